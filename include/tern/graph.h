@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Dataflow graphs: build a model, add its gradients, split the training job over devices and look at the
+ * plan before anything runs.
+ *
+ *   graph   nodes (an op with attributes) joined by tensors with a type and a shape; variables are tensors
+ *           that keep their value from step to step; ports are the names under which a caller feeds and
+ *           fetches tensors ("images", "labels", "loss", "correct")
+ *   plan    the training job of a graph on S parameter servers and W workers: one graph per device, the
+ *           edges between devices, and for each edge how it travels and which copies it costs
+ *
+ * Everything here runs in the calling thread, never blocks on anything but memory allocation and starts
+ * no thread. A graph or plan may be read from several threads at once, and changed from one thread while
+ * no other uses it. Failures return a status; tern_detail() then names the node and what is wrong.
+ * Objects are created and destroyed by the caller; strings that are passed in are copied.
+ */
+#ifndef TERN_GRAPH_H
+#define TERN_GRAPH_H
+
+#include <tern/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tern_graph tern_graph;
+typedef struct tern_plan tern_plan;
+
+/* A tensor of one graph: a small dense number. */
+typedef uint32_t tern_value;
+#define TERN_VALUE_NONE UINT32_MAX
+
+/* ---- building ---------------------------------------------------------------------------------- */
+
+/* How a variable starts. Every element is a pure function of (seed, variable name, index). */
+typedef enum tern_init_kind {
+	TERN_INIT_ZEROS,
+	TERN_INIT_CONSTANT,       /* every element is `value` */
+	TERN_INIT_UNIFORM,        /* uniform in [-value, value) */
+	TERN_INIT_XAVIER_UNIFORM, /* uniform, bound sqrt(6 / (fan_in + fan_out)): Glorot and Bengio 2010 */
+	TERN_INIT_HE_UNIFORM,     /* uniform, bound sqrt(6 / fan_in): He et al. 2015 */
+} tern_init_kind;
+
+typedef struct tern_init {
+	tern_init_kind kind;
+	float value;
+	uint64_t seed;
+} tern_init;
+
+/* An attribute of a node. Exactly one of the values is read, by what the op asks for under that name. */
+typedef enum tern_attr_type { TERN_ATTR_INT, TERN_ATTR_FLOAT, TERN_ATTR_INTS } tern_attr_type;
+
+typedef struct tern_attr {
+	const char *name;
+	tern_attr_type type;
+	int64_t i;
+	double f;
+	uint32_t n_ints;
+	int64_t ints[TERN_RANK_MAX];
+} tern_attr;
+
+/* An empty graph. TERN_E_NOMEM. */
+tern_status tern_graph_create(const char *name, tern_graph **graph);
+/* Free a graph; NULL is allowed. */
+void tern_graph_destroy(tern_graph *graph);
+
+/*
+ * The symbolic dimension of a name ("batch"): a value to put into tern_shape.dims whose size is known only
+ * when the plan runs. The same name gives the same value. TERN_E_LIMIT past 16 names.
+ */
+tern_status tern_graph_symbol(tern_graph *graph, const char *name, uint64_t *dim);
+/* Whether a dim is symbolic. */
+int tern_dim_is_symbolic(uint64_t dim);
+
+/* A tensor that the caller feeds at each step. TERN_E_EXISTS, TERN_E_INVALID, TERN_E_NOMEM. */
+tern_status tern_graph_placeholder(tern_graph *graph, const char *name, tern_dtype dtype,
+				   const tern_shape *shape, tern_value *value);
+/* A tensor that keeps its value from step to step. The shape has no symbolic dims. dtype is TERN_F32. */
+tern_status tern_graph_variable(tern_graph *graph, const char *name, tern_dtype dtype,
+				const tern_shape *shape, const tern_init *init, tern_value *value);
+/* A tensor that never changes; data (dense, row-major) is copied. The shape has no symbolic dims. */
+tern_status tern_graph_constant(tern_graph *graph, const char *name, tern_dtype dtype,
+				const tern_shape *shape, const void *data, tern_value *value);
+
+/*
+ * Add a node. ops, inputs with shapes -> outputs, attributes (default):
+ *
+ *   MatMul (A, B) -> C            C = op(A) op(B), rank 2, f32; trans_a (0), trans_b (0)
+ *   BiasAdd (X, b) -> Y           X (..., N) + b (N)
+ *   Relu (X) -> Y
+ *   Softmax (X) -> Y              over the last dim
+ *   SoftmaxCrossEntropy (logits (B,C) f32, labels (B) i32 or u8) -> loss () f32, correct () i32, probs (B,C)
+ *                                 loss: mean over rows of -log softmax(logits)[label]; correct: rows whose
+ *                                 largest logit is the label (the lowest index among equals)
+ *   ReduceSum, ReduceMean (X) -> Y  over axes (all), keep_dims (0)
+ *   Add (A, B) -> C, Mul (A, B) -> C  elementwise, equal shapes
+ *   AddN (A1, ..., An) -> C       added from left to right
+ *   Scale (X) -> Y                X * scale
+ *   Identity (X) -> Y, Reshape (X) -> Y  views of the same memory; shape (required for Reshape; a symbolic
+ *                                 dim is passed as it is, cast to int64_t)
+ *
+ * Values go to outputs[0..n_outputs-1]; outputs that are not asked for exist all the same. name must be
+ * unique in the graph. TERN_E_NOT_FOUND (unknown op), TERN_E_SHAPE (types or shapes do not fit),
+ * TERN_E_INVALID (number of inputs, attribute), TERN_E_EXISTS (name taken), TERN_E_NOMEM.
+ */
+tern_status tern_graph_node(tern_graph *graph, const char *op, const char *name, const tern_value *inputs,
+			    uint32_t n_inputs, const tern_attr *attrs, uint32_t n_attrs, tern_value *outputs,
+			    uint32_t n_outputs);
+/* A control edge: the node that makes `later` starts only when the node that makes `earlier` is done. */
+tern_status tern_graph_control(tern_graph *graph, tern_value earlier, tern_value later);
+
+/* Name a placeholder as the input port `port`, or any tensor as the output port `port`. */
+tern_status tern_graph_input(tern_graph *graph, const char *port, tern_value value);
+tern_status tern_graph_output(tern_graph *graph, const char *port, tern_value value);
+
+/*
+ * Append the nodes that compute d loss / d wrt[i] and store their values in grads[i] (same shape as
+ * wrt[i]). loss must be a scalar f32. TERN_E_INVALID names a variable that loss does not depend on, or an
+ * op on the way that has no gradient.
+ */
+tern_status tern_graph_gradients(tern_graph *graph, tern_value loss, const tern_value *wrt, uint32_t n_wrt,
+				 tern_value *grads);
+
+/* Check the whole graph: references, shapes, cycles by control edges. The text names the node. */
+tern_status tern_graph_check(const tern_graph *graph);
+
+typedef struct tern_value_info {
+	const char *name; /* lives as long as the graph and is not changed */
+	tern_dtype dtype;
+	tern_shape shape; /* may hold symbolic dims */
+} tern_value_info;
+/* TERN_E_NOT_FOUND for a number that is no tensor of the graph. */
+tern_status tern_graph_value(const tern_graph *graph, tern_value value, tern_value_info *info);
+
+typedef struct tern_graph_info {
+	const char *name;
+	uint32_t nodes;
+	uint32_t variables;
+	uint64_t parameters;      /* elements of all variables */
+	uint64_t parameter_bytes; /* their bytes */
+} tern_graph_info;
+void tern_graph_info_get(const tern_graph *graph, tern_graph_info *info);
+
+/* One line per node, in order. Free with tern_graph_text_free. NULL if memory is out. */
+char *tern_graph_text(const tern_graph *graph);
+void tern_graph_text_free(char *text);
+
+/* ---- models ------------------------------------------------------------------------------------ */
+
+/* Zero it, then set what differs. */
+typedef struct tern_model_params {
+	uint64_t seed;    /* of the initialisers */
+	uint64_t inputs;  /* features per row; 0 = 784 */
+	uint64_t classes; /* 0 = 10 */
+} tern_model_params;
+
+/*
+ * A classifier with the ports images (batch, inputs) f32, labels (batch) i32, loss () f32, correct () i32,
+ * probs (batch, classes) f32. Models: "mlp" (inputs-256-128-classes) and "fcn5" (inputs-4096 x 4-classes:
+ * 53,600,266 parameters). TERN_E_NOT_FOUND lists the models there are.
+ */
+tern_status tern_graph_model(const char *model, const tern_model_params *params, tern_graph **graph);
+/* The same with hidden layers of the given widths. n_widths 0 is a linear classifier. */
+tern_status tern_graph_fully_connected(const char *name, const uint64_t *widths, uint32_t n_widths,
+				       const tern_model_params *params, tern_graph **graph);
+
+/* ---- plans ------------------------------------------------------------------------------------- */
+
+typedef enum tern_optimizer_kind { TERN_OPTIMIZER_SGD, TERN_OPTIMIZER_MOMENTUM } tern_optimizer_kind;
+
+/*
+ * v <- momentum * v + g + weight_decay * w;  w <- w - lr_t * v   (SGD: v = g + weight_decay * w).
+ * lr_t falls linearly from lr at step 0 to lr_end at step lr_steps and stays there; lr_steps 0: lr always.
+ */
+typedef struct tern_optimizer {
+	tern_optimizer_kind kind;
+	float lr;
+	float lr_end;
+	uint64_t lr_steps;
+	float momentum;
+	float weight_decay;
+} tern_optimizer;
+
+/* How tensors travel between devices. */
+typedef enum tern_comm {
+	TERN_COMM_ZEROCOPY, /* from registered memory straight into the receiver's slot, one write each */
+	TERN_COMM_COPY,     /* staged through a registered buffer on both sides */
+	TERN_COMM_RPC,      /* serialised into a message of a general RPC and out of it */
+} tern_comm;
+
+/* Zero it, then set what differs. */
+typedef struct tern_plan_params {
+	uint32_t servers; /* 0: one process trains alone (workers must be 1) */
+	uint32_t workers;
+	int sync; /* 1: gradients of all workers are averaged in worker order; 0: applied as they come */
+	tern_comm comm;
+	tern_optimizer optimizer;
+} tern_plan_params;
+
+#define TERN_PLAN_WORKERS_MAX 256u
+
+/*
+ * Plan the data-parallel training of a graph that has an output port "loss". Variables are spread over the
+ * servers by bytes; the plan is a pure function of graph and params, so every process of a job makes the
+ * same one by itself. The graph is copied. TERN_E_INVALID: more servers than variables, no worker, no port
+ * "loss"; the text says which and what to change.
+ */
+tern_status tern_plan_create(const tern_graph *graph, const tern_plan_params *params, tern_plan **plan);
+void tern_plan_destroy(tern_plan *plan);
+
+typedef enum tern_role { TERN_ROLE_SERVER, TERN_ROLE_WORKER, TERN_ROLE_LOCAL } tern_role;
+
+typedef struct tern_device_info {
+	const char *name; /* "server0", "worker3"; lives as long as the plan */
+	tern_role role;
+	uint32_t index; /* within the role */
+	uint32_t nodes;
+	uint32_t variables;
+	uint64_t variable_bytes; /* without optimiser state */
+	uint32_t edges_out, edges_in;
+	uint64_t bytes_out, bytes_in; /* per step */
+} tern_device_info;
+
+typedef struct tern_edge_info {
+	const char *name; /* the tensor's; lives as long as the plan */
+	uint32_t src, dst; /* device numbers */
+	tern_dtype dtype;
+	tern_shape shape;
+	uint64_t bytes; /* per step */
+	int is_static;
+	const char *reason; /* why static or dynamic */
+	const char *op;     /* "RdmaSend/RdmaRecv" or "Send/Recv" */
+	uint32_t copies;    /* in memory of the two hosts, beyond the one write of the transport */
+	const char *copy_reason; /* "" without copies */
+} tern_edge_info;
+
+uint32_t tern_plan_devices(const tern_plan *plan);
+uint32_t tern_plan_edges(const tern_plan *plan);
+/* TERN_E_NOT_FOUND past the last one. */
+tern_status tern_plan_device(const tern_plan *plan, uint32_t device, tern_device_info *info);
+tern_status tern_plan_edge(const tern_plan *plan, uint32_t edge, tern_edge_info *info);
+/* The number of the device with this role and index. TERN_E_NOT_FOUND names those that there are. */
+tern_status tern_plan_find(const tern_plan *plan, tern_role role, uint32_t index, uint32_t *device);
+
+/* The plan for people, or as one JSON object. Free with tern_graph_text_free. NULL if memory is out. */
+char *tern_plan_text(const tern_plan *plan);
+char *tern_plan_json(const tern_plan *plan);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

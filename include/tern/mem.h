@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Registered memory. Tensors are allocated here so that devices can move them without a copy. Memory
+ * comes in extents of 2 MiB to 1 GiB, each registered once per device; allocations are carved from
+ * extents and cost no registration of their own.
+ *
+ * Exposure is a class of the extent (never, remote read, remote write): a peer can reach only memory
+ * that was allocated for it, and only through a key that was handed out and not revoked.
+ */
+#ifndef TERN_MEM_H
+#define TERN_MEM_H
+
+#include <tern/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What a peer may do with the memory. Combine READ and WRITE. */
+#define TERN_ACCESS_NONE 0u
+#define TERN_ACCESS_READ 1u
+#define TERN_ACCESS_WRITE 2u
+
+typedef enum tern_mem_kind {
+	TERN_MEM_HOST,   /* huge pages if there are, else THP, else 4 KiB */
+	TERN_MEM_HUGE,   /* huge pages or TERN_E_NOMEM */
+	TERN_MEM_DEVICE, /* GPU memory; TERN_E_UNSUPPORTED without one */
+} tern_mem_kind;
+
+/*
+ * A remote key: 64 bytes that name a range of one node's memory, to be sent to peers by any means. It
+ * carries no secret; the owner (or its NIC, or its key table in shared memory) checks generation, bounds
+ * and access of each use. Opaque; compare and copy bytewise.
+ */
+typedef struct tern_key {
+	uint8_t bytes[64];
+} tern_key;
+
+/*
+ * Allocate. align is 0 (64 bytes) or a power of two up to 2 MiB. access: TERN_ACCESS_*. bytes 0 gives a
+ * unique pointer. Any thread; may block for growth. TERN_E_BUDGET, TERN_E_NOMEM, TERN_E_INVALID.
+ */
+tern_status tern_mem_alloc(tern_mem *mem, uint64_t bytes, uint64_t align, uint32_t access, tern_mem_kind kind,
+			   void **ptr);
+/* Free; NULL is allowed. Any thread. Keys of the block are revoked. No operation may use it any more. */
+void tern_mem_free(tern_mem *mem, void *ptr);
+/* Usable bytes of a block at its start, at least what was asked; 0 if ptr is not a block of mem. */
+uint64_t tern_mem_usable(tern_mem *mem, const void *ptr);
+
+/*
+ * Make a key for [ptr, ptr + bytes), which must lie in one allocation whose class allows the access.
+ * TERN_E_INVALID, TERN_E_ACCESS, TERN_E_LIMIT (key table full).
+ */
+tern_status tern_mem_export(tern_mem *mem, const void *ptr, uint64_t bytes, uint32_t access, tern_key *key);
+/* Revoke a key: later uses fail with TERN_E_STALE_KEY. TERN_E_STALE_KEY if it was not live. */
+tern_status tern_mem_revoke(tern_mem *mem, const tern_key *key);
+/* Length in bytes that a key covers; 0 if it is malformed. Works for keys of other nodes. */
+uint64_t tern_key_length(const tern_key *key);
+
+typedef struct tern_mem_stats {
+	uint64_t limit_bytes;     /* budget; 0 = none */
+	uint64_t committed_bytes; /* in extents */
+	uint64_t used_bytes;      /* in live blocks, class rounding included */
+	uint64_t blocks;
+	uint64_t extents;
+	uint64_t extents_huge; /* backed by huge pages */
+	uint64_t extents_thp;  /* transparent huge pages advised and allowed */
+	uint64_t extents_4k;
+	uint64_t registrations; /* extents x devices */
+	uint64_t keys;          /* live */
+	uint64_t cache_hits;
+	uint64_t staging_copies;
+} tern_mem_stats;
+void tern_mem_stats_get(tern_mem *mem, tern_mem_stats *stats);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
