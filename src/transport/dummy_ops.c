@@ -8,7 +8,7 @@
  */
 #include <string.h>
 
-#include "base/status.h"
+#include "base/fail.h"
 #include "transport/transport.h"
 
 static tern_status unsupported(const tn_dev *dev, const char *what)
