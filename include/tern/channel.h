@@ -82,7 +82,8 @@ void tern_link_release(tern_link *link);
 typedef void (*tern_message_fn)(tern_channel *channel, const void *msg, uint64_t bytes, void *arg);
 /* A put with notification arrived: its data is visible. value: TERN_NOTIFY_BITS bits of the sender. */
 typedef void (*tern_notify_fn)(tern_channel *channel, uint32_t value, uint64_t bytes, void *arg);
-/* The channel ended (peer closed it: TERN_E_PEER_CLOSED; link down: its status). Once; the last call. */
+/* The channel ended (peer closed it: TERN_E_PEER_CLOSED; link down: its status). Once, the last callback;
+   the handle stays valid until tern_channel_close. */
 typedef void (*tern_channel_fn)(tern_channel *channel, tern_status status, void *arg);
 
 #define TERN_NOTIFY_BITS 24
@@ -111,8 +112,11 @@ tern_status tern_ctx_listen(tern_ctx *ctx, const char *service,
 tern_link *tern_channel_link(const tern_channel *channel);
 /* Replace the arg of all callbacks; from on_open or before the first callback. */
 void tern_channel_set_arg(tern_channel *channel, void *arg);
-/* Close: operations end in TERN_E_FLUSHED, the peer's on_closed runs. The handle is invalid afterwards,
-   but callbacks that already run may finish. No on_closed on this side. */
+/*
+ * Close: operations end in TERN_E_FLUSHED (from dispatch, soon), the peer's on_closed runs, on_closed of
+ * this side does not. When it returns no callback of the channel runs or will run, unless it was called
+ * from one: so hold no lock that a callback takes. The handle is invalid afterwards.
+ */
 void tern_channel_close(tern_channel *channel);
 
 /*

@@ -59,6 +59,13 @@ int tern_ctx_fd(const tern_ctx *ctx);
  * end), spinning first for the context's spin time. TERN_OK or TERN_E_DEADLINE.
  */
 tern_status tern_ctx_wait(tern_ctx *ctx, uint64_t timeout_ns);
+/*
+ * How many dispatches did something so far (callbacks, completions, arrivals). Read it, look for what you
+ * wait for, then tern_ctx_wait_past() with that number: nothing that happens in between is lost.
+ */
+uint64_t tern_ctx_events(const tern_ctx *ctx);
+/* As tern_ctx_wait, until tern_ctx_events() != seen: returns at once if it differs already. */
+tern_status tern_ctx_wait_past(tern_ctx *ctx, uint64_t seen, uint64_t timeout_ns);
 /* End a tern_ctx_wait() that runs in another thread, or the next one. Any thread, signal handlers too. */
 void tern_ctx_wake(tern_ctx *ctx);
 

@@ -17,7 +17,7 @@ extern "C" {
 #endif
 
 #define TERN_RPC_SINKS_MAX 8
-#define TERN_RPC_INLINE_MAX (16u << 20) /* bytes of arguments or of an answer */
+#define TERN_RPC_INLINE_MAX (256u << 20) /* bytes of arguments or of an answer: refused above */
 
 typedef struct tern_rpc tern_rpc;           /* client end on one link */
 typedef struct tern_rpc_request tern_rpc_request; /* one call at the server, until it is answered */
@@ -36,7 +36,8 @@ typedef void (*tern_rpc_handler)(tern_rpc_request *request, const void *args, ui
 
 /* Serve a method on all links of ctx. method: any number but 0; TERN_E_EXISTS if it is served already. */
 tern_status tern_rpc_serve(tern_ctx *ctx, uint32_t method, tern_rpc_handler handler, void *arg);
-/* Stop serving: later calls get TERN_E_NO_METHOD. Requests in hand must still be answered. */
+/* Stop serving: later calls get TERN_E_NO_METHOD. Waits for handlers that run (so not from one of this
+   method's); requests in hand must still be answered. */
 void tern_rpc_unserve(tern_ctx *ctx, uint32_t method);
 
 tern_link *tern_rpc_request_link(const tern_rpc_request *request);
@@ -49,7 +50,7 @@ tern_status tern_rpc_request_put(tern_rpc_request *request, unsigned sink, uint6
 				 uint64_t bytes, tern_op *op);
 /*
  * Answer: status (TERN_OK or any error: it becomes the caller's status; TERN_E_REMOTE for errors of your
- * own) and bytes of data, copied. Always takes the request; never blocks.
+ * own) and bytes of data, copied; for an error the data is a text for the caller's tern_detail(). Always takes the request; never blocks.
  */
 void tern_rpc_reply(tern_rpc_request *request, tern_status status, const void *data, uint64_t bytes);
 

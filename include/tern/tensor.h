@@ -65,6 +65,8 @@ tern_status tern_tensor_tx_open(tern_link *link, const tern_tensor_params *param
  * slots are with the receiver, or no window. op completes when data may be changed again.
  */
 tern_status tern_tensor_send(tern_tensor_tx *tx, const void *data, tern_op *op);
+/* Would tern_tensor_send be accepted as far as slots go? TERN_OK, TERN_AGAIN, or why it never will. */
+tern_status tern_tensor_tx_ready(tern_tensor_tx *tx);
 void tern_tensor_tx_close(tern_tensor_tx *tx);
 
 /* Bytes of one tensor. */

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What transfers over links share: registered memory, waiting without lost wake-ups, and texts that name
+ * the peer. See xfer_link.h. Threads: the executor's, but for wake.
+ */
+#include "graph/xfer_link.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/fail.h"
+
+tern_status tn_xfer_link_init(tn_xfer_link *xfer, const tn_xfer_ops *ops, const tn_xfer_link_params *params)
+{
+	xfer->base.ops = ops;
+	xfer->ctx = params->ctx;
+	xfer->device = params->device;
+	xfer->devices = params->devices;
+	xfer->seen = tern_ctx_events(params->ctx);
+	xfer->links = calloc(params->devices, sizeof(*xfer->links));
+	xfer->dialed = calloc(params->devices, sizeof(*xfer->dialed));
+	if (!xfer->links || !xfer->dialed) {
+		tn_xfer_link_fini(xfer);
+		return tn_fail(TERN_E_NOMEM, "no memory for the links of %u devices", params->devices);
+	}
+	memcpy(xfer->links, params->links, params->devices * sizeof(*xfer->links));
+	memcpy(xfer->dialed, params->dialed, params->devices * sizeof(*xfer->dialed));
+	return TERN_OK;
+}
+
+void tn_xfer_link_fini(tn_xfer_link *xfer)
+{
+	free(xfer->links);
+	free(xfer->dialed);
+	xfer->links = NULL;
+	xfer->dialed = NULL;
+}
+
+tern_status tn_xfer_link_of(tn_xfer_link *xfer, const tn_edge_desc *desc, tern_link **link)
+{
+	*link = desc->peer < xfer->devices ? xfer->links[desc->peer] : NULL;
+	if (!*link)
+		return tn_fail(TERN_E_STATE, "edge '%s': there is no link to %s", desc->name, desc->peer_name);
+	return TERN_OK;
+}
+
+tern_status tn_xfer_link_fail(const tn_edge_desc *desc, tern_link *link, tern_status status)
+{
+	char detail[256];
+	size_t n = strlen(tn_detail_get());
+
+	n = TN_MIN(n, sizeof(detail) - 1);
+	memcpy(detail, tn_detail_get(), n);
+	detail[n] = '\0';
+	return tn_fail(status, "%s at %s, tensor '%s': %s", desc->peer_name,
+		       link ? tern_link_peer_address(link) : "?", desc->name,
+		       detail[0] ? detail : tern_status_text(status));
+}
+
+tn_edge_desc *tn_edge_desc_copy(const tn_edge_desc *desc)
+{
+	size_t name = strlen(desc->name) + 1, peer = strlen(desc->peer_name) + 1;
+	tn_edge_desc *copy = malloc(sizeof(*copy) + name + peer);
+	char *text = (char *)(copy + 1);
+
+	if (!copy)
+		return NULL;
+	*copy = *desc;
+	copy->name = memcpy(text, desc->name, name);
+	copy->peer_name = memcpy(text + name, desc->peer_name, peer);
+	return copy;
+}
+
+tern_status tn_xfer_link_alloc(tn_xfer *base, uint64_t bytes, void **ptr)
+{
+	tn_xfer_link *xfer = (tn_xfer_link *)base;
+
+	/* Peers never reach into it: this side writes, so no exposure. */
+	TN_TRY(tern_mem_alloc(tern_ctx_mem(xfer->ctx), bytes, bytes >= 65536 ? 4096 : 64, TERN_ACCESS_NONE,
+			      TERN_MEM_HOST, ptr));
+	memset(*ptr, 0, bytes);
+	return TERN_OK;
+}
+
+void tn_xfer_link_free(tn_xfer *base, void *ptr)
+{
+	tern_mem_free(tern_ctx_mem(((tn_xfer_link *)base)->ctx), ptr);
+}
+
+tern_status tn_xfer_link_wait(tn_xfer *base, uint64_t deadline_ns)
+{
+	tn_xfer_link *xfer = (tn_xfer_link *)base;
+	uint64_t now = tn_now();
+
+	if (deadline_ns == 0)
+		tern_ctx_progress(xfer->ctx);
+	else if (deadline_ns > now)
+		tern_ctx_wait_past(xfer->ctx, xfer->seen, deadline_ns == TN_TIME_NEVER ? 0 : deadline_ns - now);
+	xfer->seen = tern_ctx_events(xfer->ctx);
+	return TERN_OK;
+}
+
+void tn_xfer_link_wake(tn_xfer *base)
+{
+	tern_ctx_wake(((tn_xfer_link *)base)->ctx);
+}
+
+void tn_xfer_link_counters(const tn_xfer *base, tn_xfer_counters *counters)
+{
+	*counters = ((const tn_xfer_link *)base)->counters;
+}

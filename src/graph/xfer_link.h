@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Transfers over links: what the three implementations share. The session connects the links first and
+ * gives them in, one per device that this device has edges with.
+ *
+ *   xfer_tensor.c   zero-copy (one write from the tensor's own memory) and copy (staged on both sides),
+ *                   over static tensor channels
+ *   xfer_rpc.c      serialised into calls: the way of a general RPC, for comparison
+ *
+ * Thread story: as xfer.h says. Tests: tests/unit/graph/xfer_link_test.c.
+ */
+#ifndef TN_GRAPH_XFER_LINK_H
+#define TN_GRAPH_XFER_LINK_H
+
+#include <tern/channel.h>
+
+#include "graph/xfer.h"
+
+typedef struct tn_xfer_link_params {
+	tern_ctx *ctx;
+	uint32_t device;   /* this device's number in the plan */
+	uint32_t devices;
+	tern_link **links; /* [devices], NULL where there is none; copied, stays the caller's */
+	const bool *dialed; /* [devices]: this side connected the link (decides who calls whom in rpc mode) */
+} tn_xfer_link_params;
+
+/* staged false: TERN_COMM_ZEROCOPY, true: TERN_COMM_COPY. */
+tern_status tn_xfer_tensor_open(const tn_xfer_link_params *params, bool staged, tn_xfer **xfer);
+/* TERN_COMM_RPC. One per context at a time. */
+tern_status tn_xfer_rpc_open(const tn_xfer_link_params *params, tn_xfer **xfer);
+
+/* ---- shared ---- */
+
+/* First member of both implementations. */
+typedef struct tn_xfer_link {
+	tn_xfer base;
+	tern_ctx *ctx;
+	uint32_t device, devices;
+	tern_link **links;
+	bool *dialed;
+	uint64_t seen; /* events of the context up to the last wait: none after it is lost */
+	tn_xfer_counters counters;
+} tn_xfer_link;
+
+tern_status tn_xfer_link_init(tn_xfer_link *xfer, const tn_xfer_ops *ops, const tn_xfer_link_params *params);
+void tn_xfer_link_fini(tn_xfer_link *xfer);
+/* The link to the edge's other end; TERN_E_STATE if there is none. */
+tern_status tn_xfer_link_of(tn_xfer_link *xfer, const tn_edge_desc *desc, tern_link **link);
+/* status with a text that names the peer: "server1 at 127.0.0.1:4001: <detail>". */
+tern_status tn_xfer_link_fail(const tn_edge_desc *desc, tern_link *link, tern_status status);
+/* A copy of an edge's descriptor that lives as long as the end; free with free(). NULL: no memory. */
+tn_edge_desc *tn_edge_desc_copy(const tn_edge_desc *desc);
+
+/* Entries for the ops tables. */
+tern_status tn_xfer_link_alloc(tn_xfer *xfer, uint64_t bytes, void **ptr);
+void tn_xfer_link_free(tn_xfer *xfer, void *ptr);
+tern_status tn_xfer_link_wait(tn_xfer *xfer, uint64_t deadline_ns);
+void tn_xfer_link_wake(tn_xfer *xfer);
+void tn_xfer_link_counters(const tn_xfer *xfer, tn_xfer_counters *counters);
+
+#endif

@@ -1,0 +1,466 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Transfers as a general RPC system makes them, for comparison: tensors are serialised into the message of
+ * a call and out of it.
+ *
+ *   push   the side that dialled sends a tensor as the arguments of a call; the answer, an empty one, comes
+ *          when the receiver has copied it out (that is the flow control)
+ *   pull   the side that dialled asks, and the answer carries the tensor
+ *
+ * Copies per tensor, each counted where it happens: into the message (rpc.copies of the sender's context),
+ * out of the message into the tensor. The transport's own are on top.
+ *
+ * A pulled edge has one request in flight, sent again when its tensor was polled. A pushed edge holds up to
+ * RPC_SLOTS tensors at the receiver.
+ * Threads: the executor's; handlers and completions run from dispatch and take xfer->lock.
+ * Tests: tests/unit/graph/xfer_link_test.c.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <tern/rpc.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/fail.h"
+#include "base/wirebuf.h"
+#include "graph/xfer_link.h"
+
+#define METHOD_PUSH 0x7e000001u
+#define METHOD_PULL 0x7e000002u
+#define RPC_SLOTS 2u
+#define EDGE_BYTES 8u /* arguments begin with the edge's number */
+
+typedef struct rpc_xfer rpc_xfer;
+
+typedef struct rpc_end {
+	tn_xfer_end base;
+	struct rpc_end *next;
+	rpc_xfer *xfer;
+	tn_edge_desc *desc;
+	tern_link *link;
+	bool sends;
+	bool calls;   /* this side makes the calls of the edge */
+	/* a calling end */
+	tern_rpc *rpc;
+	bool in_call;
+	tern_op op;
+	uint8_t *message; /* push: edge number and tensor, serialised; pull: where the answer goes */
+	/* a called end; xfer->lock */
+	tern_rpc_request *request; /* pull: the caller waits; push: waits for room */
+	uint8_t *slots;            /* push: tensors copied out of their messages */
+	uint64_t arrived, taken;   /* push */
+	bool held;                 /* a polled tensor is looked at */
+} rpc_end;
+
+struct rpc_xfer {
+	tn_xfer_link link; /* first */
+	pthread_mutex_t lock;
+	rpc_end *ends;
+	tern_rpc **rpcs; /* [devices] */
+};
+
+static void put_edge(uint8_t out[EDGE_BYTES], uint32_t id)
+{
+	tn_writer w;
+
+	tn_writer_init(&w, out, EDGE_BYTES);
+	tn_put_u64(&w, id);
+}
+
+static rpc_end *find_end(rpc_xfer *xfer, const void *args, uint64_t bytes, bool sends)
+{
+	rpc_end *end = xfer->ends;
+	tn_reader r;
+	uint64_t id;
+
+	tn_reader_init(&r, args, bytes);
+	id = tn_get_u64(&r);
+	while (end && (end->desc->id != id || end->sends != sends || end->calls))
+		end = end->next;
+	return r.bad ? NULL : end;
+}
+
+static void refuse(tern_rpc_request *request)
+{
+	static const char text[] = "no such edge, or a call for it is waiting already";
+
+	tern_rpc_reply(request, TERN_E_NOT_FOUND, text, sizeof(text) - 1);
+}
+
+static void copied(rpc_xfer *xfer, uint64_t bytes)
+{
+	__atomic_fetch_add(&xfer->link.counters.copies, 1, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&xfer->link.counters.copy_bytes, bytes, __ATOMIC_RELAXED);
+}
+
+/* ---- called ends: handlers ---- */
+
+static void on_push(tern_rpc_request *request, const void *args, uint64_t bytes, void *arg)
+{
+	rpc_xfer *xfer = arg;
+	rpc_end *end;
+	bool answer;
+
+	pthread_mutex_lock(&xfer->lock);
+	end = find_end(xfer, args, bytes, false);
+	if (!end || bytes != EDGE_BYTES + end->desc->bytes || end->request ||
+	    tern_rpc_request_link(request) != end->link || end->arrived - end->taken >= RPC_SLOTS) {
+		pthread_mutex_unlock(&xfer->lock);
+		refuse(request);
+		return;
+	}
+	memcpy(end->slots + end->arrived % RPC_SLOTS * end->desc->bytes, (const uint8_t *)args + EDGE_BYTES,
+	       end->desc->bytes);
+	copied(xfer, end->desc->bytes);
+	end->arrived++;
+	answer = end->arrived - end->taken < RPC_SLOTS; /* else when there is room for the next one */
+	if (!answer)
+		end->request = request;
+	pthread_mutex_unlock(&xfer->lock);
+	if (answer)
+		tern_rpc_reply(request, TERN_OK, NULL, 0);
+}
+
+static void on_pull(tern_rpc_request *request, const void *args, uint64_t bytes, void *arg)
+{
+	rpc_xfer *xfer = arg;
+	bool taken = false;
+	rpc_end *end;
+
+	pthread_mutex_lock(&xfer->lock);
+	end = find_end(xfer, args, bytes, true);
+	if (end && !end->request && tern_rpc_request_link(request) == end->link) {
+		end->request = request;
+		taken = true;
+	}
+	pthread_mutex_unlock(&xfer->lock);
+	if (!taken)
+		refuse(request);
+}
+
+/* ---- calling ends ---- */
+
+static tern_status make_call(rpc_end *end, uint32_t method, uint64_t bytes)
+{
+	tern_rpc_call_params params = { .method = method, .args = end->message, .args_bytes = bytes };
+	tern_status status;
+
+	if (method == METHOD_PULL) {
+		params.answer = end->message + EDGE_BYTES;
+		params.answer_capacity = end->desc->bytes;
+	}
+	tern_op_init(&end->op, NULL, NULL);
+	end->op.timeout_ns = 3600ull * 1000000000ull; /* peers' deaths end it; a slow step must not */
+	status = tern_rpc_call(end->rpc, &params, &end->op);
+	if (status == TERN_OK)
+		end->in_call = true;
+	return status;
+}
+
+/* TERN_OK: no call is in flight and the last one succeeded. */
+static tern_status test_call(rpc_end *end)
+{
+	tern_status status;
+
+	if (!end->in_call)
+		return TERN_OK;
+	status = tern_op_test(&end->op);
+	if (status == TERN_AGAIN)
+		return status;
+	end->in_call = false;
+	return status == TERN_OK ? TERN_OK : tn_xfer_link_fail(end->desc, end->link, status);
+}
+
+/* ---- opening ---- */
+
+static tern_status rpc_for(rpc_xfer *xfer, const tn_edge_desc *desc, tern_link *link, tern_rpc **rpc)
+{
+	if (!xfer->rpcs[desc->peer])
+		TN_TRY(tern_rpc_open(link, &xfer->rpcs[desc->peer]));
+	*rpc = xfer->rpcs[desc->peer];
+	return TERN_OK;
+}
+
+static tern_status end_open(rpc_xfer *xfer, const tn_edge_desc *desc, bool sends, tn_xfer_end **out)
+{
+	tern_link *link;
+	rpc_end *end;
+
+	TN_TRY(tn_xfer_link_of(&xfer->link, desc, &link));
+	if (desc->bytes + EDGE_BYTES > TERN_RPC_INLINE_MAX)
+		return tn_fail(TERN_E_TOO_LARGE, "edge '%s': %llu bytes do not fit a call (at most %u): use zerocopy",
+			       desc->name, (unsigned long long)desc->bytes, TERN_RPC_INLINE_MAX);
+	end = calloc(1, sizeof(*end));
+	if (!end)
+		return tn_fail(TERN_E_NOMEM, "no memory for edge '%s'", desc->name);
+	end->base.xfer = &xfer->link.base;
+	end->xfer = xfer;
+	end->link = link;
+	end->sends = sends;
+	end->calls = xfer->link.dialed[desc->peer];
+	end->desc = tn_edge_desc_copy(desc);
+	if (end->calls)
+		end->message = calloc(1, EDGE_BYTES + desc->bytes);
+	else if (!sends)
+		end->slots = calloc(RPC_SLOTS, desc->bytes ? desc->bytes : 1);
+	pthread_mutex_lock(&xfer->lock);
+	end->next = xfer->ends;
+	xfer->ends = end;
+	pthread_mutex_unlock(&xfer->lock);
+	if (!end->desc || (end->calls && !end->message) || (!end->calls && !sends && !end->slots))
+		return tn_fail(TERN_E_NOMEM, "no memory for edge '%s' (%llu bytes)", desc->name,
+			       (unsigned long long)desc->bytes);
+	*out = &end->base;
+	if (!end->calls)
+		return TERN_OK;
+	put_edge(end->message, desc->id);
+	return rpc_for(xfer, desc, link, &end->rpc);
+}
+
+static tern_status send_open(tn_xfer *base, const tn_edge_desc *desc, tn_xfer_end **end)
+{
+	return end_open((rpc_xfer *)base, desc, true, end);
+}
+
+static tern_status recv_open(tn_xfer *base, const tn_edge_desc *desc, tn_xfer_end **end)
+{
+	return end_open((rpc_xfer *)base, desc, false, end);
+}
+
+/*
+ * The peer serves our methods only once all of its edges are open: ask for an edge that nobody has until
+ * the answer is "no such edge" and not "no such method".
+ */
+static tern_status await_peer(rpc_xfer *xfer, uint32_t peer, uint64_t deadline_ns)
+{
+	uint8_t args[EDGE_BYTES];
+	tern_rpc_call_params params = { .method = METHOD_PULL, .args = args, .args_bytes = sizeof(args) };
+	tern_status status;
+
+	put_edge(args, UINT32_MAX);
+	for (;;) {
+		uint64_t now = tn_now();
+
+		if (now >= deadline_ns)
+			return tn_fail(TERN_E_DEADLINE, "%s at %s did not open its edges in time",
+				       tern_link_peer_name(xfer->link.links[peer]),
+				       tern_link_peer_address(xfer->link.links[peer]));
+		status = tern_rpc_call_wait(xfer->rpcs[peer], &params, TN_MIN(deadline_ns - now, 1000000000ull), NULL);
+		if (status == TERN_E_NOT_FOUND)
+			return TERN_OK;
+		if (status != TERN_E_NO_METHOD && status != TERN_E_DEADLINE)
+			return status;
+		tern_ctx_wait(xfer->link.ctx, 1000000);
+	}
+}
+
+static tern_status start(tn_xfer *base, uint64_t deadline_ns)
+{
+	rpc_xfer *xfer = (rpc_xfer *)base;
+
+	TN_TRY(tern_rpc_serve(xfer->link.ctx, METHOD_PUSH, on_push, xfer));
+	TN_TRY(tern_rpc_serve(xfer->link.ctx, METHOD_PULL, on_pull, xfer));
+	for (uint32_t peer = 0; peer < xfer->link.devices; peer++)
+		if (xfer->rpcs[peer])
+			TN_TRY(await_peer(xfer, peer, deadline_ns));
+	for (rpc_end *end = xfer->ends; end; end = end->next) {
+		tern_status status = TERN_OK;
+
+		if (end->calls && !end->sends)
+			status = make_call(end, METHOD_PULL, EDGE_BYTES);
+		if (status != TERN_OK && status != TERN_AGAIN) /* no room: asked again at the next poll */
+			return tn_xfer_link_fail(end->desc, end->link, status);
+	}
+	return TERN_OK;
+}
+
+/* ---- data ---- */
+
+static tern_status send_post(tn_xfer_end *base, const void *data, uint64_t bytes, uint64_t step)
+{
+	rpc_end *end = (rpc_end *)base;
+	rpc_xfer *xfer = end->xfer;
+	tern_rpc_request *request;
+	tern_status status;
+
+	(void)step;
+	TN_ASSERT(bytes == end->desc->bytes);
+	if (end->calls) {
+		status = test_call(end);
+		if (status != TERN_OK)
+			return status;
+		memcpy(end->message + EDGE_BYTES, data, bytes); /* serialise */
+		copied(xfer, bytes);
+		status = make_call(end, METHOD_PUSH, EDGE_BYTES + bytes);
+		if (status != TERN_OK)
+			return status == TERN_AGAIN ? status : tn_xfer_link_fail(end->desc, end->link, status);
+		copied(xfer, bytes); /* the call took a copy of its arguments */
+	} else {
+		pthread_mutex_lock(&xfer->lock);
+		request = end->request;
+		end->request = NULL;
+		pthread_mutex_unlock(&xfer->lock);
+		if (!request) {
+			status = tern_link_status(end->link);
+			return status == TERN_OK ? TERN_AGAIN : tn_xfer_link_fail(end->desc, end->link, status);
+		}
+		tern_rpc_reply(request, TERN_OK, data, bytes);
+		copied(xfer, bytes);
+	}
+	xfer->link.counters.sends++;
+	xfer->link.counters.bytes_sent += bytes;
+	return TERN_OK;
+}
+
+/* Calls and answers copy: the source is free at once. */
+static tern_status send_test(tn_xfer_end *base)
+{
+	(void)base;
+	return TERN_OK;
+}
+
+static tern_status poll_push(rpc_end *end, const void **data)
+{
+	tern_status status = TERN_OK;
+
+	pthread_mutex_lock(&end->xfer->lock);
+	if (end->arrived == end->taken)
+		status = TERN_AGAIN;
+	else
+		*data = end->slots + end->taken % RPC_SLOTS * end->desc->bytes;
+	pthread_mutex_unlock(&end->xfer->lock);
+	if (status == TERN_AGAIN && tern_link_status(end->link) != TERN_OK)
+		return tn_xfer_link_fail(end->desc, end->link, tern_link_status(end->link));
+	return status;
+}
+
+static tern_status poll_pull(rpc_end *end, const void **data)
+{
+	tern_status status = end->held ? TERN_AGAIN : end->in_call ? test_call(end) : TERN_AGAIN;
+
+	if (status == TERN_AGAIN && !end->in_call && !end->held) {
+		/* the channel had no room for the request at the last release */
+		status = make_call(end, METHOD_PULL, EDGE_BYTES);
+		return status == TERN_OK || status == TERN_AGAIN ? TERN_AGAIN :
+								     tn_xfer_link_fail(end->desc, end->link, status);
+	}
+	if (status != TERN_OK)
+		return status;
+	copied(end->xfer, end->desc->bytes); /* out of the message */
+	*data = end->message + EDGE_BYTES;
+	return TERN_OK;
+}
+
+static tern_status recv_poll(tn_xfer_end *base, const void **data)
+{
+	rpc_end *end = (rpc_end *)base;
+	tern_status status = end->calls ? poll_pull(end, data) : poll_push(end, data);
+
+	if (status != TERN_OK)
+		return status;
+	end->held = true;
+	end->xfer->link.counters.recvs++;
+	end->xfer->link.counters.bytes_received += end->desc->bytes;
+	return TERN_OK;
+}
+
+static tern_status recv_release(tn_xfer_end *base)
+{
+	rpc_end *end = (rpc_end *)base;
+	tern_rpc_request *request;
+	tern_status status;
+
+	end->held = false;
+	if (end->calls) {
+		status = make_call(end, METHOD_PULL, EDGE_BYTES);
+		return status == TERN_OK || status == TERN_AGAIN ? TERN_OK :
+								     tn_xfer_link_fail(end->desc, end->link, status);
+	}
+	pthread_mutex_lock(&end->xfer->lock);
+	end->taken++;
+	request = end->request;
+	end->request = NULL;
+	pthread_mutex_unlock(&end->xfer->lock);
+	if (request)
+		tern_rpc_reply(request, TERN_OK, NULL, 0);
+	return TERN_OK;
+}
+
+static void get_counters(const tn_xfer *base, tn_xfer_counters *counters)
+{
+	tn_xfer_link_counters(base, counters);
+	counters->copies = __atomic_load_n(&((const tn_xfer_link *)base)->counters.copies, __ATOMIC_RELAXED);
+	counters->copy_bytes = __atomic_load_n(&((const tn_xfer_link *)base)->counters.copy_bytes, __ATOMIC_RELAXED);
+}
+
+static void xfer_close(tn_xfer *base)
+{
+	rpc_xfer *xfer = (rpc_xfer *)base;
+
+	if (!base)
+		return;
+	tern_rpc_unserve(xfer->link.ctx, METHOD_PUSH);
+	tern_rpc_unserve(xfer->link.ctx, METHOD_PULL);
+	for (uint32_t i = 0; i < xfer->link.devices; i++)
+		tern_rpc_close(xfer->rpcs[i]);
+	while (xfer->ends) {
+		rpc_end *end = xfer->ends;
+
+		xfer->ends = end->next;
+		if (end->request)
+			tern_rpc_reply(end->request, TERN_E_FLUSHED, NULL, 0);
+		if (end->in_call)
+			tern_op_wait(xfer->link.ctx, &end->op, 0); /* completed by the client's close */
+		free(end->message);
+		free(end->slots);
+		free(end->desc);
+		free(end);
+	}
+	pthread_mutex_destroy(&xfer->lock);
+	free(xfer->rpcs);
+	tn_xfer_link_fini(&xfer->link);
+	free(xfer);
+}
+
+static const tn_xfer_ops rpc_ops = {
+	.name = "rpc",
+	.send_open = send_open,
+	.recv_open = recv_open,
+	.alloc = tn_xfer_link_alloc,
+	.free = tn_xfer_link_free,
+	.start = start,
+	.send_post = send_post,
+	.send_test = send_test,
+	.recv_poll = recv_poll,
+	.recv_release = recv_release,
+	.wait = tn_xfer_link_wait,
+	.wake = tn_xfer_link_wake,
+	.counters = get_counters,
+	.close = xfer_close,
+};
+
+tern_status tn_xfer_rpc_open(const tn_xfer_link_params *params, tn_xfer **out)
+{
+	rpc_xfer *xfer = calloc(1, sizeof(*xfer));
+	tern_status status;
+
+	*out = NULL;
+	if (xfer)
+		xfer->rpcs = calloc(params->devices, sizeof(*xfer->rpcs));
+	if (!xfer || !xfer->rpcs) {
+		free(xfer);
+		return tn_fail(TERN_E_NOMEM, "no memory for a transfer");
+	}
+	pthread_mutex_init(&xfer->lock, NULL);
+	status = tn_xfer_link_init(&xfer->link, &rpc_ops, params);
+	if (status != TERN_OK) {
+		pthread_mutex_destroy(&xfer->lock);
+		free(xfer->rpcs);
+		free(xfer);
+		return status;
+	}
+	*out = &xfer->link.base;
+	return TERN_OK;
+}

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Transfers over static tensor channels: one one-sided write per tensor into a slot of the receiver.
+ *
+ *   zero-copy  the write reads the tensor where it was computed; the receiver reads the slot in place
+ *   copy       the sender first copies into a registered staging buffer, the receiver copies out of the slot
+ *              and gives it back at once: what a framework does that does not own its tensors' memory
+ *
+ * Threads: the executor's. Tests: tests/unit/graph/xfer_link_test.c.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <tern/tensor.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/fail.h"
+#include "graph/xfer_link.h"
+
+typedef struct tensor_xfer tensor_xfer;
+
+typedef struct tensor_end {
+	tn_xfer_end base;
+	struct tensor_end *next;
+	tensor_xfer *xfer;
+	tn_edge_desc *desc;
+	tern_link *link;
+	tern_tensor_tx *tx; /* sending ends */
+	tern_tensor_rx *rx; /* receiving ends */
+	void *stage;        /* copy mode: sending ends stage in registered memory, ... */
+	void *private_copy; /* ... receiving ends copy out of the slot */
+	bool posted;        /* op is in flight */
+	tern_op op;
+} tensor_end;
+
+struct tensor_xfer {
+	tn_xfer_link link; /* first */
+	bool staged;
+	tensor_end *ends;
+};
+
+static void edge_params(const tn_edge_desc *desc, char *name, size_t name_bytes, tern_tensor_params *params)
+{
+	snprintf(name, name_bytes, "edge %u", desc->id);
+	*params = (tern_tensor_params){ .name = name, .dtype = desc->dtype, .shape = desc->shape };
+}
+
+static tern_status end_new(tensor_xfer *xfer, const tn_edge_desc *desc, tensor_end **out)
+{
+	tern_link *link;
+	tensor_end *end;
+
+	TN_TRY(tn_xfer_link_of(&xfer->link, desc, &link));
+	end = calloc(1, sizeof(*end));
+	if (end)
+		end->desc = tn_edge_desc_copy(desc);
+	if (!end || !end->desc) {
+		free(end);
+		return tn_fail(TERN_E_NOMEM, "no memory for edge '%s'", desc->name);
+	}
+	end->base.xfer = &xfer->link.base;
+	end->xfer = xfer;
+	end->link = link;
+	end->next = xfer->ends;
+	xfer->ends = end;
+	*out = end;
+	return TERN_OK;
+}
+
+static tern_status send_open(tn_xfer *base, const tn_edge_desc *desc, tn_xfer_end **out)
+{
+	tensor_xfer *xfer = (tensor_xfer *)base;
+	tensor_end *end;
+
+	TN_TRY(end_new(xfer, desc, &end));
+	if (xfer->staged)
+		TN_TRY(tn_xfer_link_alloc(base, desc->bytes, &end->stage));
+	*out = &end->base;
+	return TERN_OK;
+}
+
+static tern_status recv_open(tn_xfer *base, const tn_edge_desc *desc, tn_xfer_end **out)
+{
+	tensor_xfer *xfer = (tensor_xfer *)base;
+	tern_tensor_params params;
+	tensor_end *end;
+	char name[32];
+
+	TN_TRY(end_new(xfer, desc, &end));
+	edge_params(desc, name, sizeof(name), &params);
+	if (xfer->staged && !(end->private_copy = calloc(1, desc->bytes ? desc->bytes : 1)))
+		return tn_fail(TERN_E_NOMEM, "no memory for edge '%s' (%llu bytes)", desc->name,
+			       (unsigned long long)desc->bytes);
+	TN_TRY(tern_tensor_rx_create(xfer->link.ctx, &params, &end->rx));
+	*out = &end->base;
+	return TERN_OK;
+}
+
+static tern_status start(tn_xfer *base, uint64_t deadline_ns)
+{
+	tensor_xfer *xfer = (tensor_xfer *)base;
+
+	for (tensor_end *end = xfer->ends; end; end = end->next) {
+		uint64_t now = tn_now();
+		tern_tensor_params params;
+		tern_status status;
+		char name[32];
+
+		if (end->rx)
+			continue;
+		if (now >= deadline_ns)
+			return tn_fail(TERN_E_DEADLINE, "%s did not publish its tensors in time",
+				       end->desc->peer_name);
+		edge_params(end->desc, name, sizeof(name), &params);
+		status = tern_tensor_tx_open(end->link, &params,
+					     deadline_ns == TN_TIME_NEVER ? 0 : deadline_ns - now, &end->tx);
+		if (status != TERN_OK)
+			return tn_xfer_link_fail(end->desc, end->link, status);
+	}
+	return TERN_OK;
+}
+
+static tern_status send_post(tn_xfer_end *base, const void *data, uint64_t bytes, uint64_t step)
+{
+	tensor_end *end = (tensor_end *)base;
+	tn_xfer_counters *counters = &end->xfer->link.counters;
+	tern_status status;
+
+	(void)step;
+	TN_ASSERT(!end->posted);
+	TN_ASSERT(bytes == end->desc->bytes);
+	if (end->stage) {
+		/* Ask first: a copy for nothing would be made at each try. */
+		status = tern_tensor_tx_ready(end->tx);
+		if (status == TERN_AGAIN)
+			return status;
+		memcpy(end->stage, data, bytes);
+		data = end->stage;
+	}
+	tern_op_init(&end->op, NULL, NULL);
+	status = tern_tensor_send(end->tx, data, &end->op);
+	if (status == TERN_AGAIN)
+		return status;
+	if (status != TERN_OK)
+		return tn_xfer_link_fail(end->desc, end->link, status);
+	end->posted = true;
+	counters->sends++;
+	counters->writes++;
+	counters->bytes_sent += bytes;
+	if (end->stage) {
+		counters->copies++;
+		counters->copy_bytes += bytes;
+	}
+	return TERN_OK;
+}
+
+static tern_status send_test(tn_xfer_end *base)
+{
+	tensor_end *end = (tensor_end *)base;
+	tern_status status;
+
+	if (!end->posted)
+		return TERN_OK;
+	status = tern_op_test(&end->op);
+	if (status == TERN_AGAIN)
+		return status;
+	end->posted = false;
+	return status == TERN_OK ? TERN_OK : tn_xfer_link_fail(end->desc, end->link, status);
+}
+
+static tern_status recv_poll(tn_xfer_end *base, const void **data)
+{
+	tensor_end *end = (tensor_end *)base;
+	tn_xfer_counters *counters = &end->xfer->link.counters;
+	tern_status status = tern_tensor_rx_poll(end->rx, data);
+
+	if (status == TERN_AGAIN) /* a sender that never bound has no end to report: the link tells */
+		status = tern_link_status(end->link) == TERN_OK ? TERN_AGAIN : tern_link_status(end->link);
+	if (status == TERN_AGAIN)
+		return status;
+	if (status != TERN_OK)
+		return tn_xfer_link_fail(end->desc, end->link, status);
+	counters->recvs++;
+	counters->bytes_received += end->desc->bytes;
+	if (!end->private_copy)
+		return TERN_OK;
+	memcpy(end->private_copy, *data, end->desc->bytes);
+	counters->copies++;
+	counters->copy_bytes += end->desc->bytes;
+	*data = end->private_copy;
+	return tern_tensor_rx_release(end->rx);
+}
+
+static tern_status recv_release(tn_xfer_end *base)
+{
+	tensor_end *end = (tensor_end *)base;
+
+	return end->private_copy ? TERN_OK : tern_tensor_rx_release(end->rx);
+}
+
+static void xfer_close(tn_xfer *base)
+{
+	tensor_xfer *xfer = (tensor_xfer *)base;
+
+	if (!base)
+		return;
+	/* Tensors that are on their way are delivered or fail with their link before their memory goes. */
+	for (tensor_end *end = xfer->ends; end; end = end->next)
+		if (end->posted)
+			tern_op_wait(xfer->link.ctx, &end->op, 0);
+	while (xfer->ends) {
+		tensor_end *end = xfer->ends;
+
+		xfer->ends = end->next;
+		tern_tensor_tx_close(end->tx);
+		tern_tensor_rx_destroy(end->rx);
+		tn_xfer_link_free(base, end->stage);
+		free(end->private_copy);
+		free(end->desc);
+		free(end);
+	}
+	tn_xfer_link_fini(&xfer->link);
+	free(xfer);
+}
+
+static const tn_xfer_ops tensor_ops = {
+	.name = "tensor",
+	.send_open = send_open,
+	.recv_open = recv_open,
+	.alloc = tn_xfer_link_alloc,
+	.free = tn_xfer_link_free,
+	.start = start,
+	.send_post = send_post,
+	.send_test = send_test,
+	.recv_poll = recv_poll,
+	.recv_release = recv_release,
+	.wait = tn_xfer_link_wait,
+	.wake = tn_xfer_link_wake,
+	.counters = tn_xfer_link_counters,
+	.close = xfer_close,
+};
+
+tern_status tn_xfer_tensor_open(const tn_xfer_link_params *params, bool staged, tn_xfer **out)
+{
+	tensor_xfer *xfer = calloc(1, sizeof(*xfer));
+	tern_status status;
+
+	*out = NULL;
+	if (!xfer)
+		return tn_fail(TERN_E_NOMEM, "no memory for a transfer");
+	status = tn_xfer_link_init(&xfer->link, &tensor_ops, params);
+	if (status != TERN_OK) {
+		free(xfer);
+		return status;
+	}
+	xfer->staged = staged;
+	*out = &xfer->link.base;
+	return TERN_OK;
+}

@@ -1,0 +1,517 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The client end of RPC on one link: a window of call slots, one channel, one deadline timer.
+ *
+ * A slot's life (written by the function named):
+ *
+ *   FREE -> ACTIVE (tern_rpc_call) -> FREE     answered before the deadline
+ *                                  -> ZOMBIE   deadline passed: CANCEL sent, waits for CANCEL_ACK or the
+ *                                              late answer; a call with sinks keeps its op until then
+ *
+ * A slot is reused only when its request message has left too (sending == false), because the message
+ * is built inside the slot. Lock: rpc->lock, never held across tern_sendv or a completion.
+ * Tests: tests/unit/rpc/test_rpc.c.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/fail.h"
+#include "base/os.h"
+#include "channel/op.h"
+#include "rpc/rpc.h"
+
+typedef enum call_state { CALL_FREE, CALL_ACTIVE, CALL_ZOMBIE } call_state;
+
+typedef struct call {
+	tern_rpc *rpc;
+	call_state state;
+	bool sending;     /* send_op in flight: head and args are read by the channel */
+	bool cancel_sent;
+	bool cancel_sending;
+	bool has_sinks;
+	uint64_t seq;
+	uint64_t deadline_ns; /* UINT64_MAX = none */
+	tern_op *op;          /* NULL once completed */
+	void *answer;
+	uint64_t answer_capacity;
+	tern_op send_op;
+	tern_op cancel_op;
+	uint8_t *args_copy; /* arguments that don't fit inline */
+	uint8_t cancel[TN_RPC_REPLY_BYTES];
+	uint8_t head[TN_RPC_REQUEST_BYTES_MAX];
+	uint8_t args[TN_RPC_INLINE_BYTES];
+} call;
+
+struct tern_rpc {
+	tern_ctx *ctx;
+	tern_channel *channel;
+	tn_rpc_counters *counters;
+	pthread_mutex_t lock;
+	tn_rpc_client_id id;
+	uint64_t next_seq;
+	uint64_t low_water; /* every slot below is FREE */
+	uint64_t default_timeout_ns;
+	tern_status status; /* why no call is accepted any more */
+	uint32_t refs;      /* 1 for the owner + messages in flight */
+	bool done_sending;
+	tern_op done_op;
+	uint8_t done_msg[TN_RPC_REPLY_BYTES];
+	tn_ctx_timer timer;
+	uint64_t timer_at; /* UINT64_MAX = not set */
+	call calls[TN_RPC_WINDOW];
+};
+
+static void rpc_unref(tern_rpc *rpc, uint32_t n)
+{
+	bool last;
+
+	pthread_mutex_lock(&rpc->lock);
+	TN_ASSERT(rpc->refs >= n);
+	rpc->refs -= n;
+	last = rpc->refs == 0;
+	pthread_mutex_unlock(&rpc->lock);
+	if (!last)
+		return;
+	for (unsigned i = 0; i < TN_RPC_WINDOW; i++)
+		free(rpc->calls[i].args_copy);
+	pthread_mutex_destroy(&rpc->lock);
+	free(rpc);
+}
+
+/* Lock held: the slot is FREE in the window's eyes once nothing of it is in use any more. */
+static bool call_idle(const call *c)
+{
+	return c->state == CALL_FREE && !c->sending && !c->cancel_sending;
+}
+
+static void advance_low_water(tern_rpc *rpc)
+{
+	while (rpc->low_water < rpc->next_seq && call_idle(&rpc->calls[rpc->low_water % TN_RPC_WINDOW]))
+		rpc->low_water++;
+}
+
+/* Lock held: give the call's op up for completion by the caller (outside of the lock). */
+static tern_op *call_take_op(call *c)
+{
+	tern_op *op = c->op;
+
+	c->op = NULL;
+	return op;
+}
+
+static void on_sent(tern_op *op, void *arg)
+{
+	call *c = arg;
+	tern_rpc *rpc = c->rpc;
+	bool failed = op->status != TERN_OK;
+	tern_op *user = NULL;
+
+	pthread_mutex_lock(&rpc->lock);
+	c->sending = false;
+	free(c->args_copy);
+	c->args_copy = NULL;
+	if (failed && c->state != CALL_FREE) {
+		/* The request never reached the server: nothing can touch the sinks. */
+		c->state = CALL_FREE;
+		user = call_take_op(c);
+	}
+	advance_low_water(rpc);
+	pthread_mutex_unlock(&rpc->lock);
+	if (user)
+		tn_op_complete(rpc->ctx, user, op->status, 0, tern_detail());
+	rpc_unref(rpc, 1);
+}
+
+static void on_cancel_sent(tern_op *op, void *arg)
+{
+	call *c = arg;
+	tern_rpc *rpc = c->rpc;
+
+	(void)op;
+	pthread_mutex_lock(&rpc->lock);
+	c->cancel_sending = false;
+	advance_low_water(rpc);
+	pthread_mutex_unlock(&rpc->lock);
+	rpc_unref(rpc, 1);
+}
+
+static void on_done_sent(tern_op *op, void *arg)
+{
+	tern_rpc *rpc = arg;
+
+	(void)op;
+	pthread_mutex_lock(&rpc->lock);
+	rpc->done_sending = false;
+	pthread_mutex_unlock(&rpc->lock);
+	rpc_unref(rpc, 1);
+}
+
+/* Tell the server to forget large answers. Best effort: the next request carries the mark as well. */
+static void send_done(tern_rpc *rpc)
+{
+	tn_rpc_reply_head head = { .type = TN_RPC_DONE };
+
+	pthread_mutex_lock(&rpc->lock);
+	if (rpc->done_sending || rpc->status != TERN_OK) {
+		pthread_mutex_unlock(&rpc->lock);
+		return;
+	}
+	rpc->done_sending = true;
+	rpc->refs++;
+	head.low_water = rpc->low_water;
+	tn_rpc_reply_encode(rpc->done_msg, &head);
+	pthread_mutex_unlock(&rpc->lock);
+	tern_op_init(&rpc->done_op, on_done_sent, rpc);
+	if (tern_send(rpc->channel, rpc->done_msg, sizeof(rpc->done_msg), &rpc->done_op) != TERN_OK)
+		on_done_sent(&rpc->done_op, rpc);
+}
+
+static tern_status copy_answer(call *c, const tn_rpc_reply_head *head, const void *data, uint64_t *length)
+{
+	*length = 0;
+	if (head->status != TERN_OK)
+		return head->status == TERN_AGAIN || head->status == TERN_BUSY ? TERN_E_LIMIT : head->status;
+	*length = head->bytes;
+	if (head->bytes > c->answer_capacity) {
+		tn_fail(TERN_E_TRUNCATED, "the answer has %llu bytes, the caller's buffer %llu: pass a larger one",
+			(unsigned long long)head->bytes, (unsigned long long)c->answer_capacity);
+		return TERN_E_TRUNCATED;
+	}
+	if (head->bytes)
+		memcpy(c->answer, data, head->bytes);
+	return TERN_OK;
+}
+
+static void on_answer(tern_rpc *rpc, const tn_rpc_reply_head *head, const void *data)
+{
+	call *c = &rpc->calls[head->seq % TN_RPC_WINDOW];
+	char detail[256] = "";
+	uint64_t length = 0;
+	tern_status status = TERN_OK;
+	tern_op *user;
+
+	pthread_mutex_lock(&rpc->lock);
+	if (c->state == CALL_FREE || c->seq != head->seq) {
+		pthread_mutex_unlock(&rpc->lock); /* a duplicate: its call is over */
+		return;
+	}
+	if (c->state == CALL_ZOMBIE || head->type == TN_RPC_CANCEL_ACK) {
+		status = TERN_E_DEADLINE;
+		snprintf(detail, sizeof(detail), "the call's deadline passed; the server let go of its sinks");
+	} else {
+		status = copy_answer(c, head, data, &length);
+		if (head->status != TERN_OK)
+			snprintf(detail, sizeof(detail), "%.*s", (int)(head->bytes < 255 ? head->bytes : 255),
+				 (const char *)data);
+		else if (status != TERN_OK)
+			snprintf(detail, sizeof(detail), "%s", tern_detail());
+	}
+	c->state = CALL_FREE;
+	user = call_take_op(c);
+	advance_low_water(rpc);
+	pthread_mutex_unlock(&rpc->lock);
+	atomic_fetch_add_explicit(&rpc->counters->answers, 1, memory_order_relaxed);
+	if (head->bytes >= TN_RPC_LARGE_BYTES)
+		send_done(rpc);
+	if (user)
+		tn_op_complete(rpc->ctx, user, status, length, detail[0] ? detail : NULL);
+}
+
+static void on_message(tern_channel *channel, const void *msg, uint64_t bytes, void *arg)
+{
+	tern_rpc *rpc = arg;
+	tn_rpc_reply_head head;
+	const void *data;
+
+	(void)channel;
+	if (!tn_rpc_reply_decode(msg, bytes, &head, &data))
+		return; /* the server's bug or malice: the deadline ends the call */
+	if (head.type == TN_RPC_RESPONSE || head.type == TN_RPC_CANCEL_ACK)
+		on_answer(rpc, &head, data);
+}
+
+/* Complete every call with status; no more are accepted. */
+static void fail_all(tern_rpc *rpc, tern_status status, const char *detail)
+{
+	pthread_mutex_lock(&rpc->lock);
+	rpc->refs++; /* a completion may close the client */
+	if (rpc->status == TERN_OK)
+		rpc->status = status;
+	for (uint64_t seq = rpc->low_water; seq < rpc->next_seq; seq++) {
+		call *c = &rpc->calls[seq % TN_RPC_WINDOW];
+		tern_status why = c->state == CALL_ZOMBIE ? TERN_E_DEADLINE : status;
+		tern_op *user;
+
+		if (c->state == CALL_FREE || c->seq != seq)
+			continue;
+		c->state = CALL_FREE;
+		user = call_take_op(c);
+		if (!user)
+			continue;
+		pthread_mutex_unlock(&rpc->lock);
+		tn_op_complete(rpc->ctx, user, why, 0, detail);
+		pthread_mutex_lock(&rpc->lock);
+	}
+	advance_low_water(rpc);
+	pthread_mutex_unlock(&rpc->lock);
+	rpc_unref(rpc, 1);
+}
+
+static void on_closed(tern_channel *channel, tern_status status, void *arg)
+{
+	(void)channel;
+	fail_all(arg, status, tern_detail());
+}
+
+/* Lock held. */
+static void arm_timer(tern_rpc *rpc, uint64_t at_ns)
+{
+	if (at_ns >= rpc->timer_at)
+		return;
+	rpc->timer_at = at_ns;
+	tn_ctx_timer_set(rpc->ctx, &rpc->timer, at_ns);
+}
+
+static void send_cancel(call *c)
+{
+	tn_rpc_reply_head head = { .type = TN_RPC_CANCEL, .seq = c->seq };
+
+	tn_rpc_reply_encode(c->cancel, &head);
+	tern_op_init(&c->cancel_op, on_cancel_sent, c);
+	if (tern_send(c->rpc->channel, c->cancel, sizeof(c->cancel), &c->cancel_op) != TERN_OK) {
+		pthread_mutex_lock(&c->rpc->lock);
+		c->cancel_sent = false; /* try again at the next tick */
+		arm_timer(c->rpc, tn_ctx_now(c->rpc->ctx) + 1000000);
+		pthread_mutex_unlock(&c->rpc->lock);
+		on_cancel_sent(&c->cancel_op, c);
+	}
+}
+
+/* The deadline of one call passed: cancel it at the server; without sinks it ends now. */
+static void expire(tern_rpc *rpc, call *c)
+{
+	tern_op *user = NULL;
+	bool cancel = false;
+
+	if (c->state == CALL_ACTIVE) {
+		atomic_fetch_add_explicit(&rpc->counters->deadlines, 1, memory_order_relaxed);
+		c->state = CALL_ZOMBIE;
+		if (!c->has_sinks)
+			user = call_take_op(c);
+	}
+	if (!c->cancel_sent && rpc->status == TERN_OK) {
+		c->cancel_sent = c->cancel_sending = cancel = true;
+		rpc->refs++;
+	}
+	pthread_mutex_unlock(&rpc->lock);
+	if (cancel)
+		send_cancel(c);
+	if (user)
+		tn_op_complete(rpc->ctx, user, TERN_E_DEADLINE, 0, "the call's deadline passed without an answer");
+	pthread_mutex_lock(&rpc->lock);
+}
+
+static void on_timer(tn_ctx_timer *timer)
+{
+	tern_rpc *rpc = (tern_rpc *)((char *)timer - offsetof(tern_rpc, timer));
+	uint64_t now = tn_ctx_now(rpc->ctx);
+	uint64_t next = UINT64_MAX;
+
+	pthread_mutex_lock(&rpc->lock);
+	rpc->timer_at = UINT64_MAX;
+	rpc->refs++; /* completions may close the client */
+	for (uint64_t seq = rpc->low_water; seq < rpc->next_seq; seq++) {
+		call *c = &rpc->calls[seq % TN_RPC_WINDOW];
+
+		if (c->seq != seq || c->state == CALL_FREE || (c->state == CALL_ZOMBIE && c->cancel_sent))
+			continue;
+		if (c->deadline_ns <= now)
+			expire(rpc, c);
+		else if (c->deadline_ns < next)
+			next = c->deadline_ns;
+	}
+	if (next != UINT64_MAX && rpc->status == TERN_OK)
+		arm_timer(rpc, next);
+	pthread_mutex_unlock(&rpc->lock);
+	rpc_unref(rpc, 1);
+}
+
+tern_status tern_rpc_open(tern_link *link, tern_rpc **out)
+{
+	tern_channel_params params = { .on_message = on_message,
+				       .on_closed = on_closed,
+				       .message_bytes_max = TERN_RPC_INLINE_MAX + TN_RPC_REQUEST_BYTES_MAX };
+	tn_rpc_server *server;
+	tern_status status;
+	tern_rpc *rpc;
+
+	*out = NULL;
+	server = tn_rpc_server_get(tern_link_ctx(link));
+	rpc = calloc(1, sizeof(*rpc));
+	if (!rpc || !server) {
+		free(rpc);
+		return tn_fail(TERN_E_NOMEM, "no memory for an RPC client (%zu bytes)", sizeof(*rpc));
+	}
+	rpc->ctx = tern_link_ctx(link);
+	rpc->counters = tn_rpc_counters_of(server);
+	pthread_mutex_init(&rpc->lock, NULL);
+	rpc->refs = 1;
+	rpc->timer_at = UINT64_MAX;
+	rpc->timer.run = on_timer;
+	rpc->default_timeout_ns = tn_opt_u64(tn_ctx_options(rpc->ctx), tn_rpc_options, "timeout");
+	tn_os_random(rpc->id.bytes, sizeof(rpc->id.bytes));
+	for (unsigned i = 0; i < TN_RPC_WINDOW; i++)
+		rpc->calls[i].rpc = rpc;
+	params.arg = rpc;
+	status = tern_channel_open(link, TN_RPC_SERVICE, &params, &rpc->channel);
+	if (status != TERN_OK) {
+		rpc_unref(rpc, 1);
+		return status;
+	}
+	*out = rpc;
+	return TERN_OK;
+}
+
+void tern_rpc_close(tern_rpc *rpc)
+{
+	if (!rpc)
+		return;
+	tern_channel_close(rpc->channel);
+	fail_all(rpc, TERN_E_FLUSHED, "the RPC client was closed");
+	tn_ctx_timer_cancel(rpc->ctx, &rpc->timer);
+	rpc_unref(rpc, 1);
+}
+
+static tern_status check_params(const tern_rpc_call_params *params)
+{
+	if (params->method == 0 || params->sink_count > TERN_RPC_SINKS_MAX ||
+	    (params->sink_count && !params->sinks) || (params->args_bytes && !params->args))
+		return tn_fail(TERN_E_INVALID, "rpc call: method must not be 0, at most %d sinks, args not NULL",
+			       TERN_RPC_SINKS_MAX);
+	if (params->args_bytes > TERN_RPC_INLINE_MAX)
+		return tn_fail(TERN_E_TOO_LARGE,
+			       "arguments of %llu bytes: at most %u go inline, put bulk through sinks or tern_put",
+			       (unsigned long long)params->args_bytes, TERN_RPC_INLINE_MAX);
+	return TERN_OK;
+}
+
+/* Lock held: fill slot c as call seq. The message is built in the slot; args are copied. */
+static void call_fill(tern_rpc *rpc, call *c, const tern_rpc_call_params *params, uint64_t timeout_ns,
+		      uint8_t *copy, tern_op *op)
+{
+	tn_rpc_request_head head = { .method = params->method,
+				     .sink_count = (uint16_t)params->sink_count,
+				     .seq = rpc->next_seq++,
+				     .client = rpc->id,
+				     .low_water = rpc->low_water,
+				     .timeout_ns = timeout_ns,
+				     .args_bytes = params->args_bytes };
+
+	c->state = CALL_ACTIVE;
+	c->sending = true;
+	c->cancel_sent = false;
+	c->has_sinks = params->sink_count > 0;
+	c->seq = head.seq;
+	c->deadline_ns = timeout_ns ? tn_ctx_now(rpc->ctx) + timeout_ns : UINT64_MAX;
+	c->op = op;
+	c->answer = params->answer;
+	c->answer_capacity = params->answer ? params->answer_capacity : 0;
+	c->args_copy = copy;
+	if (!copy && params->args_bytes)
+		memcpy(c->args, params->args, params->args_bytes);
+	tn_rpc_request_encode(c->head, &head, params->sinks);
+	rpc->refs++;
+	if (timeout_ns)
+		arm_timer(rpc, c->deadline_ns);
+}
+
+/* The channel did not accept the request: undo call_fill. */
+static tern_status call_undo(tern_rpc *rpc, call *c, tern_status status)
+{
+	bool ours;
+
+	pthread_mutex_lock(&rpc->lock);
+	ours = c->op != NULL; /* else a channel end or the deadline completed it already */
+	c->op = NULL;
+	c->state = CALL_FREE;
+	c->sending = false;
+	free(c->args_copy);
+	c->args_copy = NULL;
+	advance_low_water(rpc);
+	pthread_mutex_unlock(&rpc->lock);
+	rpc_unref(rpc, 1);
+	return ours ? status : TERN_OK;
+}
+
+tern_status tern_rpc_call(tern_rpc *rpc, const tern_rpc_call_params *params, tern_op *op)
+{
+	uint64_t timeout_ns = op->timeout_ns ? op->timeout_ns : rpc->default_timeout_ns;
+	tern_status status = check_params(params);
+	uint8_t *copy = NULL;
+	tern_iovec iov[2];
+	call *c;
+
+	if (status != TERN_OK)
+		return status;
+	if (params->args_bytes > TN_RPC_INLINE_BYTES) {
+		copy = malloc(params->args_bytes);
+		if (!copy)
+			return tn_fail(TERN_E_NOMEM, "no memory for %llu bytes of arguments",
+				       (unsigned long long)params->args_bytes);
+		memcpy(copy, params->args, params->args_bytes);
+		atomic_fetch_add_explicit(&rpc->counters->copies, 1, memory_order_relaxed);
+		atomic_fetch_add_explicit(&rpc->counters->copy_bytes, params->args_bytes, memory_order_relaxed);
+	}
+	status = tn_op_begin(op);
+	if (status != TERN_OK) {
+		free(copy);
+		return status;
+	}
+	pthread_mutex_lock(&rpc->lock);
+	advance_low_water(rpc);
+	c = &rpc->calls[rpc->next_seq % TN_RPC_WINDOW];
+	status = rpc->status != TERN_OK ? rpc->status :
+		 rpc->next_seq - rpc->low_water >= TN_RPC_WINDOW ? TERN_AGAIN : TERN_OK;
+	if (status != TERN_OK) {
+		pthread_mutex_unlock(&rpc->lock);
+		free(copy);
+		tn_op_abort(op);
+		return status;
+	}
+	TN_ASSERT(call_idle(c));
+	call_fill(rpc, c, params, timeout_ns, copy, op);
+	pthread_mutex_unlock(&rpc->lock);
+	atomic_fetch_add_explicit(&rpc->counters->calls, 1, memory_order_relaxed);
+
+	iov[0] = (tern_iovec){ c->head, TN_RPC_REQUEST_BYTES + params->sink_count * TN_RPC_SINK_BYTES };
+	iov[1] = (tern_iovec){ copy ? copy : c->args, params->args_bytes };
+	tern_op_init(&c->send_op, on_sent, c);
+	status = tern_sendv(rpc->channel, iov, params->args_bytes ? 2 : 1, &c->send_op);
+	if (status == TERN_OK)
+		return TERN_OK;
+	status = call_undo(rpc, c, status);
+	if (status != TERN_OK)
+		tn_op_abort(op);
+	return status;
+}
+
+tern_status tern_rpc_call_wait(tern_rpc *rpc, const tern_rpc_call_params *params, uint64_t timeout_ns,
+			       uint64_t *answer_bytes)
+{
+	tern_ctx *ctx = rpc->ctx;
+	tern_status status;
+	tern_op op;
+
+	tern_op_init(&op, NULL, NULL);
+	op.timeout_ns = timeout_ns;
+	while ((status = tern_rpc_call(rpc, params, &op)) == TERN_AGAIN)
+		tern_ctx_wait(ctx, 1000000);
+	if (status != TERN_OK)
+		return status;
+	status = tern_op_wait(ctx, &op, 0);
+	if (answer_bytes)
+		*answer_bytes = op.length;
+	return status;
+}

@@ -1,0 +1,514 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The receiver's end of a static tensor channel: slots in registered memory, in-order delivery by
+ * generation, releases back to the sender.
+ *
+ *   life:  PUBLISHED -> BOUND (a sender opened it) -> ENDED (sender closed or died)
+ *          destroyed by the user at any time: then it waits, dead, until nobody can write its slots
+ *          (the sender's CLOSE, the answer to our CLOSED), and only then the memory is freed
+ *
+ * If the sender's process vanished without CLOSE the slots of a destroyed receiver stay allocated until
+ * the context ends: a stopped peer could still be in the middle of a copy (DESIGN 12.11).
+ * Threads: tensor.h. Tests: tests/unit/tensor/test_tensor.c.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/fail.h"
+#include "tensor/tensor.h"
+
+static uint32_t bucket_of(const char *name)
+{
+	uint32_t h = 2166136261u; /* FNV-1a */
+
+	for (; *name; name++)
+		h = (h ^ (uint8_t)*name) * 16777619u;
+	return h % TN_TENSOR_BUCKETS;
+}
+
+/* state->lock held. */
+static tern_tensor_rx *find_by_name(tn_tensor_state *state, const char *name)
+{
+	tern_tensor_rx *rx = state->buckets[bucket_of(name)];
+
+	while (rx && strcmp(rx->name, name) != 0)
+		rx = rx->next_in_bucket;
+	return rx;
+}
+
+/* state->lock held: the name is free for others from here on. */
+static void unpublish(tern_tensor_rx *rx)
+{
+	tern_tensor_rx **p = &rx->state->buckets[bucket_of(rx->name)];
+
+	while (*p && *p != rx)
+		p = &(*p)->next_in_bucket;
+	if (*p)
+		*p = rx->next_in_bucket;
+}
+
+static void rx_free_memory(tern_tensor_rx *rx)
+{
+	tern_mem *mem = tern_ctx_mem(rx->state->ctx);
+
+	tern_mem_free(mem, rx->memory);
+	tern_mem_free(mem, rx->flags);
+}
+
+/* state->lock held. Free a dead receiver once nobody can write into it; *unref gets its conn. */
+static void rx_try_free(tern_tensor_rx *rx, tn_tensor_conn **unref)
+{
+	*unref = NULL;
+	if (!rx->dead || !(rx->quiet || !rx->conn) || rx->flag_busy || !tn_mailbox_idle(&rx->box))
+		return;
+	rx->state->rx_by_id[rx->id] = NULL;
+	*unref = rx->conn;
+	tn_mailbox_fini(&rx->box);
+	pthread_mutex_destroy(&rx->lock);
+	rx_free_memory(rx);
+	free(rx);
+}
+
+static void rx_settle(tern_tensor_rx *rx)
+{
+	tn_tensor_state *state = rx->state;
+	tn_tensor_conn *unref;
+
+	pthread_mutex_lock(&state->lock);
+	rx_try_free(rx, &unref);
+	pthread_mutex_unlock(&state->lock);
+	if (unref)
+		tn_tensor_conn_unref(unref);
+}
+
+static void on_box_idle(tn_mailbox *box)
+{
+	rx_settle(TN_CONTAINER_OF(box, tern_tensor_rx, box));
+}
+
+/* ---- binding a sender ---- */
+
+static bool same_shape(const tern_shape *a, const tern_shape *b)
+{
+	return a->rank == b->rank && memcmp(a->dims, b->dims, a->rank * sizeof(a->dims[0])) == 0;
+}
+
+/* state->lock held: what the sender gets to know; TERN_OK also binds it. */
+static void answer_open(tern_tensor_rx *rx, tn_tensor_conn *conn, const tn_tensor_msg *open, tn_tensor_msg *answer)
+{
+	*answer = (tn_tensor_msg){ .type = TN_TENSOR_OPENED, .tx_id = open->tx_id, .rx_id = rx->id };
+	if (rx->conn) {
+		answer->status = TERN_E_IN_USE;
+		snprintf(answer->text, sizeof(answer->text), "another sender is bound to tensor '%.100s'", rx->name);
+	} else if (open->dtype != rx->dtype || !same_shape(&open->shape, &rx->shape) || open->notify != rx->notify) {
+		answer->status = TERN_E_SHAPE;
+		snprintf(answer->text, sizeof(answer->text),
+			 "tensor '%.100s' has another dtype, shape or notification mode at the receiver (%s, rank %u)",
+			 rx->name, tern_dtype_name(rx->dtype), rx->shape.rank);
+	} else {
+		tn_tensor_conn_ref(conn);
+		rx->conn = conn;
+		rx->tx_id = open->tx_id;
+		rx->credit_key = open->flag_key;
+		tn_mailbox_bind(&rx->box, conn);
+		answer->slots = rx->slots;
+		answer->stride_bytes = rx->stride_bytes;
+		answer->slot_key = rx->slot_key;
+		answer->flag_key = rx->flag_key;
+	}
+}
+
+/* An answer needs a mailbox that outlives refusals: one per answer, freed when it left. */
+static void on_answer_idle(tn_mailbox *box)
+{
+	tn_mailbox_fini(box);
+	free(box);
+}
+
+static void send_answer(tn_tensor_conn *conn, const tn_tensor_msg *answer)
+{
+	tn_mailbox *box = calloc(1, sizeof(*box));
+
+	if (!box)
+		return; /* the sender's deadline tells it */
+	tn_mailbox_init(box, on_answer_idle);
+	tn_mailbox_bind(box, conn);
+	if (atomic_load(&conn->status) == TERN_OK)
+		tn_mailbox_post(box, answer);
+	else
+		on_answer_idle(box);
+}
+
+void tn_tensor_on_open(tn_tensor_conn *conn, const tn_tensor_msg *msg)
+{
+	tn_tensor_state *state = conn->state;
+	tn_tensor_waiter *waiter = NULL;
+	tn_tensor_msg answer;
+	tern_tensor_rx *rx;
+
+	atomic_fetch_add_explicit(&state->counters.opens, 1, memory_order_relaxed);
+	pthread_mutex_lock(&state->lock);
+	rx = find_by_name(state, msg->text);
+	if (rx) {
+		answer_open(rx, conn, msg, &answer);
+	} else if ((waiter = calloc(1, sizeof(*waiter)))) {
+		waiter->conn = conn;
+		waiter->open = *msg;
+		waiter->next = state->waiters;
+		state->waiters = waiter;
+	}
+	pthread_mutex_unlock(&state->lock);
+	if (rx)
+		send_answer(conn, &answer);
+}
+
+/* Senders that asked before the name was published. */
+static void answer_waiters(tern_tensor_rx *rx)
+{
+	tn_tensor_state *state = rx->state;
+	tn_tensor_waiter *found = NULL, **p;
+	tn_tensor_msg answer;
+
+	pthread_mutex_lock(&state->lock);
+	for (p = &state->waiters; *p;) {
+		tn_tensor_waiter *w = *p;
+
+		if (strcmp(w->open.text, rx->name) != 0) {
+			p = &w->next;
+			continue;
+		}
+		*p = w->next;
+		w->next = found;
+		found = w;
+		tn_tensor_conn_ref(w->conn);
+	}
+	pthread_mutex_unlock(&state->lock);
+	while (found) {
+		tn_tensor_waiter *w = found;
+
+		found = w->next;
+		pthread_mutex_lock(&state->lock);
+		answer_open(rx, w->conn, &w->open, &answer);
+		pthread_mutex_unlock(&state->lock);
+		send_answer(w->conn, &answer);
+		tn_tensor_conn_unref(w->conn);
+		free(w);
+	}
+}
+
+/* ---- creation ---- */
+
+uint64_t tern_tensor_bytes(tern_dtype dtype, const tern_shape *shape)
+{
+	uint64_t bytes = tern_dtype_bytes(dtype);
+
+	for (unsigned i = 0; i < shape->rank && i < TERN_RANK_MAX; i++)
+		if (__builtin_mul_overflow(bytes, shape->dims[i], &bytes))
+			return UINT64_MAX;
+	return bytes;
+}
+
+static tern_status check_params(const tern_tensor_params *params)
+{
+	size_t n = params->name ? strlen(params->name) : 0;
+
+	if (n == 0 || n >= TERN_TENSOR_NAME_MAX)
+		return tn_fail(TERN_E_INVALID, "a tensor's name has 1 to %d bytes, not %zu", TERN_TENSOR_NAME_MAX - 1, n);
+	if (tern_dtype_bytes(params->dtype) == 0 || params->shape.rank > TERN_RANK_MAX)
+		return tn_fail(TERN_E_INVALID, "tensor '%s': dtype %d or rank %u is none", params->name,
+			       (int)params->dtype, params->shape.rank);
+	if (params->slots > TERN_TENSOR_SLOTS_MAX)
+		return tn_fail(TERN_E_INVALID, "tensor '%s': %u slots, at most %d", params->name, params->slots,
+			       TERN_TENSOR_SLOTS_MAX);
+	if (tern_tensor_bytes(params->dtype, &params->shape) > UINT64_MAX / 32)
+		return tn_fail(TERN_E_TOO_LARGE, "tensor '%s': its size does not fit 64 bits", params->name);
+	return TERN_OK;
+}
+
+static tern_status rx_allocate(tern_tensor_rx *rx)
+{
+	tern_mem *mem = tern_ctx_mem(rx->state->ctx);
+	uint64_t align = rx->bytes >= 65536 ? 4096 : 64;
+	uint64_t flag_bytes = rx->slots * TN_TENSOR_FLAG_STRIDE;
+	void *memory, *flags;
+
+	rx->stride_bytes = (TN_MAX(rx->bytes, 1) + align - 1) & ~(align - 1);
+	TN_TRY(tern_mem_alloc(mem, rx->stride_bytes * rx->slots, align, TERN_ACCESS_WRITE, TERN_MEM_HOST, &memory));
+	rx->memory = memory;
+	TN_TRY(tern_mem_export(mem, memory, rx->stride_bytes * rx->slots, TERN_ACCESS_WRITE, &rx->slot_key));
+	if (rx->notify != TERN_NOTIFY_FLAG)
+		return TERN_OK;
+	TN_TRY(tern_mem_alloc(mem, flag_bytes, 64, TERN_ACCESS_WRITE, TERN_MEM_HOST, &flags));
+	rx->flags = flags;
+	memset(flags, 0, flag_bytes);
+	return tern_mem_export(mem, flags, flag_bytes, TERN_ACCESS_WRITE, &rx->flag_key);
+}
+
+/* Enter the tables. */
+static tern_status publish(tern_tensor_rx *rx)
+{
+	tn_tensor_state *state = rx->state;
+	tern_status status = TERN_OK;
+	uint32_t n = 0;
+
+	pthread_mutex_lock(&state->lock);
+	if (find_by_name(state, rx->name)) {
+		status = tn_fail(TERN_E_EXISTS, "tensor '%s' is published already", rx->name);
+	} else {
+		while (n < TN_TENSOR_RX_MAX && state->rx_by_id[(state->rx_hint + n) % TN_TENSOR_RX_MAX])
+			n++;
+		if (n == TN_TENSOR_RX_MAX)
+			status = tn_fail(TERN_E_LIMIT, "more than %u tensors are received", TN_TENSOR_RX_MAX);
+	}
+	if (status == TERN_OK) {
+		rx->id = (state->rx_hint + n) % TN_TENSOR_RX_MAX;
+		state->rx_hint = rx->id + 1; /* reuse numbers late: stale notifications hit nobody */
+		state->rx_by_id[rx->id] = rx;
+		rx->next_in_bucket = state->buckets[bucket_of(rx->name)];
+		state->buckets[bucket_of(rx->name)] = rx;
+	}
+	pthread_mutex_unlock(&state->lock);
+	return status;
+}
+
+static void on_flag_sent(tern_op *op, void *arg);
+
+tern_status tern_tensor_rx_create(tern_ctx *ctx, const tern_tensor_params *params, tern_tensor_rx **out)
+{
+	tn_tensor_state *state = tn_tensor_state_get(ctx);
+	tern_tensor_rx *rx;
+	tern_status status;
+
+	*out = NULL;
+	TN_TRY(check_params(params));
+	rx = state ? calloc(1, sizeof(*rx)) : NULL;
+	if (!rx)
+		return tn_fail(TERN_E_NOMEM, "no memory for tensor '%s'", params->name);
+	rx->state = state;
+	memcpy(rx->name, params->name, strlen(params->name) + 1);
+	rx->dtype = params->dtype;
+	rx->shape = params->shape;
+	rx->bytes = tern_tensor_bytes(params->dtype, &params->shape);
+	rx->slots = params->slots ? params->slots : 2;
+	rx->notify = params->notify;
+	pthread_mutex_init(&rx->lock, NULL);
+	tn_mailbox_init(&rx->box, on_box_idle);
+	tern_op_init(&rx->flag_op, on_flag_sent, rx);
+	status = rx_allocate(rx);
+	if (status == TERN_OK)
+		status = publish(rx);
+	if (status != TERN_OK) {
+		rx_free_memory(rx);
+		tn_mailbox_fini(&rx->box);
+		pthread_mutex_destroy(&rx->lock);
+		free(rx);
+		return status;
+	}
+	answer_waiters(rx);
+	*out = rx;
+	return TERN_OK;
+}
+
+/* ---- data ---- */
+
+void tn_tensor_on_notify(tn_tensor_conn *conn, uint32_t value, uint64_t bytes)
+{
+	tn_tensor_state *state = conn->state;
+	bool taken = false;
+	tern_tensor_rx *rx;
+
+	pthread_mutex_lock(&state->lock);
+	rx = state->rx_by_id[value >> 8];
+	if (rx && rx->conn == conn && !rx->dead && bytes == rx->bytes && rx->notify == TERN_NOTIFY_IMM) {
+		uint64_t base = __atomic_load_n(&rx->released, __ATOMIC_ACQUIRE) + 1;
+		uint64_t generation = base + ((value - (uint32_t)base) & 0xff);
+		_Atomic uint64_t *slot = &rx->arrived[(generation - 1) % rx->slots];
+
+		/* In the window and new: otherwise stale, duplicate or a lie. */
+		taken = generation < base + rx->slots && atomic_load(slot) < generation;
+		if (taken)
+			atomic_store_explicit(slot, generation, memory_order_release);
+	}
+	pthread_mutex_unlock(&state->lock);
+	if (!taken)
+		atomic_fetch_add_explicit(&state->counters.stale, 1, memory_order_relaxed);
+}
+
+static bool has_arrived(tern_tensor_rx *rx, uint64_t generation)
+{
+	uint64_t slot = (generation - 1) % rx->slots;
+
+	if (rx->notify == TERN_NOTIFY_FLAG) {
+		uint64_t *flag = (uint64_t *)(void *)(rx->flags + slot * TN_TENSOR_FLAG_STRIDE);
+
+		return __atomic_load_n(flag, __ATOMIC_ACQUIRE) == generation;
+	}
+	return atomic_load_explicit(&rx->arrived[slot], memory_order_acquire) == generation;
+}
+
+tern_status tern_tensor_rx_poll(tern_tensor_rx *rx, const void **data)
+{
+	uint64_t generation = rx->released + 1;
+	tern_status status;
+
+	if (!has_arrived(rx, generation)) {
+		status = atomic_load_explicit(&rx->status, memory_order_acquire);
+		if (status == TERN_OK)
+			return TERN_AGAIN;
+		if (!has_arrived(rx, generation)) /* it may have come just before the end */
+			return tn_fail(status, "the sender of tensor '%s' is gone: %s", rx->name,
+				       tern_status_text(status));
+	}
+	if (rx->delivered < generation) {
+		rx->delivered = generation;
+		atomic_fetch_add_explicit(&rx->state->counters.received, 1, memory_order_relaxed);
+		atomic_fetch_add_explicit(&rx->state->counters.received_bytes, rx->bytes, memory_order_relaxed);
+	}
+	*data = rx->memory + (generation - 1) % rx->slots * rx->stride_bytes;
+	return TERN_OK;
+}
+
+/* rx->lock held. Flag mode: write the released count into the sender's credit word. */
+static void push_credit(tern_tensor_rx *rx)
+{
+	tern_status status;
+
+	if (rx->flag_busy || rx->flag_sent == rx->released || atomic_load(&rx->conn->status) != TERN_OK)
+		return;
+	rx->flag_busy = true;
+	rx->flag_sent = rx->released;
+	status = tern_put_flag(rx->conn->channel, NULL, 0, &rx->credit_key, 0, rx->released, &rx->credit_key, 0,
+			       &rx->flag_op);
+	if (status == TERN_OK)
+		return;
+	rx->flag_busy = false;
+	rx->flag_sent = UINT64_MAX;
+	if (status == TERN_AGAIN)
+		tn_ctx_timer_set(rx->state->ctx, &rx->box.timer, tn_ctx_now(rx->state->ctx) + TN_TENSOR_RETRY_NS);
+}
+
+static void on_flag_sent(tern_op *op, void *arg)
+{
+	tern_tensor_rx *rx = arg;
+
+	(void)op;
+	pthread_mutex_lock(&rx->lock);
+	rx->flag_busy = false;
+	push_credit(rx);
+	pthread_mutex_unlock(&rx->lock);
+	rx_settle(rx);
+}
+
+tern_status tern_tensor_rx_release(tern_tensor_rx *rx)
+{
+	tn_tensor_msg msg = { .type = TN_TENSOR_RELEASE };
+
+	if (rx->delivered != rx->released + 1)
+		return tn_fail(TERN_E_STATE, "tensor '%s': release without a polled tensor", rx->name);
+	__atomic_store_n(&rx->released, rx->delivered, __ATOMIC_RELEASE);
+	atomic_fetch_add_explicit(&rx->state->counters.releases, 1, memory_order_relaxed);
+	if (rx->notify == TERN_NOTIFY_FLAG) {
+		pthread_mutex_lock(&rx->lock);
+		push_credit(rx);
+		pthread_mutex_unlock(&rx->lock);
+		return TERN_OK;
+	}
+	msg.tx_id = rx->tx_id;
+	msg.count = rx->released;
+	tn_mailbox_post(&rx->box, &msg);
+	return TERN_OK;
+}
+
+/* ---- ends ---- */
+
+void tern_tensor_rx_destroy(tern_tensor_rx *rx)
+{
+	tern_mem *mem;
+	tn_tensor_msg msg = { .type = TN_TENSOR_CLOSED };
+	tn_tensor_conn *unref;
+	bool tell;
+
+	if (!rx)
+		return;
+	mem = tern_ctx_mem(rx->state->ctx);
+	tern_mem_revoke(mem, &rx->slot_key);
+	if (rx->flags)
+		tern_mem_revoke(mem, &rx->flag_key);
+	pthread_mutex_lock(&rx->state->lock);
+	unpublish(rx);
+	rx->dead = true;
+	msg.tx_id = rx->tx_id;
+	tell = rx->conn && !rx->quiet && atomic_load(&rx->conn->status) == TERN_OK;
+	if (tell)
+		tn_mailbox_post(&rx->box, &msg);
+	rx_try_free(rx, &unref);
+	pthread_mutex_unlock(&rx->state->lock);
+	if (unref)
+		tn_tensor_conn_unref(unref);
+}
+
+void tn_tensor_on_close(tn_tensor_conn *conn, const tn_tensor_msg *msg)
+{
+	tn_tensor_state *state = conn->state;
+	tn_tensor_conn *unref = NULL;
+	tern_tensor_rx *rx;
+
+	pthread_mutex_lock(&state->lock);
+	rx = msg->rx_id < TN_TENSOR_RX_MAX ? state->rx_by_id[msg->rx_id] : NULL;
+	if (rx && rx->conn == conn) {
+		rx->quiet = true;
+		atomic_store_explicit(&rx->status, TERN_E_PEER_CLOSED, memory_order_release);
+		rx_try_free(rx, &unref);
+	}
+	pthread_mutex_unlock(&state->lock);
+	if (unref)
+		tn_tensor_conn_unref(unref);
+}
+
+void tn_tensor_rx_conn_ended(tn_tensor_conn *conn, tern_status status)
+{
+	tn_tensor_state *state = conn->state;
+
+	pthread_mutex_lock(&state->lock);
+	for (tn_tensor_waiter **p = &state->waiters; *p;) {
+		tn_tensor_waiter *w = *p;
+
+		if (w->conn == conn) {
+			*p = w->next;
+			free(w);
+		} else {
+			p = &w->next;
+		}
+	}
+	for (uint32_t i = 0; i < TN_TENSOR_RX_MAX; i++) {
+		tern_tensor_rx *rx = state->rx_by_id[i];
+
+		if (rx && rx->conn == conn && atomic_load(&rx->status) == TERN_OK) {
+			tn_mailbox_drop(&rx->box);
+			atomic_store_explicit(&rx->status, status, memory_order_release);
+		}
+	}
+	pthread_mutex_unlock(&state->lock);
+}
+
+void tn_tensor_rx_free_all(tn_tensor_state *state)
+{
+	while (state->waiters) {
+		tn_tensor_waiter *w = state->waiters;
+
+		state->waiters = w->next;
+		free(w);
+	}
+	for (uint32_t i = 0; i < TN_TENSOR_RX_MAX; i++) {
+		tern_tensor_rx *rx = state->rx_by_id[i];
+
+		if (!rx)
+			continue;
+		tn_mailbox_fini(&rx->box);
+		pthread_mutex_destroy(&rx->lock);
+		rx_free_memory(rx);
+		free(rx);
+	}
+}
