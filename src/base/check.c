@@ -32,13 +32,14 @@ static _Atomic(tn_panic_fn) panic_fn = trap;
 void tn_check_failed(const char *expr, const char *file, int line, const char *func, const char *fmt, ...)
 {
 	char message[256], report[512];
+	tn_panic_fn panic;
 	va_list args;
 
 	va_start(args, fmt);
 	vsnprintf(message, sizeof(message), fmt, args);
 	va_end(args);
-	snprintf(report, sizeof(report), "assertion failed: %s%s%s (%s:%d in %s)", expr, message[0] ? ": " : "",
-		 message, file, line, func);
+	snprintf(report, sizeof(report), "assertion failed: %s%s%s (%s:%d in %s)", expr,
+		 message[0] ? ": " : "", message, file, line, func);
 	tn_log_write(TN_LOG_ERROR, TN_LOG_C_BASE, "%s", report);
 	/* A dump that fails an assertion itself must not dump again. */
 	if (!reporting) {
@@ -47,7 +48,8 @@ void tn_check_failed(const char *expr, const char *file, int line, const char *f
 			hook->dump(hook->arg);
 		reporting = false;
 	}
-	atomic_load(&panic_fn)(report);
+	panic = atomic_load(&panic_fn);
+	panic(report);
 }
 
 tn_panic_fn tn_check_set_panic(tn_panic_fn panic)

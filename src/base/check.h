@@ -22,14 +22,16 @@
 #define TN_DEV_CHECKS 1
 #endif
 
-#define TN_LIKELY(x)   __builtin_expect(!!(x), 1)
-#define TN_UNLIKELY(x) __builtin_expect(!!(x), 0)
+#define TN_LIKELY(x)                  __builtin_expect(!!(x), 1)
+#define TN_UNLIKELY(x)                __builtin_expect(!!(x), 0)
 #define TN_PRINTF(fmt_arg, first_arg) __attribute__((format(printf, fmt_arg, first_arg)))
 
 /* Elements of an array; a compile error for a pointer. */
-#define TN_COUNT_OF(a)                                                                                       \
-	(sizeof(a) / sizeof((a)[0]) +                                                                        \
-	 0 * sizeof(struct { int is_array : !__builtin_types_compatible_p(__typeof__(a), __typeof__(&(a)[0])); }))
+#define TN_COUNT_OF(a)                                                                             \
+	(sizeof(a) / sizeof((a)[0]) +                                                              \
+	 0 * sizeof(struct {                                                                       \
+		 int is_array : !__builtin_types_compatible_p(__typeof__(a), __typeof__(&(a)[0])); \
+	 }))
 
 #define TN_CONTAINER_OF(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
 
@@ -40,8 +42,8 @@
 extern int tn_check_level;
 
 /* Report a broken invariant. Returns only if a test's panic handler does. */
-__attribute__((cold, noinline)) void tn_check_failed(const char *expr, const char *file, int line, const char *func,
-						     const char *fmt, ...) TN_PRINTF(5, 6);
+__attribute__((cold, noinline)) void tn_check_failed(const char *expr, const char *file, int line,
+						     const char *func, const char *fmt, ...) TN_PRINTF(5, 6);
 
 /* What happens after the report; NULL restores the trap. Returns the previous one. For tests and fuzzers. */
 typedef void (*tn_panic_fn)(const char *report);
@@ -61,27 +63,27 @@ void tn_dump_push(tn_dump_hook *hook, void (*dump)(void *arg), void *arg);
 void tn_dump_pop(tn_dump_hook *hook);
 
 #if TN_DEV_CHECKS
-#define TN_ASSERT(expr)                                                                                      \
-	do {                                                                                                 \
-		if (TN_UNLIKELY(!(expr)))                                                                    \
-			tn_check_failed(#expr, __FILE__, __LINE__, __func__, "%s", "");                      \
+#define TN_ASSERT(expr)                                                                 \
+	do {                                                                            \
+		if (TN_UNLIKELY(!(expr)))                                               \
+			tn_check_failed(#expr, __FILE__, __LINE__, __func__, "%s", ""); \
 	} while (0)
 /* With the operands in the report: TN_ASSERT_MSG(a <= b, "a=%u b=%u", a, b). */
-#define TN_ASSERT_MSG(expr, ...)                                                                             \
-	do {                                                                                                 \
-		if (TN_UNLIKELY(!(expr)))                                                                    \
-			tn_check_failed(#expr, __FILE__, __LINE__, __func__, __VA_ARGS__);                   \
+#define TN_ASSERT_MSG(expr, ...)                                                           \
+	do {                                                                               \
+		if (TN_UNLIKELY(!(expr)))                                                  \
+			tn_check_failed(#expr, __FILE__, __LINE__, __func__, __VA_ARGS__); \
 	} while (0)
-#define TN_CHECK(level, expr)                                                                                \
-	do {                                                                                                 \
-		if (TN_UNLIKELY(tn_check_level >= (level)) && TN_UNLIKELY(!(expr)))                          \
-			tn_check_failed(#expr, __FILE__, __LINE__, __func__, "%s", "");                      \
+#define TN_CHECK(level, expr)                                                           \
+	do {                                                                            \
+		if (TN_UNLIKELY(tn_check_level >= (level)) && TN_UNLIKELY(!(expr)))     \
+			tn_check_failed(#expr, __FILE__, __LINE__, __func__, "%s", ""); \
 	} while (0)
 #define TN_CHECK_ENABLED(level) (TN_UNLIKELY(tn_check_level >= (level)))
-#define TN_UNREACHABLE()                                                                                     \
-	do {                                                                                                 \
-		tn_check_failed("unreachable", __FILE__, __LINE__, __func__, "%s", "");                      \
-		__builtin_unreachable();                                                                     \
+#define TN_UNREACHABLE()                                                                \
+	do {                                                                            \
+		tn_check_failed("unreachable", __FILE__, __LINE__, __func__, "%s", ""); \
+		__builtin_unreachable();                                                \
 	} while (0)
 #else
 #define TN_ASSERT(expr)          ((void)sizeof((expr) ? 1 : 0))

@@ -64,7 +64,8 @@ void tn_manual_clock_advance(tn_manual_clock *clock, uint64_t ns)
 
 void tn_sleep_until(uint64_t at_ns)
 {
-	struct timespec ts = {.tv_sec = (time_t)(at_ns / TN_NS_PER_SEC), .tv_nsec = (long)(at_ns % TN_NS_PER_SEC)};
+	struct timespec ts = {.tv_sec = (time_t)(at_ns / TN_NS_PER_SEC),
+			      .tv_nsec = (long)(at_ns % TN_NS_PER_SEC)};
 
 	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &ts, NULL) == EINTR)
 		;

@@ -22,9 +22,9 @@ typedef _Atomic uint64_t tn_counter;
 #define TN_COUNTER_FIELD(name)  tn_counter name;
 #define TN_COUNTER_STRING(name) #name,
 
-#define TN_COUNTERS_STRUCT(type, LIST)                                                                       \
-	typedef struct type {                                                                                \
-		LIST(TN_COUNTER_FIELD)                                                                       \
+#define TN_COUNTERS_STRUCT(type, LIST) \
+	typedef struct type {          \
+		LIST(TN_COUNTER_FIELD) \
 	} type;
 
 /* Ends with NULL. */
@@ -50,8 +50,8 @@ static inline void tn_count_max(tn_counter *counter, uint64_t value)
 {
 	uint64_t seen = atomic_load_explicit(counter, memory_order_relaxed);
 
-	while (seen < value && !atomic_compare_exchange_weak_explicit(counter, &seen, value, memory_order_relaxed,
-								      memory_order_relaxed))
+	while (seen < value && !atomic_compare_exchange_weak_explicit(
+				       counter, &seen, value, memory_order_relaxed, memory_order_relaxed))
 		;
 }
 

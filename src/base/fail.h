@@ -41,11 +41,11 @@ const char *tn_detail_get(void);
 void tn_detail_clear(void);
 
 /* Return at once if expr is not TERN_OK. */
-#define TN_TRY(expr)                                                                                         \
-	do {                                                                                                 \
-		tern_status tn_try_ = (expr);                                                                \
-		if (TN_UNLIKELY(tn_try_ != TERN_OK))                                                         \
-			return tn_try_;                                                                      \
+#define TN_TRY(expr)                                 \
+	do {                                         \
+		tern_status tn_try_ = (expr);        \
+		if (TN_UNLIKELY(tn_try_ != TERN_OK)) \
+			return tn_try_;              \
 	} while (0)
 
 #endif

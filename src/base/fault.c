@@ -78,7 +78,8 @@ static tern_status add(const char *name, const schedule *what)
 	atomic_store(&tn_fault_armed, scheduled);
 	pthread_mutex_unlock(&lock);
 	if (!s)
-		return tn_fail(TERN_E_LIMIT, "fault point '%s': only %d schedules at a time", name, TN_FAULTS_MAX);
+		return tn_fail(TERN_E_LIMIT, "fault point '%s': only %d schedules at a time", name,
+			       TN_FAULTS_MAX);
 	return TERN_OK;
 }
 
@@ -107,9 +108,10 @@ static tern_status apply_one(char *text)
 
 	if (when && random)
 		probability = strtod(when + 2, &end);
-	if (!when || (random && *end) || (!random && !tn_parse_u64(when, &nth)) || (more && !tn_parse_u64(more, &extra)))
-		return tn_fail(TERN_E_OPTION, "fault point '%s': expected name:nth[:count] or name:p=0.01[:seed]",
-			       name);
+	if (!when || (random && (*end || end == when + 2)) || (!random && !tn_parse_u64(when, &nth)) ||
+	    (more && !tn_parse_u64(more, &extra)))
+		return tn_fail(TERN_E_OPTION,
+			       "fault point '%s': expected name:nth[:count] or name:p=0.01[:seed]", name);
 	return random ? tn_fault_set_random(name, probability, extra) : tn_fault_set(name, nth, extra);
 }
 

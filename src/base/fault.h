@@ -27,7 +27,7 @@
 extern _Atomic uint32_t tn_fault_armed;
 
 /* True when this hit has to fail. The caller plays the failure (sets errno where one is expected). */
-#define TN_FAULT(name)                                                                                       \
+#define TN_FAULT(name) \
 	(TN_UNLIKELY(atomic_load_explicit(&tn_fault_armed, memory_order_relaxed) != 0) && tn_fault_hit(name))
 
 bool tn_fault_hit(const char *name);

@@ -156,10 +156,22 @@ void tn_json_end_array(tn_json *json)
 	close_scope(json, "]");
 }
 
+/* Length of the UTF-8 sequence that starts with c; 0 if none does. */
+static int lead_length(unsigned char c)
+{
+	if (c < 0x80)
+		return 1;
+	if ((c & 0xe0) == 0xc0)
+		return 2;
+	if ((c & 0xf0) == 0xe0)
+		return 3;
+	return (c & 0xf8) == 0xf0 ? 4 : 0;
+}
+
 /* Length of the valid UTF-8 sequence at p, 0 if it is none (overlong, surrogate, cut). */
 static int utf8_length(const unsigned char *p)
 {
-	int n = p[0] < 0x80 ? 1 : (p[0] & 0xe0) == 0xc0 ? 2 : (p[0] & 0xf0) == 0xe0 ? 3 : (p[0] & 0xf8) == 0xf0 ? 4 : 0;
+	int n = lead_length(p[0]);
 	uint32_t code = n == 1 ? p[0] : (uint32_t)(p[0] & (0xff >> (n + 1)));
 
 	for (int i = 1; i < n; i++) {
@@ -167,7 +179,8 @@ static int utf8_length(const unsigned char *p)
 			return 0;
 		code = code << 6 | (p[i] & 0x3fu);
 	}
-	if ((n == 2 && code < 0x80) || (n == 3 && code < 0x800) || (n == 4 && (code < 0x10000 || code > 0x10ffff)))
+	if ((n == 2 && code < 0x80) || (n == 3 && code < 0x800) ||
+	    (n == 4 && (code < 0x10000 || code > 0x10ffff)))
 		return 0;
 	return code >= 0xd800 && code <= 0xdfff ? 0 : n;
 }

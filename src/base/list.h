@@ -98,14 +98,14 @@ static inline void tn_list_splice(tn_list *to, tn_list *from)
 
 #define TN_LIST_ENTRY(node, type, member) TN_CONTAINER_OF(node, type, member)
 /* The first or popped object, NULL if the list is empty. */
-#define TN_LIST_FIRST(head, type, member)                                                                    \
+#define TN_LIST_FIRST(head, type, member) \
 	(tn_list_empty(head) ? NULL : TN_CONTAINER_OF((head)->next, type, member))
 
 /* `node` is a tn_list *; the body must not remove it. */
 #define TN_LIST_FOREACH(node, head) for (tn_list *node = (head)->next; node != (head); node = node->next)
 /* The body may remove `node` (only it). */
-#define TN_LIST_FOREACH_SAFE(node, head)                                                                     \
-	for (tn_list *node = (head)->next, *tn_next_##node = node->next; node != (head);                     \
+#define TN_LIST_FOREACH_SAFE(node, head)                                                 \
+	for (tn_list *node = (head)->next, *tn_next_##node = node->next; node != (head); \
 	     node = tn_next_##node, tn_next_##node = node->next)
 
 #endif

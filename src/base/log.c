@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "base/fail.h"
 
-#define LINE_MAX_BYTES 1024
+#define LINE_MAX_BYTES  1024
 #define THREAD_NAME_MAX 32
 
 static const char *const component_names[] = {
@@ -116,7 +116,8 @@ bool tn_log_limit_pass(tn_log_limit *limit, uint32_t burst)
 	return false;
 }
 
-void tn_log_write_limited(tn_log_limit *limit, tn_log_level level, tn_log_component component, const char *fmt, ...)
+void tn_log_write_limited(tn_log_limit *limit, tn_log_level level, tn_log_component component,
+			  const char *fmt, ...)
 {
 	uint32_t dropped = atomic_exchange_explicit(&limit->dropped, 0, memory_order_relaxed);
 	va_list args;
@@ -143,7 +144,8 @@ static tern_status apply_item(const char *item, size_t length, uint8_t *levels)
 	int component = -1;
 
 	if (level < 0)
-		return tn_fail(TERN_E_OPTION, "log level '%.*s': levels are none, error, warn, info, debug, trace",
+		return tn_fail(TERN_E_OPTION,
+			       "log level '%.*s': levels are none, error, warn, info, debug, trace",
 			       (int)(length - (size_t)(value - item)), value);
 	if (!equals) {
 		memset(levels, level, TN_LOG_COMPONENT_COUNT);

@@ -28,21 +28,21 @@ typedef enum tn_log_level {
 } tn_log_level;
 
 /* X(enum suffix, name) */
-#define TN_LOG_COMPONENTS(X)                                                                                 \
-	X(BASE, "base")                                                                                      \
-	X(MEM, "mem")                                                                                        \
-	X(TRANSPORT, "transport")                                                                            \
-	X(LOOP, "loop")                                                                                      \
-	X(SHM, "shm")                                                                                        \
-	X(TCP, "tcp")                                                                                        \
-	X(VERBS, "verbs")                                                                                    \
-	X(LINK, "link")                                                                                      \
-	X(CHANNEL, "channel")                                                                                \
-	X(CTX, "ctx")                                                                                        \
-	X(RPC, "rpc")                                                                                        \
-	X(TENSOR, "tensor")                                                                                  \
-	X(GRAPH, "graph")                                                                                    \
-	X(SESSION, "session")                                                                                \
+#define TN_LOG_COMPONENTS(X)      \
+	X(BASE, "base")           \
+	X(MEM, "mem")             \
+	X(TRANSPORT, "transport") \
+	X(LOOP, "loop")           \
+	X(SHM, "shm")             \
+	X(TCP, "tcp")             \
+	X(VERBS, "verbs")         \
+	X(LINK, "link")           \
+	X(CHANNEL, "channel")     \
+	X(CTX, "ctx")             \
+	X(RPC, "rpc")             \
+	X(TENSOR, "tensor")       \
+	X(GRAPH, "graph")         \
+	X(SESSION, "session")     \
 	X(RUNTIME, "runtime")
 
 typedef enum tn_log_component {
@@ -54,14 +54,14 @@ typedef enum tn_log_component {
 
 extern _Atomic uint8_t tn_log_levels[TN_LOG_COMPONENT_COUNT];
 
-#define TN_LOG_ON(level, component)                                                                          \
-	(TN_UNLIKELY(atomic_load_explicit(&tn_log_levels[TN_LOG_C_##component], memory_order_relaxed) >=     \
+#define TN_LOG_ON(level, component)                                                                      \
+	(TN_UNLIKELY(atomic_load_explicit(&tn_log_levels[TN_LOG_C_##component], memory_order_relaxed) >= \
 		     TN_LOG_##level))
 
-#define TN_LOG(level, component, ...)                                                                        \
-	do {                                                                                                 \
-		if (TN_LOG_ON(level, component))                                                             \
-			tn_log_write(TN_LOG_##level, TN_LOG_C_##component, __VA_ARGS__);                     \
+#define TN_LOG(level, component, ...)                                                    \
+	do {                                                                             \
+		if (TN_LOG_ON(level, component))                                         \
+			tn_log_write(TN_LOG_##level, TN_LOG_C_##component, __VA_ARGS__); \
 	} while (0)
 
 /* At most `burst` lines per second from this place; the next line that passes tells how many did not. */
@@ -80,8 +80,8 @@ typedef struct tn_log_limit {
 
 void tn_log_write(tn_log_level level, tn_log_component component, const char *fmt, ...) TN_PRINTF(3, 4);
 bool tn_log_limit_pass(tn_log_limit *limit, uint32_t burst);
-void tn_log_write_limited(tn_log_limit *limit, tn_log_level level, tn_log_component component, const char *fmt, ...)
-	TN_PRINTF(4, 5);
+void tn_log_write_limited(tn_log_limit *limit, tn_log_level level, tn_log_component component,
+			  const char *fmt, ...) TN_PRINTF(4, 5);
 
 /* Apply "warn,link=debug". TERN_E_OPTION leaves the levels as they were. */
 tern_status tn_log_apply(const char *spec);

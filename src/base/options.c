@@ -42,11 +42,21 @@ static tn_option_table *tables;
 static bool warned_unknown;
 
 static const tn_option_row base_rows[] = {
-	{.layer = "log", .name = "level", .type = TN_OPT_STRING, .dflt = "warn",
+	{.layer = "log",
+	 .name = "level",
+	 .type = TN_OPT_STRING,
+	 .dflt = "warn",
 	 .help = "none|error|warn|info|debug|trace, also per component: \"warn,link=debug\""},
-	{.layer = "base", .name = "check", .type = TN_OPT_U64, .dflt = "1", .max = 3, .env = "TERN_CHECK",
+	{.layer = "base",
+	 .name = "check",
+	 .type = TN_OPT_U64,
+	 .dflt = "1",
+	 .max = 3,
+	 .env = "TERN_CHECK",
 	 .help = "checks of invariants: 0 off, 1 cheap, 2 whole objects now and then, 3 always"},
-	{.layer = "base", .name = "fault", .type = TN_OPT_STRING,
+	{.layer = "base",
+	 .name = "fault",
+	 .type = TN_OPT_STRING,
 	 .help = "fault points to fire, for tests: \"name:nth[:count],name:p=0.01[:seed]\""},
 	{0},
 };
@@ -116,7 +126,8 @@ static tern_status bad_value(const opt_value *value, const char *text, tn_opt_so
 	return tn_fail(TERN_E_OPTION, "%s=%s: %s", name, value->row->secret ? "(secret)" : text, why);
 }
 
-static tern_status check_range(const opt_value *value, const char *text, tn_opt_source source, uint64_t number)
+static tern_status check_range(const opt_value *value, const char *text, tn_opt_source source,
+			       uint64_t number)
 {
 	const tn_option_row *row = value->row;
 	char low[40], high[40], why[128];
@@ -158,15 +169,18 @@ static tern_status set_value(opt_value *value, const char *text, tn_opt_source s
 		break;
 	case TN_OPT_BYTES:
 		if (!tn_parse_bytes(text, &number))
-			return bad_value(value, text, source, "a size is expected, like 65536, 64KiB or 1.5GiB");
+			return bad_value(value, text, source,
+					 "a size is expected, like 65536, 64KiB or 1.5GiB");
 		break;
 	case TN_OPT_DURATION:
 		if (!tn_parse_duration(text, &number))
-			return bad_value(value, text, source, "a duration with its unit is expected, like 250us, 10ms or 2s");
+			return bad_value(value, text, source,
+					 "a duration with its unit is expected, like 250us, 10ms or 2s");
 		break;
 	case TN_OPT_BOOL:
 		if (!tn_parse_bool(text, &truth))
-			return bad_value(value, text, source, "0, 1, on, off, yes, no, true or false is expected");
+			return bad_value(value, text, source,
+					 "0, 1, on, off, yes, no, true or false is expected");
 		number = truth;
 		break;
 	case TN_OPT_ENUM:
@@ -204,7 +218,8 @@ static void set_default(opt_value *value, const tn_option_row *row)
 	if (row->type != TN_OPT_ENUM || row->dflt)
 		status = set_value(value, default_text(row), TN_OPT_DEFAULT);
 	else
-		snprintf(value->text, sizeof(value->text), "%.*s", (int)strcspn(row->choices, "|"), row->choices);
+		snprintf(value->text, sizeof(value->text), "%.*s", (int)strcspn(row->choices, "|"),
+			 row->choices);
 	TN_ASSERT_MSG(status == TERN_OK, "%s", tn_detail_get());
 	(void)status; /* release builds */
 }
@@ -227,7 +242,8 @@ static tn_options *collect(void)
 		for (const tn_option_row *row = t->rows; row->name; row++)
 			count++;
 	TN_ASSERT(count <= TN_OPTIONS_MAX);
-	options = TN_FAULT("base.options.alloc") ? NULL : calloc(1, sizeof(*options) + count * sizeof(opt_value));
+	options = TN_FAULT("base.options.alloc") ? NULL
+						 : calloc(1, sizeof(*options) + count * sizeof(opt_value));
 	for (tn_option_table *t = tables; options && t; t = t->next)
 		for (const tn_option_row *row = t->rows; row->name; row++)
 			set_default(&options->values[options->count++], row);
@@ -258,7 +274,8 @@ static const char *name_at(unsigned i, void *arg)
 /* The nearest name into buf, "" if none is near. */
 static void suggest(const tn_options *options, bool env, const char *given, char *buf, size_t size)
 {
-	name_list list = {.options = options, .env = env, .names = calloc(options->count + 1u, sizeof(*list.names))};
+	name_list list = {
+		.options = options, .env = env, .names = calloc(options->count + 1u, sizeof(*list.names))};
 	const char *name = list.names ? tn_nearest(given, options->count, name_at, &list) : NULL;
 
 	snprintf(buf, size, "%s%s%s", name ? "; did you mean " : "", name ? name : "", name ? "?" : "");
@@ -305,7 +322,8 @@ static void warn_unknown_env(const tn_options *options)
 		size_t length = strcspn(*entry, "=");
 		char given[96], hint[128];
 
-		if (strncmp(*entry, ENV_PREFIX, sizeof(ENV_PREFIX) - 1) != 0 || env_known(options, *entry, length))
+		if (strncmp(*entry, ENV_PREFIX, sizeof(ENV_PREFIX) - 1) != 0 ||
+		    env_known(options, *entry, length))
 			continue;
 		snprintf(given, sizeof(given), "%.*s", (int)TN_MIN(length, (size_t)90), *entry);
 		suggest(options, true, given, hint, sizeof(hint));
@@ -372,7 +390,8 @@ static const opt_value *find_value(const tn_options *options, const tn_option_ro
 	return NULL;
 }
 
-static uint64_t number_of(const tn_options *options, const tn_option_row *rows, const char *name, unsigned types)
+static uint64_t number_of(const tn_options *options, const tn_option_row *rows, const char *name,
+			  unsigned types)
 {
 	const tn_option_row *row = find_row(rows, name);
 	const opt_value *value;
@@ -381,7 +400,8 @@ static uint64_t number_of(const tn_options *options, const tn_option_row *rows, 
 	TN_ASSERT_MSG(row, "no option '%s'", name);
 	if (!row)
 		return 0;
-	TN_ASSERT_MSG(types & 1u << row->type, "option '%s' is of type %s", name, tn_opt_type_name(row->type));
+	TN_ASSERT_MSG(types & 1u << row->type, "option '%s' is of type %s", name,
+		      tn_opt_type_name(row->type));
 	value = find_value(options, row);
 	if (!value) {
 		set_default(&dflt, row);

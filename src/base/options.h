@@ -55,11 +55,11 @@ typedef struct tn_option_table {
 } tn_option_table;
 
 /* Register a table when the program or library is loaded. `ident` only names the C objects. */
-#define TN_OPTION_TABLE(ident, table_rows)                                                                   \
-	static tn_option_table tn_option_table_##ident = {.rows = (table_rows)};                             \
-	__attribute__((constructor)) static void tn_option_register_##ident(void)                            \
-	{                                                                                                    \
-		tn_option_table_add(&tn_option_table_##ident);                                               \
+#define TN_OPTION_TABLE(ident, table_rows)                                        \
+	static tn_option_table tn_option_table_##ident = {.rows = (table_rows)};  \
+	__attribute__((constructor)) static void tn_option_register_##ident(void) \
+	{                                                                         \
+		tn_option_table_add(&tn_option_table_##ident);                    \
 	}
 void tn_option_table_add(tn_option_table *table);
 
@@ -80,7 +80,8 @@ void tn_options_free(tn_options *options);
  * when the snapshot was taken, they give the row's default. Asking for a name or type that the table does
  * not have is a bug (asserted) and gives 0 or "".
  */
-uint64_t tn_opt_u64(const tn_options *options, const tn_option_row *rows, const char *name); /* also ns, bytes */
+uint64_t tn_opt_u64(const tn_options *options, const tn_option_row *rows,
+		    const char *name); /* also ns, bytes */
 bool tn_opt_bool(const tn_options *options, const tn_option_row *rows, const char *name);
 unsigned tn_opt_enum(const tn_options *options, const tn_option_row *rows, const char *name);
 /* Lives as long as the snapshot (or the table). */

@@ -74,10 +74,20 @@ static bool with_unit(const char *text, const unit *units, unsigned n, uint64_t 
 bool tn_parse_bytes(const char *text, uint64_t *value)
 {
 	static const unit units[] = {
-		{"", 1},	     {"b", 1},		   {"k", 1ull << 10},	 {"kib", 1ull << 10},
-		{"m", 1ull << 20},   {"mib", 1ull << 20},  {"g", 1ull << 30},	 {"gib", 1ull << 30},
-		{"t", 1ull << 40},   {"tib", 1ull << 40},  {"kb", 1000},	 {"mb", 1000000},
-		{"gb", 1000000000},  {"tb", 1000000000000},
+		{"", 1},
+		{"b", 1},
+		{"k", 1ull << 10},
+		{"kib", 1ull << 10},
+		{"m", 1ull << 20},
+		{"mib", 1ull << 20},
+		{"g", 1ull << 30},
+		{"gib", 1ull << 30},
+		{"t", 1ull << 40},
+		{"tib", 1ull << 40},
+		{"kb", 1000},
+		{"mb", 1000000},
+		{"gb", 1000000000},
+		{"tb", 1000000000000},
 	};
 
 	return with_unit(text, units, TN_COUNT_OF(units), value);
@@ -86,7 +96,8 @@ bool tn_parse_bytes(const char *text, uint64_t *value)
 bool tn_parse_duration(const char *text, uint64_t *ns)
 {
 	static const unit units[] = {
-		{"ns", 1}, {"us", 1000}, {"ms", 1000000}, {"s", 1000000000}, {"m", 60000000000}, {"h", 3600000000000},
+		{"ns", 1},         {"us", 1000},       {"ms", 1000000},
+		{"s", 1000000000}, {"m", 60000000000}, {"h", 3600000000000},
 	};
 
 	if (strcmp(text, "0") == 0) {

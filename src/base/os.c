@@ -79,7 +79,8 @@ bool tn_os_event_drain(int fd)
 bool tn_os_futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns, bool shared)
 {
 	uint64_t at_ns = tn_deadline(tn_now(), timeout_ns ? timeout_ns : 1);
-	struct timespec at = {.tv_sec = (time_t)(at_ns / TN_NS_PER_SEC), .tv_nsec = (long)(at_ns % TN_NS_PER_SEC)};
+	struct timespec at = {.tv_sec = (time_t)(at_ns / TN_NS_PER_SEC),
+			      .tv_nsec = (long)(at_ns % TN_NS_PER_SEC)};
 	/* FUTEX_WAIT_BITSET takes an absolute time on CLOCK_MONOTONIC: an interruption does not lengthen it. */
 	int op = FUTEX_WAIT_BITSET | (shared ? 0 : FUTEX_PRIVATE_FLAG);
 	int saved = errno;
@@ -146,7 +147,8 @@ tern_status tn_os_thread_start(tn_thread *thread, const char *name, void *(*run)
 	if (err) {
 		errno = err;
 		return tn_fail_errno(TERN_E_LIMIT, "pthread_create",
-				     "no thread '%s': raise the limit of processes ('ulimit -u', pids.max)", name);
+				     "no thread '%s': raise the limit of processes ('ulimit -u', pids.max)",
+				     name);
 	}
 	snprintf(cut, sizeof(cut), "%.15s", name);
 	pthread_setname_np(thread->id, cut);
@@ -177,7 +179,8 @@ tern_status tn_os_thread_bind(int cpu)
 	err = pthread_setaffinity_np(pthread_self(), sizeof(set), &set);
 	if (err) {
 		errno = err;
-		return tn_fail_errno(TERN_E_OS, "pthread_setaffinity_np", "CPU %d: not usable by this process", cpu);
+		return tn_fail_errno(TERN_E_OS, "pthread_setaffinity_np",
+				     "CPU %d: not usable by this process", cpu);
 	}
 	return TERN_OK;
 }

@@ -116,7 +116,8 @@ uint64_t tn_os_raise_files(uint64_t wanted)
 	if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
 		return 0;
 	if (limit.rlim_cur < wanted) {
-		struct rlimit raised = {.rlim_cur = TN_MIN(wanted, limit.rlim_max), .rlim_max = limit.rlim_max};
+		struct rlimit raised = {.rlim_cur = TN_MIN(wanted, limit.rlim_max),
+					.rlim_max = limit.rlim_max};
 
 		if (setrlimit(RLIMIT_NOFILE, &raised) == 0)
 			return raised.rlim_cur;

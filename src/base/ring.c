@@ -17,7 +17,8 @@ tern_status tn_ring_init(tn_ring *ring, uint64_t capacity, uint64_t elem_bytes)
 
 	*ring = (tn_ring){0};
 	if (capacity == 0 || capacity > 1ull << 32 || elem_bytes == 0 || elem_bytes > 1ull << 24)
-		return tn_fail(TERN_E_INVALID, "a ring of %" PRIu64 " x %" PRIu64 " bytes", capacity, elem_bytes);
+		return tn_fail(TERN_E_INVALID, "a ring of %" PRIu64 " x %" PRIu64 " bytes", capacity,
+			       elem_bytes);
 	while (size < capacity)
 		size <<= 1;
 	ring->slots = TN_FAULT("base.ring.alloc") ? NULL : calloc(size, elem_bytes);

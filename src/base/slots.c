@@ -136,7 +136,8 @@ void tn_slots_check(const tn_slots *slots)
 
 	for (uint32_t i = 0; i < slots->capacity; i++)
 		live += slots->generations[i] & 1;
-	for (uint32_t i = slots->free_first; i != NONE && chained <= slots->capacity; i = slots->free_next[i]) {
+	for (uint32_t i = slots->free_first; i != NONE && chained <= slots->capacity;
+	     i = slots->free_next[i]) {
 		TN_ASSERT(i < slots->capacity && !(slots->generations[i] & 1));
 		chained++;
 		last = i;

@@ -105,22 +105,22 @@ static inline bool tn_reader_done(const tn_reader *r)
 	return !r->bad && r->at == r->bytes;
 }
 
-#define TN_WIREBUF_SCALAR(bits)                                                                              \
-	static inline void tn_put_u##bits(tn_writer *w, uint##bits##_t value)                                \
-	{                                                                                                    \
-		uint8_t *place = tn_put_space(w, bits / 8);                                                  \
-                                                                                                             \
-		for (unsigned i = 0; place && i < bits / 8; i++)                                             \
-			place[i] = (uint8_t)((uint64_t)value >> (8 * i));                                    \
-	}                                                                                                    \
-	static inline uint##bits##_t tn_get_u##bits(tn_reader *r)                                            \
-	{                                                                                                    \
-		const uint8_t *place = tn_get_view(r, bits / 8);                                             \
-		uint64_t value = 0;                                                                          \
-                                                                                                             \
-		for (unsigned i = 0; place && i < bits / 8; i++)                                             \
-			value |= (uint64_t)place[i] << (8 * i);                                              \
-		return (uint##bits##_t)value;                                                                \
+#define TN_WIREBUF_SCALAR(bits)                                               \
+	static inline void tn_put_u##bits(tn_writer *w, uint##bits##_t value) \
+	{                                                                     \
+		uint8_t *place = tn_put_space(w, bits / 8);                   \
+                                                                              \
+		for (unsigned i = 0; place && i < bits / 8; i++)              \
+			place[i] = (uint8_t)((uint64_t)value >> (8 * i));     \
+	}                                                                     \
+	static inline uint##bits##_t tn_get_u##bits(tn_reader *r)             \
+	{                                                                     \
+		const uint8_t *place = tn_get_view(r, bits / 8);              \
+		uint64_t value = 0;                                           \
+                                                                              \
+		for (unsigned i = 0; place && i < bits / 8; i++)              \
+			value |= (uint64_t)place[i] << (8 * i);               \
+		return (uint##bits##_t)value;                                 \
 	}
 TN_WIREBUF_SCALAR(8)
 TN_WIREBUF_SCALAR(16)

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmocka with the headers that it wants before it, and what most tests need.
+ * Threads: cmocka's asserts work in the main thread only; other threads report through variables.
+ */
+#ifndef TERN_TESTS_CMOCKA_ALL_H
+#define TERN_TESTS_CMOCKA_ALL_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#define RUN(tests) cmocka_run_group_tests(tests, NULL, NULL)
+
+/* Both operands and the detail text when a status is not the one expected. */
+#define assert_status(expr, expected)                                                          \
+	do {                                                                                   \
+		tern_status status_ = (expr);                                                  \
+		if (status_ != (expected))                                                     \
+			fail_msg("%s: %s, expected %s (%s)", #expr, tern_status_name(status_), \
+				 tern_status_name(expected), tern_detail());                   \
+	} while (0)
+#define assert_ok(expr) assert_status(expr, TERN_OK)
+
+#endif
