@@ -11,10 +11,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define TN_NS_PER_US  UINT64_C(1000)
-#define TN_NS_PER_MS  UINT64_C(1000000)
-#define TN_NS_PER_SEC UINT64_C(1000000000)
-#define TN_TIME_NEVER UINT64_MAX
+#include "base/time.h"
 
 typedef struct tn_clock {
 	uint64_t (*now_ns)(const struct tn_clock *clock);
@@ -45,20 +42,6 @@ uint64_t tn_cpu_thread_ns(void);
 /* Sleep; signals do not shorten it. */
 void tn_sleep_ns(uint64_t ns);
 void tn_sleep_until(uint64_t at_ns);
-
-/* now + timeout, saturating; a timeout of 0 means without end: TN_TIME_NEVER. */
-static inline uint64_t tn_deadline(uint64_t now_ns, uint64_t timeout_ns)
-{
-	if (timeout_ns == 0 || timeout_ns > TN_TIME_NEVER - now_ns)
-		return TN_TIME_NEVER;
-	return now_ns + timeout_ns;
-}
-
-/* What is left until at_ns; 0 if it passed. */
-static inline uint64_t tn_time_left(uint64_t now_ns, uint64_t at_ns)
-{
-	return at_ns > now_ns ? at_ns - now_ns : 0;
-}
 
 /* For poll() and epoll_wait(): milliseconds rounded up, -1 for TN_TIME_NEVER. */
 int tn_poll_timeout_ms(uint64_t now_ns, uint64_t at_ns);
