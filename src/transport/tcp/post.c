@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Owns the entry of work requests: admission, the req in the lane's ring, and the attempt to hand the frame
+ * to the kernel within the post. What the kernel does not take stays in the ring and goes out from poll.
+ *
+ * Must not wait, allocate or touch anything but the lane's tx, the ready list and counters.
+ * Threads: any, posts of one lane serialised by the caller. Tests: tests/conformance,
+ * tests/unit/transport/test_tcp_flow.c.
+ */
+#include <string.h>
+#include <sys/epoll.h>
+
+#include "base/check.h"
+#include "base/fail.h"
+#include "base/os.h"
+#include "transport/tcp/tcp.h"
+
+static tern_status refused(const tn_tcp_tx *tx)
+{
+	if (tx->refuse == TERN_E_LANE)
+		return tn_fail(TERN_E_LANE, "the lane is down: LANE_DOWN says why");
+	return tn_fail(TERN_E_STATE, "the lane is not up: post between LANE_UP and lane_close");
+}
+
+/* A free req at the ring's end, or NULL with *status. */
+static tn_tcp_req *admit(tn_tcp_lane *lane, tn_tcp_type type, tern_status *status)
+{
+	tn_tcp_tx *tx = &lane->tx;
+	tn_tcp_req *req;
+
+	if (TN_UNLIKELY(lane->dev->forks != tn_os_fork_generation())) {
+		*status = tn_fail(TERN_E_FORKED, "the lane belongs to the parent process");
+		return NULL;
+	}
+	if (TN_UNLIKELY(tx->refuse != TERN_OK)) {
+		*status = refused(tx);
+		return NULL;
+	}
+	if (TN_UNLIKELY(tx->tail - tx->head == tx->wrs ||
+			(type == TN_TCP_READ_REQ && tx->reads == TN_TCP_READS_MAX))) {
+		/* what was held back for the next post has to go now, or it would never */
+		if (tx->sent != tx->tail && !(tx->events & EPOLLOUT))
+			tn_tcp_tx_run(lane, TN_TCP_CHUNK_BYTES);
+		TN_TCP_COUNT(lane->dev, again, 1);
+		*status = TERN_AGAIN;
+		return NULL;
+	}
+	req = &tx->ring[tx->tail & (tx->wrs - 1)];
+	TN_ASSERT(req->state == TN_TCP_REQ_FREE);
+	req->state = TN_TCP_REQ_QUEUED;
+	req->status = TERN_OK;
+	req->type = (uint8_t)type;
+	req->remote = false;
+	req->iov_count = 0;
+	req->local = NULL;
+	req->seq = tx->seq_next++;
+	req->hdr = (tn_tcp_hdr){.type = type, .seq = req->seq};
+	tx->tail++;
+	return req;
+}
+
+/* The req is filled in: push it out, unless frames are ahead that wait for the socket. True: completed. */
+static bool launch(tn_tcp_lane *lane, bool more)
+{
+	tn_tcp_tx *tx = &lane->tx;
+	bool done;
+
+	if (tx->events & EPOLLOUT)
+		return false;
+	if (more) {
+		tn_tcp_ready(lane);
+		return false;
+	}
+	tx->posting = true;
+	tx->posting_done = false;
+	tn_tcp_tx_run(lane, TN_TCP_CHUNK_BYTES);
+	done = tx->posting_done;
+	tx->posting = false;
+	if (done) {
+		TN_ASSERT(tx->sent == tx->tail);
+		tx->tail--;
+		tx->sent--;
+	}
+	return done;
+}
+
+static tern_status post(tn_lane *base, tn_wr *wr, tn_tcp_type type)
+{
+	tn_tcp_lane *lane = tn_tcp_lane_of(base);
+	tn_tcp_tx *tx = &lane->tx;
+	tern_status status = TERN_OK;
+	tn_tcp_req *req;
+
+	wr->done = false;
+	if (TN_UNLIKELY(wr->bytes > TN_TCP_BYTES_MAX || wr->offset > UINT64_MAX - TN_TCP_BYTES_MAX))
+		return tn_fail(TERN_E_TOO_LARGE, "%llu bytes at offset %llu: one request moves up to %llu",
+			       (unsigned long long)wr->bytes, (unsigned long long)wr->offset,
+			       (unsigned long long)TN_TCP_BYTES_MAX);
+	if (TN_UNLIKELY(!wr->local && wr->bytes))
+		return tn_fail(TERN_E_INVALID, "no local memory for %llu bytes", (unsigned long long)wr->bytes);
+	pthread_mutex_lock(&tx->lock);
+	req = admit(lane, type, &status);
+	if (req) {
+		req->cookie = wr->cookie;
+		req->bytes = wr->bytes;
+		req->remote = type != TN_TCP_READ_REQ && wr->level == TN_LEVEL_REMOTE;
+		if (type == TN_TCP_READ_REQ) {
+			req->local = wr->local;
+			tx->reads++;
+		} else {
+			req->iov[0] = (tn_iov){.base = wr->local, .bytes = wr->bytes};
+			req->iov_count = 1;
+		}
+		req->hdr.flags = req->remote ? TN_TCP_F_ACK : 0;
+		req->hdr.imm = type == TN_TCP_WRITE_IMM ? wr->imm : 0;
+		req->hdr.bytes = wr->bytes;
+		req->hdr.offset = wr->offset;
+		req->hdr.key_index = wr->key.index;
+		req->hdr.key_generation = wr->key.generation;
+		req->hdr.key_tag = wr->key.node_tag;
+		wr->done = launch(lane, wr->more);
+	}
+	pthread_mutex_unlock(&tx->lock);
+	return status;
+}
+
+tern_status tn_tcp_write(tn_lane *lane, tn_wr *wr)
+{
+	tern_status status = post(lane, wr, TN_TCP_WRITE);
+
+	if (TN_LIKELY(status == TERN_OK))
+		TN_TCP_COUNT(tn_tcp_lane_of(lane)->dev, writes, 1);
+	return status;
+}
+
+tern_status tn_tcp_write_imm(tn_lane *lane, tn_wr *wr)
+{
+	tern_status status = post(lane, wr, TN_TCP_WRITE_IMM);
+
+	if (TN_LIKELY(status == TERN_OK))
+		TN_TCP_COUNT(tn_tcp_lane_of(lane)->dev, write_imms, 1);
+	return status;
+}
+
+tern_status tn_tcp_read(tn_lane *lane, tn_wr *wr)
+{
+	tern_status status = post(lane, wr, TN_TCP_READ_REQ);
+
+	if (TN_LIKELY(status == TERN_OK))
+		TN_TCP_COUNT(tn_tcp_lane_of(lane)->dev, reads, 1);
+	return status;
+}
+
+tern_status tn_tcp_send(tn_lane *base, const tn_iov *iov, int n, uint64_t cookie, bool *done)
+{
+	tn_tcp_lane *lane = tn_tcp_lane_of(base);
+	tn_tcp_tx *tx = &lane->tx;
+	tern_status status = TERN_OK;
+	uint64_t bytes = 0;
+	tn_tcp_req *req;
+
+	*done = false;
+	if (TN_UNLIKELY(n < 0 || n > TN_IOV_MAX))
+		return tn_fail(TERN_E_INVALID, "%d pieces in a message: 0 to %d", n, TN_IOV_MAX);
+	for (int i = 0; i < n; i++) {
+		if (TN_UNLIKELY(iov[i].bytes > lane->send_bytes - bytes || (!iov[i].base && iov[i].bytes)))
+			return tn_fail(iov[i].base ? TERN_E_TOO_LARGE : TERN_E_INVALID,
+				       "piece %d of %llu bytes: the peer takes messages up to %llu bytes", i,
+				       (unsigned long long)iov[i].bytes, (unsigned long long)lane->send_bytes);
+		bytes += iov[i].bytes;
+	}
+	pthread_mutex_lock(&tx->lock);
+	req = admit(lane, TN_TCP_SEND, &status);
+	if (req) {
+		req->cookie = cookie;
+		req->bytes = req->hdr.bytes = bytes;
+		req->iov_count = (uint8_t)n;
+		if (n)
+			memcpy(req->iov, iov, (size_t)n * sizeof(*iov));
+		*done = launch(lane, false);
+	}
+	pthread_mutex_unlock(&tx->lock);
+	if (TN_LIKELY(status == TERN_OK))
+		TN_TCP_COUNT(lane->dev, sends, 1);
+	return status;
+}
+
+void tn_tcp_flush(tn_lane *base)
+{
+	tn_tcp_lane *lane = tn_tcp_lane_of(base);
+
+	pthread_mutex_lock(&lane->tx.lock);
+	if (lane->tx.refuse == TERN_OK && !(lane->tx.events & EPOLLOUT))
+		tn_tcp_tx_run(lane, TN_TCP_CHUNK_BYTES);
+	pthread_mutex_unlock(&lane->tx.lock);
+}
