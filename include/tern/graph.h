@@ -222,15 +222,15 @@ typedef struct tern_device_info {
 } tern_device_info;
 
 typedef struct tern_edge_info {
-	const char *name; /* the tensor's; lives as long as the plan */
+	const char *name;  /* the tensor's; lives as long as the plan */
 	uint32_t src, dst; /* device numbers */
 	tern_dtype dtype;
 	tern_shape shape;
 	uint64_t bytes; /* per step */
 	int is_static;
-	const char *reason; /* why static or dynamic */
-	const char *op;     /* "RdmaSend/RdmaRecv" or "Send/Recv" */
-	uint32_t copies;    /* in memory of the two hosts, beyond the one write of the transport */
+	const char *reason;      /* why static or dynamic */
+	const char *op;          /* "RdmaSend/RdmaRecv" or "Send/Recv" */
+	uint32_t copies;         /* in memory of the two hosts, beyond the one write of the transport */
 	const char *copy_reason; /* "" without copies */
 } tern_edge_info;
 

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Between exec.c (life, feeds, fetches), exec_prog.c (set-up of a program) and exec_run.c (the scheduler).
+ *
+ *   chain.left  = nodes of the chain that are not done in this step
+ *   node.pending = edges from nodes of the program that are not done in this step
+ *   tensor.left = readers of a received tensor that are not done; at 0 its slot goes back
+ *   root.posted = sends that read the root's memory now; an op that writes it waits for 0
+ *   a node is in the queue at most once, so the queue never holds more than all nodes
+ */
+#ifndef TN_GRAPH_EXEC_INT_H
+#define TN_GRAPH_EXEC_INT_H
+
+#include <stdatomic.h>
+
+#include "graph/deps.h"
+#include "graph/exec.h"
+
+typedef struct exec_tensor {
+	void *data; /* roots only; NULL until fed or received */
+	uint32_t root;
+	uint32_t readers; /* of a root: inputs of active nodes that are this memory */
+	uint32_t left;
+	uint32_t posted;  /* of a root */
+	bool pinned;      /* received and an output port: kept until the next step */
+	tern_shape shape; /* bound */
+	uint64_t bytes;
+} exec_tensor;
+
+typedef struct exec_node {
+	tn_kern *kern;
+	void **in, **out; /* arrays for the kernel, filled before each run */
+	uint32_t pending, pending_init;
+	uint32_t chain;
+	bool active; /* executed in this program: not a source, not pruned */
+	bool posted; /* a send that must see its source free before it is done has been posted */
+} exec_node;
+
+typedef struct exec_chain {
+	uint32_t first, n; /* in chain_nodes, in node order */
+	uint32_t left;
+	uint64_t step, target;
+} exec_chain;
+
+typedef struct exec_prog {
+	bool exists;
+	tn_prog_id id;
+	exec_tensor *tensors;
+	exec_node *nodes;
+	exec_chain *chains;
+	uint32_t n_chains, open_chains; /* open: target not reached */
+	uint32_t *chain_nodes;
+	uint32_t n_active;
+	uint32_t *queue; /* ring of ready nodes, capacity a power of two */
+	uint32_t queue_mask, queue_head, queue_len;
+	void **pointers; /* all in/out arrays */
+} exec_prog;
+
+/* An end of an edge, found by the node that uses it. */
+typedef struct exec_end {
+	tn_xfer_end *end;
+	const tn_edge *edge;
+	uint32_t node; /* Send or Recv */
+	bool is_send;
+	bool posted; /* send: a tensor is out, its source is root */
+	uint32_t root;
+	const void *held; /* recv: the polled tensor */
+	bool consumed;    /* recv: a TRAIN step has used it, it is kept for a port only */
+} exec_end;
+
+struct tn_exec {
+	const tern_plan *plan;
+	const tern_graph *graph;
+	uint32_t device;
+	tn_xfer *xfer;
+	tn_exec_params params;
+	tn_kern_ctx *kern;
+	tn_deps deps;
+	exec_end *ends; /* of all edges of this device */
+	uint32_t n_ends;
+	uint32_t *end_of; /* per node: index in ends, or TN_NONE */
+	void **fixed;     /* per tensor: memory of variables and constants, shared by the programs */
+	bool *registered; /* per tensor: root whose memory comes from the transfer */
+	void **owned;     /* allocations: plain first, then those of the transfer */
+	uint32_t n_owned;
+	bool *owned_by_xfer;
+	void *scratch;
+	uint64_t scratch_bytes;
+	uint64_t plain_bytes, registered_bytes;
+	exec_prog progs[TN_PROG_COUNT];
+	bool started;
+	bool broken;
+	atomic_bool cancel;
+	tn_exec_stats stats;
+};
+
+/* exec.c */
+tern_status tn_exec_alloc(tn_exec *exec, uint64_t bytes, bool registered, void **ptr);
+
+/* exec_prog.c */
+tern_status tn_exec_prog_make(tn_exec *exec, tn_prog_id id, uint64_t batch);
+void tn_exec_prog_free(exec_prog *prog, uint32_t n_nodes);
+
+/* exec_run.c: until no chain is open. */
+tern_status tn_exec_run_prog(tn_exec *exec, exec_prog *prog, uint64_t deadline_ns);
+/* n more steps of every chain; only when none is open. */
+void tn_exec_open_steps(tn_exec *exec, exec_prog *prog, uint64_t n);
+/* The sends that run before step 0. */
+tern_status tn_exec_prologue(tn_exec *exec, uint64_t deadline_ns);
+tern_status tn_exec_wait_posted(tn_exec *exec, uint64_t deadline_ns);
+
+#endif

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Initial values of variables: element i is a pure function of (seed, name, i), computed in integers and
+ * exactly rounded float operations, so that every process of a job and every machine gets the same bytes.
+ *
+ * Thread story: pure. Tests: tests/unit/graph/test_init.c pins values.
+ */
+#include <math.h>
+
+#include "graph/ir.h"
+
+/* The finaliser of SplitMix64 (Steele, Lea, Flood 2014). */
+static uint64_t mix(uint64_t z)
+{
+	z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+	z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+	return z ^ (z >> 31);
+}
+
+static uint64_t stream_of(uint64_t seed, const char *name)
+{
+	uint64_t h = UINT64_C(0xcbf29ce484222325);
+
+	for (; *name; name++)
+		h = (h ^ (uint8_t)*name) * UINT64_C(0x100000001b3);
+	return mix(mix(seed + UINT64_C(0x9e3779b97f4a7c15)) ^ h);
+}
+
+/* Bound of the uniform distribution. A matrix is (fan_in, fan_out); other ranks count as fan_in x 1. */
+static float bound_of(const tern_init *init, const tern_shape *shape)
+{
+	double fan_in = shape->rank ? (double)shape->dims[0] : 1.0;
+	double fan_out = shape->rank > 1 ? (double)shape->dims[shape->rank - 1] : 1.0;
+
+	for (uint32_t i = 1; i + 1 < shape->rank; i++)
+		fan_in *= (double)shape->dims[i];
+	if (init->kind == TERN_INIT_XAVIER_UNIFORM)
+		return (float)sqrt(6.0 / (fan_in + fan_out));
+	if (init->kind == TERN_INIT_HE_UNIFORM)
+		return (float)sqrt(6.0 / fan_in);
+	return init->value;
+}
+
+void tn_init_fill(const tern_init *init, const char *name, const tern_shape *shape, float *data)
+{
+	uint64_t n = 0, s = stream_of(init->seed, name);
+	float bound = bound_of(init, shape);
+
+	if (tn_shape_elements(shape, &n) != TERN_OK)
+		return; /* cannot be: checked when the variable was added */
+	if (init->kind == TERN_INIT_ZEROS || init->kind == TERN_INIT_CONSTANT) {
+		float value = init->kind == TERN_INIT_ZEROS ? 0.0f : init->value;
+
+		for (uint64_t i = 0; i < n; i++)
+			data[i] = value;
+		return;
+	}
+	for (uint64_t i = 0; i < n; i++) {
+		/* 24 random bits, centred: an exact float in [-2^23, 2^23), then two exact scalings */
+		int32_t r = (int32_t)(mix(s + (i + 1) * UINT64_C(0x9e3779b97f4a7c15)) >> 40) - (1 << 23);
+
+		data[i] = (float)r * 0x1p-23f * bound;
+	}
+}

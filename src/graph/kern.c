@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Chooses the kernel of a node and keeps what kernels of one executor share. See kern.h.
+ *
+ * Thread story: see kern.h. Tests: tests/unit/graph/test_kern.c.
+ */
+#include "graph/kern.h"
+
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "base/fail.h"
+
+struct tn_kern_ctx {
+	tn_backend backend;
+	uint32_t threads;
+	tn_dnnl *dnnl; /* NULL with the plain backend */
+};
+
+#define THREADS_MAX 1024u
+
+tern_status tn_kern_ctx_create(tn_backend backend, uint32_t threads, tn_kern_ctx **ctx)
+{
+	tn_kern_ctx *c;
+	tern_status st = TERN_OK;
+
+	if (threads == 0 || threads > THREADS_MAX)
+		return tn_fail(TERN_E_INVALID, "kernel threads: %u is not in 1..%u", threads, THREADS_MAX);
+	c = calloc(1, sizeof(*c));
+	if (!c)
+		return tn_fail(TERN_E_NOMEM, "no memory for kernels");
+	c->backend = backend;
+	c->threads = threads;
+	if (backend == TN_BACKEND_DNNL)
+		st = tn_dnnl_create(&c->dnnl);
+	if (st != TERN_OK) {
+		free(c);
+		return st;
+	}
+	*ctx = c;
+	return TERN_OK;
+}
+
+void tn_kern_ctx_destroy(tn_kern_ctx *ctx)
+{
+	if (!ctx)
+		return;
+	tn_dnnl_destroy(ctx->dnnl);
+	free(ctx);
+}
+
+int tn_kern_enter(tn_kern_ctx *ctx)
+{
+	return ctx->dnnl ? tn_dnnl_set_threads((int)ctx->threads) : 0;
+}
+
+void tn_kern_leave(tn_kern_ctx *ctx, int token)
+{
+	if (ctx->dnnl)
+		tn_dnnl_set_threads(token);
+}
+
+/* oneDNN has no use for empty operands. */
+static bool empty(const tn_kern_desc *desc)
+{
+	for (uint32_t i = 0; i < desc->node->n_in; i++) {
+		if (tn_dims_product(desc->in[i].shape.dims, desc->in[i].shape.rank) == 0)
+			return true;
+	}
+	return false;
+}
+
+tern_status tn_kern_create(tn_kern_ctx *ctx, const tn_kern_desc *desc, tn_kern **kern)
+{
+	tern_status st;
+
+	TN_ASSERT(desc->node->op < TN_OP_COUNT);
+	if (desc->node->op == TN_OP_MATMUL && ctx->backend == TN_BACKEND_DNNL && !empty(desc)) {
+		int token = tn_kern_enter(ctx);
+
+		st = tn_dnnl_matmul(ctx->dnnl, desc, kern);
+		tn_kern_leave(ctx, token);
+		return st;
+	}
+	if (tn_op_flags(desc->node->op) & TN_OPF_INPLACE || desc->node->op == TN_OP_ADD_N)
+		return tn_kern_apply_create(desc, kern);
+	return tn_kern_plain_create(desc, kern);
+}
+
+void tn_kern_destroy(tn_kern *kern)
+{
+	if (kern)
+		kern->destroy(kern);
+}

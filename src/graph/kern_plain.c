@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Kernels in plain C: elementwise ops, softmax and its loss, and a simple MatMul for the plain backend.
+ * Inner loops run along the last dim so that the compiler vectorises them without changing the order of any
+ * sum. Reductions are in kern_reduce.c.
+ *
+ * Compiled with -O3 and without contraction of a*b+c. Thread story: see kern.h.
+ * Tests: tests/unit/graph/test_kern.c.
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/fail.h"
+#include "graph/kern.h"
+#include "graph/kern_plain.h"
+
+/* ---- MatMul ---- */
+
+/* One row of op(A) times op(B), row by row of op(B): every c[j] is a sum over k in rising order. */
+static void matmul_row(float *restrict c, const float *a, uint64_t a_step, const float *b, uint64_t b_row,
+		       uint64_t b_col, uint64_t k, uint64_t n)
+{
+	memset(c, 0, n * sizeof(*c));
+	for (uint64_t p = 0; p < k; p++) {
+		float x = a[p * a_step];
+		const float *restrict row = b + p * b_row;
+
+		if (b_col == 1) {
+			for (uint64_t j = 0; j < n; j++)
+				c[j] += x * row[j];
+		} else {
+			for (uint64_t j = 0; j < n; j++)
+				c[j] += x * row[j * b_col];
+		}
+	}
+}
+
+static tern_status run_matmul(tn_kern *kern, const tn_kern_io *io)
+{
+	const tn_plain *k = (const tn_plain *)kern;
+	const float *a = io->in[0], *b = io->in[1];
+	float *c = io->out[0];
+	uint64_t lda = k->trans_a ? k->rows : k->depth, ldb = k->trans_b ? k->depth : k->cols;
+
+	for (uint64_t i = 0; i < k->rows; i++) {
+		matmul_row(c + i * k->cols, k->trans_a ? a + i : a + i * lda, k->trans_a ? lda : 1, b,
+			   k->trans_b ? 1 : ldb, k->trans_b ? ldb : 1, k->depth, k->cols);
+	}
+	return TERN_OK;
+}
+
+/* ---- elementwise ---- */
+
+static tern_status run_bias_add(tn_kern *kern, const tn_kern_io *io)
+{
+	const tn_plain *k = (const tn_plain *)kern;
+	const float *restrict bias = io->in[1];
+
+	for (uint64_t i = 0; i < k->rows; i++) {
+		const float *restrict x = (const float *)io->in[0] + i * k->cols;
+		float *restrict y = (float *)io->out[0] + i * k->cols;
+
+		for (uint64_t j = 0; j < k->cols; j++)
+			y[j] = x[j] + bias[j];
+	}
+	return TERN_OK;
+}
+
+static tern_status run_relu(tn_kern *kern, const tn_kern_io *io)
+{
+	const tn_plain *k = (const tn_plain *)kern;
+	const float *restrict x = io->in[0];
+	float *restrict y = io->out[0];
+
+	for (uint64_t i = 0; i < k->n; i++)
+		y[i] = x[i] > 0.0f ? x[i] : 0.0f;
+	return TERN_OK;
+}
+
+static tern_status run_relu_grad(tn_kern *kern, const tn_kern_io *io)
+{
+	const tn_plain *k = (const tn_plain *)kern;
+	const float *restrict dy = io->in[0], *restrict y = io->in[1];
+	float *restrict dx = io->out[0];
+
+	for (uint64_t i = 0; i < k->n; i++)
+		dx[i] = y[i] > 0.0f ? dy[i] : 0.0f;
+	return TERN_OK;
+}
+
+static tern_status run_add(tn_kern *kern, const tn_kern_io *io)
+{
+	const tn_plain *k = (const tn_plain *)kern;
+	const float *a = io->in[0], *b = io->in[1];
+	float *restrict c = io->out[0];
+
+	for (uint64_t i = 0; i < k->n; i++)
+		c[i] = a[i] + b[i];
+	return TERN_OK;
+}
+
+static tern_status run_mul(tn_kern *kern, const tn_kern_io *io)
+{
+	const tn_plain *k = (const tn_plain *)kern;
+	const float *a = io->in[0], *b = io->in[1];
+	float *restrict c = io->out[0];
+
+	for (uint64_t i = 0; i < k->n; i++)
+		c[i] = a[i] * b[i];
+	return TERN_OK;
+}
+
+static tern_status run_scale(tn_kern *kern, const tn_kern_io *io)
+{
+	const tn_plain *k = (const tn_plain *)kern;
+	const float *restrict x = io->in[0];
+	float *restrict y = io->out[0], s = k->scale;
+
+	for (uint64_t i = 0; i < k->n; i++)
+		y[i] = x[i] * s;
+	return TERN_OK;
+}
+
+/* ---- softmax ---- */
+
+static float row_max(const float *x, uint64_t n)
+{
+	float m = n ? x[0] : 0.0f;
+
+	for (uint64_t j = 1; j < n; j++)
+		m = x[j] > m ? x[j] : m;
+	return m;
+}
+
+/* y = softmax(x); returns log(sum(exp(x - max))) + max, the row's log-partition. */
+static float softmax_row(const float *x, float *y, uint64_t n)
+{
+	float m = row_max(x, n), sum = 0.0f, inv;
+
+	for (uint64_t j = 0; j < n; j++) {
+		y[j] = expf(x[j] - m);
+		sum += y[j];
+	}
+	inv = 1.0f / sum;
+	for (uint64_t j = 0; j < n; j++)
+		y[j] *= inv;
+	return logf(sum) + m;
+}
+
+static tern_status run_softmax(tn_kern *kern, const tn_kern_io *io)
+{
+	const tn_plain *k = (const tn_plain *)kern;
+
+	for (uint64_t i = 0; i < k->rows; i++)
+		softmax_row((const float *)io->in[0] + i * k->cols, (float *)io->out[0] + i * k->cols,
+			    k->cols);
+	return TERN_OK;
+}
+
+/* dx = y * (dy - sum(dy * y)) */
+static tern_status run_softmax_grad(tn_kern *kern, const tn_kern_io *io)
+{
+	const tn_plain *k = (const tn_plain *)kern;
+
+	for (uint64_t i = 0; i < k->rows; i++) {
+		const float *dy = (const float *)io->in[0] + i * k->cols;
+		const float *y = (const float *)io->in[1] + i * k->cols;
+		float *dx = (float *)io->out[0] + i * k->cols, dot = 0.0f;
+
+		for (uint64_t j = 0; j < k->cols; j++)
+			dot += dy[j] * y[j];
+		for (uint64_t j = 0; j < k->cols; j++)
+			dx[j] = y[j] * (dy[j] - dot);
+	}
+	return TERN_OK;
+}
+
+/* Labels come from files, so they are checked in every run. */
+static tern_status label_at(const tn_plain *k, const void *labels, uint64_t row, uint64_t *label)
+{
+	int64_t v = k->labels_u8 ? ((const uint8_t *)labels)[row] : ((const int32_t *)labels)[row];
+
+	if (v < 0 || (uint64_t)v >= k->cols) {
+		return tn_fail(TERN_E_INVALID,
+			       "'%s': label %" PRId64 " of row %" PRIu64 " is not in 0..%" PRIu64, k->name, v,
+			       row, k->cols - 1);
+	}
+	*label = (uint64_t)v;
+	return TERN_OK;
+}
+
+static tern_status run_softmax_xent(tn_kern *kern, const tn_kern_io *io)
+{
+	const tn_plain *k = (const tn_plain *)kern;
+	double loss = 0.0;
+	int32_t correct = 0;
+
+	for (uint64_t i = 0; i < k->rows; i++) {
+		const float *x = (const float *)io->in[0] + i * k->cols;
+		uint64_t label = 0, best = 0;
+		tern_status st = label_at(k, io->in[1], i, &label);
+
+		if (st != TERN_OK)
+			return st;
+		for (uint64_t j = 1; j < k->cols; j++)
+			best = x[j] > x[best] ? j : best;
+		correct += best == label;
+		loss += (double)softmax_row(x, (float *)io->out[2] + i * k->cols, k->cols) - (double)x[label];
+	}
+	*(float *)io->out[0] = k->rows ? (float)(loss / (double)k->rows) : 0.0f;
+	*(int32_t *)io->out[1] = correct;
+	return TERN_OK;
+}
+
+/* dlogits = (probs - onehot(label)) * dloss / rows */
+static tern_status run_softmax_xent_grad(tn_kern *kern, const tn_kern_io *io)
+{
+	const tn_plain *k = (const tn_plain *)kern;
+	float scale = k->rows ? *(const float *)io->in[0] / (float)k->rows : 0.0f;
+
+	for (uint64_t i = 0; i < k->rows; i++) {
+		const float *p = (const float *)io->in[1] + i * k->cols;
+		float *d = (float *)io->out[0] + i * k->cols;
+		uint64_t label = 0;
+		tern_status st = label_at(k, io->in[2], i, &label);
+
+		if (st != TERN_OK)
+			return st;
+		for (uint64_t j = 0; j < k->cols; j++)
+			d[j] = (p[j] - (j == label ? 1.0f : 0.0f)) * scale;
+	}
+	return TERN_OK;
+}
+
+/* ---- making ---- */
+
+typedef tern_status (*run_fn)(tn_kern *kern, const tn_kern_io *io);
+
+static const run_fn run_table[TN_OP_COUNT] = {
+	[TN_OP_MATMUL] = run_matmul,
+	[TN_OP_BIAS_ADD] = run_bias_add,
+	[TN_OP_RELU] = run_relu,
+	[TN_OP_RELU_GRAD] = run_relu_grad,
+	[TN_OP_SOFTMAX] = run_softmax,
+	[TN_OP_SOFTMAX_GRAD] = run_softmax_grad,
+	[TN_OP_SOFTMAX_XENT] = run_softmax_xent,
+	[TN_OP_SOFTMAX_XENT_GRAD] = run_softmax_xent_grad,
+	[TN_OP_REDUCE_SUM] = tn_run_reduce,
+	[TN_OP_REDUCE_MEAN] = tn_run_reduce,
+	[TN_OP_EXPAND_LIKE] = tn_run_expand,
+	[TN_OP_ADD] = run_add,
+	[TN_OP_MUL] = run_mul,
+	[TN_OP_SCALE] = run_scale,
+};
+
+static void plain_destroy(tn_kern *kern)
+{
+	free(kern);
+}
+
+/* rows x cols of the operand that decides: the labelled rows of a loss, else input 0 up to its last dim. */
+static void fill_matrix(tn_plain *k, const tn_kern_desc *desc)
+{
+	const tern_shape *s = &desc->in[desc->node->op == TN_OP_SOFTMAX_XENT_GRAD ? 1 : 0].shape;
+
+	k->n = tn_dims_product(s->dims, s->rank);
+	k->cols = s->rank ? s->dims[s->rank - 1] : 1;
+	k->rows = s->rank ? tn_dims_product(s->dims, s->rank - 1) : 1;
+}
+
+static void fill_matmul(tn_plain *k, const tn_kern_desc *desc)
+{
+	k->trans_a = tn_node_int(desc->node, TN_ATTR_TRANS_A, 0) != 0;
+	k->trans_b = tn_node_int(desc->node, TN_ATTR_TRANS_B, 0) != 0;
+	k->rows = desc->out[0].shape.dims[0];
+	k->cols = desc->out[0].shape.dims[1];
+	k->depth = desc->in[0].shape.dims[k->trans_a ? 0 : 1];
+}
+
+tern_status tn_kern_plain_create(const tn_kern_desc *desc, tn_kern **kern)
+{
+	const tn_node *node = desc->node;
+	tn_plain *k;
+
+	if (!run_table[node->op]) {
+		return tn_fail(TERN_E_UNSUPPORTED, "%s '%s': this op has no kernel",
+			       tn_op_table[node->op].name, node->name);
+	}
+	k = calloc(1, sizeof(*k));
+	if (!k)
+		return tn_fail(TERN_E_NOMEM, "no memory for the kernel of '%s'", node->name);
+	k->base = (tn_kern){.run = run_table[node->op], .destroy = plain_destroy};
+	k->name = node->name;
+	k->scale = (float)tn_node_float(node, TN_ATTR_SCALE, 1.0);
+	fill_matrix(k, desc);
+	if (node->op == TN_OP_MATMUL)
+		fill_matmul(k, desc);
+	if (node->op == TN_OP_SOFTMAX_XENT || node->op == TN_OP_SOFTMAX_XENT_GRAD)
+		k->labels_u8 = desc->in[node->n_in - 1].dtype == TERN_U8;
+	if (node->op == TN_OP_REDUCE_SUM || node->op == TN_OP_REDUCE_MEAN)
+		tn_reduce_fill(k, desc, &desc->in[0].shape, node->op == TN_OP_REDUCE_MEAN);
+	if (node->op == TN_OP_EXPAND_LIKE)
+		tn_reduce_fill(k, desc, &desc->out[0].shape, tn_node_int(node, TN_ATTR_MEAN, 0) != 0);
+	*kern = &k->base;
+	return TERN_OK;
+}

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Plans as objects: runs the passes in order, owns the result, answers questions about it.
+ *
+ * Thread story: see graph.h. Tests: tests/unit/graph/test_plan.c.
+ */
+#include "graph/plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/fail.h"
+
+#define SERVERS_MAX 4096u
+
+static tern_status check_params(const tern_plan_params *p)
+{
+	const tern_optimizer *o = &p->optimizer;
+
+	if (p->workers == 0 || p->workers > TERN_PLAN_WORKERS_MAX)
+		return tn_fail(TERN_E_INVALID, "%u workers: use 1 to %u", p->workers, TERN_PLAN_WORKERS_MAX);
+	if (p->servers > SERVERS_MAX)
+		return tn_fail(TERN_E_INVALID, "%u servers: use 0 to %u", p->servers, SERVERS_MAX);
+	if (p->servers == 0 && p->workers != 1) {
+		return tn_fail(TERN_E_INVALID,
+			       "%u workers without a server: use at least 1 server, or 1 worker alone",
+			       p->workers);
+	}
+	if (p->comm > TERN_COMM_RPC)
+		return tn_fail(TERN_E_INVALID, "comm: %d is no mode", (int)p->comm);
+	if (o->kind > TERN_OPTIMIZER_MOMENTUM)
+		return tn_fail(TERN_E_INVALID, "optimizer: %d is none", (int)o->kind);
+	if (!(o->lr > 0.0f) || !(o->lr_end >= 0.0f) || !(o->weight_decay >= 0.0f)) {
+		return tn_fail(TERN_E_INVALID,
+			       "optimizer: the learning rate %g must be above 0, lr_end %g and weight_decay "
+			       "%g not below 0",
+			       (double)o->lr, (double)o->lr_end, (double)o->weight_decay);
+	}
+	if (o->kind == TERN_OPTIMIZER_MOMENTUM && !(o->momentum >= 0.0f && o->momentum < 1.0f))
+		return tn_fail(TERN_E_INVALID, "optimizer: momentum %g is not in [0, 1)",
+			       (double)o->momentum);
+	return TERN_OK;
+}
+
+static tern_status alloc_plan(const char *model, uint32_t n_devices, tern_plan **plan)
+{
+	tern_plan *p = calloc(1, sizeof(*p));
+
+	if (p) {
+		p->model = strdup(model);
+		p->devices = calloc(n_devices, sizeof(*p->devices));
+		p->n_devices = n_devices;
+	}
+	if (!p || !p->model || !p->devices) {
+		if (p) {
+			free(p->model);
+			free(p->devices);
+		}
+		free(p);
+		return tn_fail(TERN_E_NOMEM, "no memory for a plan of %u devices", n_devices);
+	}
+	*plan = p;
+	return TERN_OK;
+}
+
+static tern_status name_device(tern_plan *p, uint32_t d, tern_role role, const char *prefix, uint32_t index)
+{
+	char name[64];
+
+	snprintf(name, sizeof(name), "%s%u", prefix, index);
+	p->devices[d].role = role;
+	p->devices[d].index = index;
+	p->devices[d].name = strdup(name);
+	return p->devices[d].name ? TERN_OK : tn_fail(TERN_E_NOMEM, "no memory for a device");
+}
+
+/* The passes that do not know what the job is. */
+static tern_status run_passes(const tern_graph *placed, tern_plan *p)
+{
+	tern_status st = tn_cut(placed, p);
+
+	if (st == TERN_OK)
+		st = tn_analyse(p);
+	if (st == TERN_OK)
+		tn_rewrite(p);
+	for (uint32_t d = 0; d < p->n_devices && st == TERN_OK; d++)
+		st = tern_graph_check(p->devices[d].graph);
+	return st;
+}
+
+static tern_status make_plan(const tern_graph *graph, const tern_plan_params *params,
+			     const tern_graph *placed, tern_plan **plan)
+{
+	uint32_t n = params->servers ? params->servers + params->workers : 1;
+	tern_graph_info info;
+	tern_plan *p;
+	tern_status st = alloc_plan(graph->name, n, &p);
+
+	if (st != TERN_OK)
+		return st;
+	tern_graph_info_get(graph, &info);
+	p->params = *params;
+	p->parameters = info.parameters;
+	p->parameter_bytes = info.parameter_bytes;
+	if (params->servers == 0)
+		st = name_device(p, 0, TERN_ROLE_LOCAL, "local", 0);
+	for (uint32_t d = 0; d < n && params->servers && st == TERN_OK; d++) {
+		if (d < params->servers)
+			st = name_device(p, d, TERN_ROLE_SERVER, "server", d);
+		else
+			st = name_device(p, d, TERN_ROLE_WORKER, "worker", d - params->servers);
+	}
+	if (st == TERN_OK)
+		st = run_passes(placed, p);
+	if (st == TERN_OK)
+		*plan = p;
+	else
+		tern_plan_destroy(p);
+	return st;
+}
+
+tern_status tern_plan_create(const tern_graph *graph, const tern_plan_params *params, tern_plan **plan)
+{
+	tern_graph *placed;
+	tern_status st;
+
+	if (!graph || !params || !plan)
+		return tn_fail(TERN_E_INVALID, "graph, params and plan must not be NULL");
+	st = check_params(params);
+	if (st == TERN_OK)
+		st = tern_graph_check(graph);
+	if (st == TERN_OK)
+		st = tn_replicate(graph, params, &placed);
+	if (st != TERN_OK)
+		return st;
+	st = make_plan(graph, params, placed, plan);
+	tern_graph_destroy(placed);
+	return st;
+}
+
+tern_status tn_plan_placed(const tern_graph *placed, uint32_t n_devices, tern_comm comm, tern_plan **plan)
+{
+	tern_graph_info info;
+	tern_plan *p;
+	tern_status st;
+
+	TN_ASSERT(n_devices > 0);
+	st = alloc_plan(placed->name, n_devices, &p);
+	if (st != TERN_OK)
+		return st;
+	tern_graph_info_get(placed, &info);
+	p->params.comm = comm;
+	p->parameters = info.parameters;
+	p->parameter_bytes = info.parameter_bytes;
+	for (uint32_t d = 0; d < n_devices && st == TERN_OK; d++)
+		st = name_device(p, d, TERN_ROLE_LOCAL, "device", d);
+	if (st == TERN_OK)
+		st = run_passes(placed, p);
+	if (st == TERN_OK)
+		*plan = p;
+	else
+		tern_plan_destroy(p);
+	return st;
+}
+
+void tern_plan_destroy(tern_plan *plan)
+{
+	if (!plan)
+		return;
+	for (uint32_t i = 0; i < plan->n_devices; i++) {
+		tern_graph_destroy(plan->devices[i].graph);
+		free(plan->devices[i].name);
+	}
+	for (uint32_t i = 0; i < plan->n_edges; i++) {
+		free(plan->edges[i].name);
+		free(plan->edges[i].reason);
+	}
+	free(plan->devices);
+	free(plan->edges);
+	free(plan->model);
+	free(plan);
+}
+
+uint32_t tern_plan_devices(const tern_plan *plan)
+{
+	return plan->n_devices;
+}
+
+uint32_t tern_plan_edges(const tern_plan *plan)
+{
+	return plan->n_edges;
+}
+
+/* Whether a Variable is one of the model's, not an optimiser's slot: those are input 1 of their Apply. */
+static bool is_slot(const tern_graph *g, uint32_t tensor)
+{
+	for (uint32_t i = 0; i < g->n_nodes; i++) {
+		if (g->nodes[i].op == TN_OP_APPLY_MOMENTUM && g->nodes[i].in[1] == tensor)
+			return true;
+	}
+	return false;
+}
+
+tern_status tern_plan_device(const tern_plan *plan, uint32_t device, tern_device_info *info)
+{
+	const tn_device *d;
+
+	if (!plan || device >= plan->n_devices)
+		return tn_fail(TERN_E_NOT_FOUND, "the plan has no device number %u", device);
+	d = &plan->devices[device];
+	*info = (tern_device_info){
+		.name = d->name, .role = d->role, .index = d->index, .nodes = d->graph->n_nodes};
+	for (uint32_t i = 0; i < d->graph->n_nodes; i++) {
+		const tn_node *n = &d->graph->nodes[i];
+		uint64_t bytes = 0;
+
+		if (n->op != TN_OP_VARIABLE || is_slot(d->graph, n->out[0]))
+			continue;
+		TN_TRY(tn_shape_bytes(&d->graph->tensors[n->out[0]].shape, d->graph->tensors[n->out[0]].dtype,
+				      &bytes));
+		info->variables++;
+		info->variable_bytes += bytes;
+	}
+	for (uint32_t i = 0; i < plan->n_edges; i++) {
+		const tn_edge *e = &plan->edges[i];
+
+		info->edges_out += e->src == device;
+		info->bytes_out += e->src == device ? e->bytes : 0;
+		info->edges_in += e->dst == device;
+		info->bytes_in += e->dst == device ? e->bytes : 0;
+	}
+	return TERN_OK;
+}
+
+tern_status tern_plan_edge(const tern_plan *plan, uint32_t edge, tern_edge_info *info)
+{
+	const tn_edge *e;
+
+	if (!plan || edge >= plan->n_edges)
+		return tn_fail(TERN_E_NOT_FOUND, "the plan has no edge number %u", edge);
+	e = &plan->edges[edge];
+	*info = (tern_edge_info){.name = e->name,
+				 .src = e->src,
+				 .dst = e->dst,
+				 .dtype = e->dtype,
+				 .shape = e->shape,
+				 .bytes = e->bytes,
+				 .is_static = e->is_static,
+				 .reason = e->reason,
+				 .op = e->one_sided ? "RdmaSend/RdmaRecv" : "Send/Recv",
+				 .copies = e->copies,
+				 .copy_reason = e->copy_reason};
+	return TERN_OK;
+}
+
+tern_status tern_plan_find(const tern_plan *plan, tern_role role, uint32_t index, uint32_t *device)
+{
+	if (!plan || !device)
+		return tn_fail(TERN_E_INVALID, "plan and device must not be NULL");
+	for (uint32_t i = 0; i < plan->n_devices; i++) {
+		if (plan->devices[i].role == role && plan->devices[i].index == index) {
+			*device = i;
+			return TERN_OK;
+		}
+	}
+	return tn_fail(TERN_E_NOT_FOUND, "no %s number %u: the plan has %u servers and %u workers",
+		       role == TERN_ROLE_SERVER   ? "server"
+		       : role == TERN_ROLE_WORKER ? "worker"
+						  : "local device",
+		       index, plan->params.servers, plan->params.workers);
+}

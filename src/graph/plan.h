@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From a model to one graph per device, in passes:
+ *
+ *   shard      which server holds which variable
+ *   replicate  one big placed graph: variables and Apply nodes on servers, a copy of the model with its
+ *              gradients on each worker; every node has a device, edges go wherever they go
+ *   cut        a graph per device: what crosses devices becomes an edge of the plan with a Send and a Recv,
+ *              one per (tensor, destination)
+ *   hazards    within a device, readers of a variable come before the op that writes it
+ *   analyse    static or dynamic, bytes, where the sent tensor's memory is, which copies that costs
+ *   rewrite    Send/Recv become RdmaSend/RdmaRecv where the sender's memory can be registered
+ *
+ * replicate knows data parallelism, the others only placed graphs.
+ *
+ * The loop over steps is cut between Apply and the variable's next use: a server's step is "receive
+ * gradients, apply, send the variable", and the sends run once more before step 0 with the initial values
+ * (attribute prologue). So the server sends a variable as soon as it is updated, while the workers still
+ * compute other gradients.
+ *
+ * Thread story: see graph.h. Tests: tests/unit/graph/test_plan.c, golden dumps in tests/golden/graph.
+ */
+#ifndef TN_GRAPH_PLAN_H
+#define TN_GRAPH_PLAN_H
+
+#include "graph/ir.h"
+
+typedef struct tn_edge {
+	char *name;                    /* the tensor's */
+	uint32_t src, dst;             /* devices */
+	uint32_t send_node, recv_node; /* in the graphs of src and dst */
+	tern_dtype dtype;
+	tern_shape shape;
+	uint64_t bytes; /* 0 for a dynamic edge: known per step only */
+	bool is_static;
+	bool one_sided; /* RdmaSend/RdmaRecv */
+	char *reason;
+	uint32_t copies;
+	const char *copy_reason;
+} tn_edge;
+
+typedef struct tn_device {
+	char *name;
+	tern_role role;
+	uint32_t index;
+	tern_graph *graph;
+} tn_device;
+
+struct tern_plan {
+	char *model;
+	tern_plan_params params;
+	uint64_t parameters, parameter_bytes;
+	tn_device *devices; /* servers, then workers; or the local one */
+	uint32_t n_devices;
+	tn_edge *edges;
+	uint32_t n_edges, cap_edges;
+};
+
+/* shard.c: server[i] for variable number i (in node order). Deterministic; greedy by falling bytes. */
+tern_status tn_shard(const tern_graph *model, uint32_t servers, uint32_t *server);
+
+/* replicate.c: the placed graph. Devices are numbered as in the plan. */
+tern_status tn_replicate(const tern_graph *model, const tern_plan_params *params, tern_graph **placed);
+
+/* cut.c: device graphs and edges into a plan whose devices have names but no graphs yet. */
+tern_status tn_cut(const tern_graph *placed, tern_plan *plan);
+/* Control edges from the readers of a variable's old value to the ops that write it. */
+tern_status tn_hazards(tern_graph *graph);
+
+/* analyse.c */
+tern_status tn_analyse(tern_plan *plan);
+/* rewrite.c, part of analyse.c */
+void tn_rewrite(tern_plan *plan);
+
+/*
+ * The passes after replicate, for any graph whose nodes are all placed on devices 0..n_devices-1: what model
+ * parallelism by annotation uses. Device names become "device0", ... with role LOCAL.
+ */
+tern_status tn_plan_placed(const tern_graph *placed, uint32_t n_devices, tern_comm comm, tern_plan **plan);
+
+#endif

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A plan as text and as JSON. Both are pure functions of the plan and pinned by golden files, so a change of
+ * a pass shows up as a diff that people can read.
+ *
+ * Thread story: see graph.h. Tests: tests/unit/graph/test_plan.c.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "base/json.h"
+#include "graph/plan.h"
+
+static const char *const comm_names[] = {"zerocopy", "copy", "rpc"};
+static const char *const role_names[] = {"server", "worker", "local"};
+
+static uint64_t bytes_per_step(const tern_plan *plan)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < plan->n_edges; i++)
+		bytes += plan->edges[i].bytes;
+	return bytes;
+}
+
+static void add_head(tn_str *text, const tern_plan *plan)
+{
+	const tern_optimizer *o = &plan->params.optimizer;
+
+	tn_str_addf(text, "plan %s: %u servers, %u workers, %s, comm %s\n", plan->model, plan->params.servers,
+		    plan->params.workers, plan->params.sync ? "sync" : "async",
+		    comm_names[plan->params.comm]);
+	tn_str_addf(text,
+		    "optimizer %s lr=%.9g lr_end=%.9g lr_steps=%" PRIu64 " momentum=%.9g weight_decay=%.9g\n",
+		    o->kind == TERN_OPTIMIZER_MOMENTUM ? "momentum" : "sgd", (double)o->lr, (double)o->lr_end,
+		    o->lr_steps, (double)o->momentum, (double)o->weight_decay);
+	tn_str_addf(text,
+		    "parameters %" PRIu64 " (%" PRIu64 " bytes), %u edges, %" PRIu64 " bytes per step\n",
+		    plan->parameters, plan->parameter_bytes, plan->n_edges, bytes_per_step(plan));
+}
+
+static void add_devices(tn_str *text, const tern_plan *plan)
+{
+	tn_str_add(text, "\ndevices\n");
+	for (uint32_t i = 0; i < plan->n_devices; i++) {
+		tern_device_info d;
+
+		if (tern_plan_device(plan, i, &d) != TERN_OK)
+			continue;
+		tn_str_addf(text,
+			    "  %u %s: %u nodes, %u variables of %" PRIu64 " bytes, in %u edges %" PRIu64
+			    " bytes, out %u edges %" PRIu64 " bytes\n",
+			    i, d.name, d.nodes, d.variables, d.variable_bytes, d.edges_in, d.bytes_in,
+			    d.edges_out, d.bytes_out);
+	}
+}
+
+static void add_edges(tn_str *text, const tern_plan *plan)
+{
+	char shape[TN_SHAPE_TEXT_MAX];
+
+	tn_str_add(text, "\nedges\n");
+	for (uint32_t i = 0; i < plan->n_edges; i++) {
+		const tn_edge *e = &plan->edges[i];
+
+		tn_str_addf(text, "  %u %s:%s%s %s -> %s, %s, %" PRIu64 " bytes, %s: %s, copies %u%s%s\n", i,
+			    e->name, tern_dtype_name(e->dtype),
+			    tn_shape_text(plan->devices[e->src].graph, &e->shape, shape, sizeof(shape)),
+			    plan->devices[e->src].name, plan->devices[e->dst].name,
+			    e->one_sided ? "RdmaSend/RdmaRecv" : "Send/Recv", e->bytes,
+			    e->is_static ? "static" : "dynamic", e->reason, e->copies, e->copies ? ": " : "",
+			    e->copy_reason);
+	}
+}
+
+char *tern_plan_text(const tern_plan *plan)
+{
+	tn_str text;
+
+	tn_str_init(&text);
+	add_head(&text, plan);
+	add_devices(&text, plan);
+	add_edges(&text, plan);
+	for (uint32_t i = 0; i < plan->n_devices; i++) {
+		char *graph = tern_graph_text(plan->devices[i].graph);
+
+		text.failed |= !graph;
+		tn_str_addf(&text, "\n%s", graph ? graph : "");
+		free(graph);
+	}
+	return tn_str_take(&text);
+}
+
+/* ---- JSON ---- */
+
+static void json_u64(tn_json *j, const char *key, uint64_t value)
+{
+	tn_json_key(j, key);
+	tn_json_u64(j, value);
+}
+
+static void json_string(tn_json *j, const char *key, const char *value)
+{
+	tn_json_key(j, key);
+	tn_json_string(j, value);
+}
+
+static void json_device(tn_json *j, const tern_plan *plan, uint32_t i)
+{
+	tern_device_info d;
+
+	if (tern_plan_device(plan, i, &d) != TERN_OK)
+		return;
+	tn_json_object(j);
+	json_string(j, "name", d.name);
+	json_string(j, "role", role_names[d.role]);
+	json_u64(j, "index", d.index);
+	json_u64(j, "nodes", d.nodes);
+	json_u64(j, "variables", d.variables);
+	json_u64(j, "variable_bytes", d.variable_bytes);
+	json_u64(j, "edges_in", d.edges_in);
+	json_u64(j, "bytes_in", d.bytes_in);
+	json_u64(j, "edges_out", d.edges_out);
+	json_u64(j, "bytes_out", d.bytes_out);
+	tn_json_end_object(j);
+}
+
+static void json_edge(tn_json *j, const tern_plan *plan, uint32_t i)
+{
+	const tn_edge *e = &plan->edges[i];
+	const tern_graph *g = plan->devices[e->src].graph;
+
+	tn_json_object(j);
+	json_u64(j, "id", i);
+	json_string(j, "name", e->name);
+	json_string(j, "src", plan->devices[e->src].name);
+	json_string(j, "dst", plan->devices[e->dst].name);
+	json_string(j, "dtype", tern_dtype_name(e->dtype));
+	tn_json_key(j, "shape");
+	tn_json_array(j);
+	for (uint32_t k = 0; k < e->shape.rank; k++) {
+		if (tn_dim_symbolic(e->shape.dims[k]))
+			tn_json_string(j, g->symbols[tn_dim_symbol(e->shape.dims[k])]);
+		else
+			tn_json_u64(j, e->shape.dims[k]);
+	}
+	tn_json_end_array(j);
+	json_u64(j, "bytes", e->bytes);
+	tn_json_key(j, "static");
+	tn_json_bool(j, e->is_static);
+	json_string(j, "reason", e->reason);
+	json_string(j, "op", e->one_sided ? "RdmaSend/RdmaRecv" : "Send/Recv");
+	json_u64(j, "copies", e->copies);
+	json_string(j, "copy_reason", e->copy_reason);
+	tn_json_end_object(j);
+}
+
+char *tern_plan_json(const tern_plan *plan)
+{
+	tn_str text;
+	tn_json j;
+
+	tn_str_init(&text);
+	tn_json_init(&j, &text, 2);
+	tn_json_object(&j);
+	json_string(&j, "model", plan->model);
+	json_u64(&j, "servers", plan->params.servers);
+	json_u64(&j, "workers", plan->params.workers);
+	tn_json_key(&j, "sync");
+	tn_json_bool(&j, plan->params.sync != 0);
+	json_string(&j, "comm", comm_names[plan->params.comm]);
+	json_u64(&j, "parameters", plan->parameters);
+	json_u64(&j, "parameter_bytes", plan->parameter_bytes);
+	json_u64(&j, "bytes_per_step", bytes_per_step(plan));
+	tn_json_key(&j, "devices");
+	tn_json_array(&j);
+	for (uint32_t i = 0; i < plan->n_devices; i++)
+		json_device(&j, plan, i);
+	tn_json_end_array(&j);
+	tn_json_key(&j, "edges");
+	tn_json_array(&j);
+	for (uint32_t i = 0; i < plan->n_edges; i++)
+		json_edge(&j, plan, i);
+	tn_json_end_array(&j);
+	tn_json_end_object(&j);
+	return tn_str_take(&text);
+}
