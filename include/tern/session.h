@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A session runs one device of a plan (one parameter server or one worker of a training job) over the links
+ * of a context. Every process of the job makes the same plan and opens its own session.
+ *
+ *   open     memory and kernels; a server is ready for its workers from here on
+ *   start    connect (workers dial servers, servers wait for workers by their context's name), then move the
+ *            initial values
+ *   step     workers: one training or evaluation step; run: servers
+ *   finish   orderly end: workers close their links, servers wait for that
+ *
+ * Thread rules: one thread at a time per session, but for tern_session_cancel. A call that fails because a
+ * peer died names it in tern_detail(), and the session is only good for tern_session_close then.
+ */
+#ifndef TERN_SESSION_H
+#define TERN_SESSION_H
+
+#include <tern/ctx.h>
+#include <tern/graph.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tern_session tern_session;
+
+/* Zero it, then set what differs. */
+typedef struct tern_session_params {
+	const tern_plan *plan; /* must outlive the session */
+	tern_role role;
+	uint32_t index;                  /* in the role */
+	uint64_t batch;                  /* rows per worker and training step: symbolic dim "batch" */
+	uint64_t eval_batch;             /* rows per evaluation step; 0 = no evaluation */
+	uint32_t kernel_threads;         /* 0 = 1; part of what decides the bits of a result */
+	int spin;                        /* poll without sleeping */
+	int stub;                        /* move nothing (what a step costs without communication): ctx NULL */
+	const char *const *servers;      /* workers: "host:port" of each server of the plan */
+} tern_session_params;
+
+/* The context's name must be the device's name in the plan ("server0", "worker3"): peers go by it. */
+tern_status tern_session_open(tern_ctx *ctx, const tern_session_params *params, tern_session **session);
+/* Blocks until all peers are there and the first tensors are exchanged. TERN_E_DEADLINE names who is missing. */
+tern_status tern_session_start(tern_session *session, uint64_t timeout_ns);
+
+/*
+ * Feed an input port of the training (eval 0) or evaluation (1) graph: data is used in place by the following
+ * steps and must not change during one. bytes must be exactly those of the port's shape.
+ */
+tern_status tern_session_feed(tern_session *session, int eval, const char *port, const void *data, uint64_t bytes);
+/* One step. Evaluation steps use the newest weights that were received and send nothing. */
+tern_status tern_session_step(tern_session *session, int eval);
+/* Servers: n further steps of every variable. */
+tern_status tern_session_run(tern_session *session, uint64_t n);
+/* Copy what an output port holds after a step. bytes must be exactly those of the port's shape. */
+tern_status tern_session_fetch(tern_session *session, int eval, const char *port, void *data, uint64_t bytes);
+/* Copy a variable that this device owns (servers; local sessions). TERN_E_NOT_FOUND. */
+tern_status tern_session_variable(tern_session *session, const char *name, void *data, uint64_t bytes);
+
+typedef struct tern_session_stats {
+	uint64_t steps;
+	uint64_t run_ns;     /* in step and run */
+	uint64_t compute_ns; /* in kernels */
+	uint64_t comm_ns;    /* calling the transfer: posts, polls, copies, serialising */
+	uint64_t wait_ns;    /* with nothing to do but wait for tensors */
+	uint64_t bytes_sent, bytes_received;
+	uint64_t tensors_sent, tensors_received;
+	uint64_t writes;     /* one-sided writes of whole tensors by this side */
+	uint64_t copies;     /* passes over tensors in memory beyond those writes */
+	uint64_t copy_bytes;
+} tern_session_stats;
+void tern_session_stats_get(tern_session *session, tern_session_stats *stats);
+/* Start counting from here on (bytes, copies and times). */
+void tern_session_stats_reset(tern_session *session);
+
+/* "shm", "tcp", or "shm,tcp" if peers are reached in different ways; "none" without peers. */
+const char *tern_session_transport(const tern_session *session);
+
+/* Orderly end. Servers wait until every worker closed. TERN_E_DEADLINE names who did not. */
+tern_status tern_session_finish(tern_session *session, uint64_t timeout_ns);
+/* Interrupt a step, run or start in another thread: it returns TERN_E_CANCELED. Signal handlers too. */
+void tern_session_cancel(tern_session *session);
+/* Frees everything; links that are up are closed. NULL is allowed. */
+void tern_session_close(tern_session *session);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A session: the graph layer's executor over a transfer over links. Composition only; the work is done in
+ * src/graph (exec, xfer_*) and below.
+ *
+ * Links: workers dial every server of the plan that they share edges with; servers take the links that come
+ * and match them to devices by the peer's authenticated name. The link callbacks run from dispatch in
+ * any thread and touch session->lock'ed fields only; everything else belongs to the caller's thread.
+ * Tests: tests/e2e/train_test.py, tests/unit/graph.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <tern/channel.h>
+#include <tern/session.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/fail.h"
+#include "graph/exec.h"
+#include "graph/plan.h"
+#include "graph/xfer_link.h"
+
+#define SESSION_START_NS (30ull * 1000000000ull)
+
+struct tern_session {
+	tern_ctx *ctx;
+	const tern_plan *plan;
+	uint32_t device, devices;
+	tn_exec_params exec_params;
+	tern_comm comm;
+	bool stub;
+	tn_xfer *xfer;
+	tn_exec *exec;
+	char **servers; /* [server_count] of a worker */
+	uint32_t server_count;
+	bool *needed;   /* [devices]: we share edges */
+	bool *dialed;   /* [devices] */
+	tern_link **links; /* [devices]; lock */
+	pthread_mutex_t lock;
+	char transport[32];
+	tn_exec_stats base; /* at the last reset */
+	atomic_bool canceled;
+};
+
+/* ---- which peers ---- */
+
+static tern_status find_peers(tern_session *s)
+{
+	for (uint32_t i = 0; i < tern_plan_edges(s->plan); i++) {
+		tern_edge_info edge;
+
+		TN_TRY(tern_plan_edge(s->plan, i, &edge));
+		if (edge.src == s->device)
+			s->needed[edge.dst] = true;
+		if (edge.dst == s->device)
+			s->needed[edge.src] = true;
+	}
+	return TERN_OK;
+}
+
+static tern_status device_name(const tern_session *s, uint32_t device, const char **name)
+{
+	tern_device_info info;
+
+	TN_TRY(tern_plan_device(s->plan, device, &info));
+	*name = info.name;
+	return TERN_OK;
+}
+
+static void on_incoming(tern_link *link, void *arg)
+{
+	tern_session *s = arg;
+	tern_link *old = link;
+
+	pthread_mutex_lock(&s->lock);
+	for (uint32_t i = 0; i < s->devices; i++) {
+		const char *name;
+
+		if (!s->needed[i] || s->dialed[i] || device_name(s, i, &name) != TERN_OK ||
+		    strcmp(name, tern_link_peer_name(link)) != 0)
+			continue;
+		/* A peer that restarted before the job began takes its old place. */
+		old = s->links[i];
+		s->links[i] = link;
+		break;
+	}
+	pthread_mutex_unlock(&s->lock);
+	tern_link_release(old); /* a stranger's, or the one that was replaced */
+}
+
+static tern_status dial(tern_session *s, uint64_t deadline_ns)
+{
+	for (uint32_t i = 0; i < s->devices; i++) {
+		tern_connect_params params = { .retry = 1 };
+		tern_device_info info;
+		tern_link *link;
+
+		TN_TRY(tern_plan_device(s->plan, i, &info));
+		if (!s->needed[i] || !s->dialed[i])
+			continue;
+		if (info.index >= s->server_count || !s->servers[info.index])
+			return tn_fail(TERN_E_INVALID, "no address was given for %s", info.name);
+		params.timeout_ns = deadline_ns - TN_MIN(tn_now(), deadline_ns - 1);
+		TN_TRY(tern_link_connect(s->ctx, s->servers[info.index], &params, &link));
+		pthread_mutex_lock(&s->lock);
+		s->links[i] = link;
+		pthread_mutex_unlock(&s->lock);
+	}
+	return TERN_OK;
+}
+
+static tern_status link_failed(tern_session *s, uint32_t device, const char *address, tern_status status)
+{
+	char detail[TN_DETAIL_MAX];
+	const char *name = "?";
+
+	snprintf(detail, sizeof(detail), "%s", tn_detail_get());
+	device_name(s, device, &name);
+	return tn_fail(status, "%s at %s: %s", name, address, detail[0] ? detail : tern_status_text(status));
+}
+
+/* Wait until every needed link is up. */
+static tern_status await_links(tern_session *s, uint64_t deadline_ns)
+{
+	for (uint32_t i = 0; i < s->devices; i++) {
+		const char *name = "?";
+		tern_link *link;
+
+		device_name(s, i, &name);
+		while (s->needed[i]) {
+			uint64_t seen = tern_ctx_events(s->ctx);
+			uint64_t now = tn_now();
+			tern_status status;
+
+			if (atomic_load(&s->canceled))
+				return tn_fail(TERN_E_CANCELED, "cancelled while waiting for %s", name);
+			pthread_mutex_lock(&s->lock);
+			link = s->links[i];
+			pthread_mutex_unlock(&s->lock);
+			if (link && tern_link_get_state(link) == TERN_LINK_UP)
+				break;
+			if (link && s->dialed[i] && tern_link_status(link) != TERN_OK) {
+				status = tern_link_wait(link, 1); /* sets the detail */
+				return link_failed(s, i, tern_link_peer_address(link), status);
+			}
+			if (now >= deadline_ns)
+				return tn_fail(TERN_E_DEADLINE, "%s did not come in time: is it running and can it "
+					       "reach %s?", name, s->dialed[i] ? "us" : tern_ctx_address(s->ctx));
+			tern_ctx_wait_past(s->ctx, seen, TN_MIN(deadline_ns - now, 100000000ull));
+		}
+	}
+	return TERN_OK;
+}
+
+/* What the links run on, for reports. */
+static void note_transports(tern_session *s)
+{
+	size_t used = 0;
+
+	s->transport[0] = '\0';
+	for (uint32_t i = 0; i < s->devices; i++) {
+		const char *name = s->links[i] ? tern_link_transport(s->links[i]) : NULL;
+
+		if (!name || strstr(s->transport, name) || used + strlen(name) + 2 > sizeof(s->transport))
+			continue;
+		used += (size_t)snprintf(s->transport + used, sizeof(s->transport) - used, "%s%s", used ? "," : "",
+					 name);
+	}
+}
+
+/* ---- life ---- */
+
+static tern_status copy_servers(tern_session *s, const tern_session_params *params)
+{
+	if (params->role != TERN_ROLE_WORKER || params->stub || !params->servers)
+		return TERN_OK;
+	for (tern_device_info info; s->server_count < s->devices; s->server_count++) {
+		uint32_t device;
+
+		if (tern_plan_find(s->plan, TERN_ROLE_SERVER, s->server_count, &device) != TERN_OK)
+			break;
+		TN_TRY(tern_plan_device(s->plan, device, &info));
+	}
+	s->servers = calloc(s->server_count ? s->server_count : 1, sizeof(*s->servers));
+	for (uint32_t i = 0; s->servers && i < s->server_count; i++)
+		s->servers[i] = params->servers[i] ? strdup(params->servers[i]) : NULL;
+	return s->servers ? TERN_OK : tn_fail(TERN_E_NOMEM, "no memory for addresses");
+}
+
+static tern_status prepare(tern_session *s, const tern_session_params *params)
+{
+	TN_TRY(tern_plan_find(params->plan, params->role, params->index, &s->device));
+	s->devices = tern_plan_devices(params->plan);
+	s->needed = calloc(s->devices, sizeof(*s->needed));
+	s->dialed = calloc(s->devices, sizeof(*s->dialed));
+	s->links = calloc(s->devices, sizeof(tern_link *));
+	if (!s->needed || !s->dialed || !s->links)
+		return tn_fail(TERN_E_NOMEM, "no memory for a session of %u devices", s->devices);
+	for (uint32_t i = 0; i < s->devices && params->role == TERN_ROLE_WORKER; i++) {
+		tern_device_info info;
+
+		TN_TRY(tern_plan_device(s->plan, i, &info));
+		s->dialed[i] = info.role == TERN_ROLE_SERVER;
+	}
+	TN_TRY(copy_servers(s, params));
+	if (params->stub || tern_plan_edges(s->plan) == 0)
+		return TERN_OK;
+	if (!s->ctx)
+		return tn_fail(TERN_E_INVALID, "a session with peers needs a context");
+	s->comm = s->plan->params.comm;
+	return find_peers(s);
+}
+
+tern_status tern_session_open(tern_ctx *ctx, const tern_session_params *params, tern_session **out)
+{
+	tern_session *s = calloc(1, sizeof(*s));
+	tern_status status;
+
+	*out = NULL;
+	if (!s)
+		return tn_fail(TERN_E_NOMEM, "no memory for a session");
+	s->ctx = ctx;
+	s->plan = params->plan;
+	s->stub = params->stub;
+	pthread_mutex_init(&s->lock, NULL);
+	snprintf(s->transport, sizeof(s->transport), "none");
+	s->exec_params = (tn_exec_params){ .kernel_threads = params->kernel_threads,
+					   .spin = params->spin,
+					   .batch = params->batch,
+					   .eval_batch = params->eval_batch };
+	status = prepare(s, params);
+	if (status != TERN_OK) {
+		tern_session_close(s);
+		return status;
+	}
+	if (ctx && !s->stub)
+		tern_ctx_on_link(ctx, on_incoming, NULL, s);
+	*out = s;
+	return TERN_OK;
+}
+
+static tern_status open_xfer(tern_session *s)
+{
+	tn_xfer_link_params params = { .ctx = s->ctx, .device = s->device, .devices = s->devices,
+				       .links = s->links, .dialed = s->dialed };
+
+	if (s->stub || tern_plan_edges(s->plan) == 0)
+		return tn_stub_open(NULL, NULL, &s->xfer);
+	if (s->comm == TERN_COMM_RPC)
+		return tn_xfer_rpc_open(&params, &s->xfer);
+	return tn_xfer_tensor_open(&params, s->comm == TERN_COMM_COPY, &s->xfer);
+}
+
+tern_status tern_session_start(tern_session *s, uint64_t timeout_ns)
+{
+	uint64_t deadline_ns = tn_now() + (timeout_ns ? timeout_ns : SESSION_START_NS);
+
+	if (s->exec)
+		return tn_fail(TERN_E_STATE, "the session was started already");
+	if (!s->stub) {
+		TN_TRY(dial(s, deadline_ns));
+		TN_TRY(await_links(s, deadline_ns));
+		note_transports(s);
+	}
+	TN_TRY(open_xfer(s));
+	TN_TRY(tn_exec_create(s->plan, s->device, s->xfer, &s->exec_params, &s->exec));
+	return tn_exec_start(s->exec, deadline_ns);
+}
+
+tern_status tern_session_finish(tern_session *s, uint64_t timeout_ns)
+{
+	uint64_t deadline_ns = tn_now() + (timeout_ns ? timeout_ns : SESSION_START_NS);
+
+	if (s->exec)
+		TN_TRY(tn_exec_drain(s->exec, deadline_ns));
+	for (uint32_t i = 0; i < s->devices && !s->stub; i++)
+		if (s->links[i] && s->dialed[i])
+			tern_link_close(s->links[i]);
+	for (uint32_t i = 0; i < s->devices && !s->stub; i++) {
+		while (s->links[i] && tern_link_get_state(s->links[i]) != TERN_LINK_DOWN) {
+			uint64_t seen = tern_ctx_events(s->ctx);
+			uint64_t now = tn_now();
+
+			if (tern_link_get_state(s->links[i]) == TERN_LINK_DOWN)
+				break;
+			if (now >= deadline_ns)
+				return tn_fail(TERN_E_DEADLINE, "%s did not close its link in time",
+					       tern_link_peer_name(s->links[i]));
+			tern_ctx_wait_past(s->ctx, seen, TN_MIN(deadline_ns - now, 100000000ull));
+		}
+	}
+	return TERN_OK;
+}
+
+void tern_session_close(tern_session *s)
+{
+	if (!s)
+		return;
+	if (s->ctx && !s->stub)
+		tern_ctx_on_link(s->ctx, NULL, NULL, NULL);
+	tn_exec_destroy(s->exec);
+	if (s->xfer)
+		s->xfer->ops->close(s->xfer);
+	for (uint32_t i = 0; s->links && i < s->devices; i++)
+		tern_link_release(s->links[i]);
+	for (uint32_t i = 0; s->servers && i < s->server_count; i++)
+		free(s->servers[i]);
+	free(s->servers);
+	free(s->needed);
+	free(s->dialed);
+	free(s->links);
+	pthread_mutex_destroy(&s->lock);
+	free(s);
+}
+
+/* ---- steps ---- */
+
+static tern_status not_started(void)
+{
+	return tn_fail(TERN_E_STATE, "the session was not started");
+}
+
+tern_status tern_session_feed(tern_session *s, int eval, const char *port, const void *data, uint64_t bytes)
+{
+	return s->exec ? tn_exec_feed(s->exec, eval ? TN_PROG_EVAL : TN_PROG_TRAIN, port, data, bytes) : not_started();
+}
+
+tern_status tern_session_step(tern_session *s, int eval)
+{
+	return s->exec ? tn_exec_step(s->exec, eval ? TN_PROG_EVAL : TN_PROG_TRAIN, TN_TIME_NEVER) : not_started();
+}
+
+tern_status tern_session_run(tern_session *s, uint64_t n)
+{
+	return s->exec ? tn_exec_run(s->exec, n, TN_TIME_NEVER) : not_started();
+}
+
+static tern_status copy_out(const tn_fetched *fetched, const char *what, void *data, uint64_t bytes)
+{
+	if (bytes != fetched->bytes)
+		return tn_fail(TERN_E_SHAPE, "'%s' has %llu bytes, the buffer %llu", what,
+			       (unsigned long long)fetched->bytes, (unsigned long long)bytes);
+	memcpy(data, fetched->data, bytes);
+	return TERN_OK;
+}
+
+tern_status tern_session_fetch(tern_session *s, int eval, const char *port, void *data, uint64_t bytes)
+{
+	tn_fetched fetched;
+
+	if (!s->exec)
+		return not_started();
+	TN_TRY(tn_exec_fetch(s->exec, eval ? TN_PROG_EVAL : TN_PROG_TRAIN, port, &fetched));
+	return copy_out(&fetched, port, data, bytes);
+}
+
+tern_status tern_session_variable(tern_session *s, const char *name, void *data, uint64_t bytes)
+{
+	tn_fetched fetched;
+
+	if (!s->exec)
+		return not_started();
+	TN_TRY(tn_exec_variable(s->exec, name, &fetched));
+	return copy_out(&fetched, name, data, bytes);
+}
+
+void tern_session_cancel(tern_session *s)
+{
+	atomic_store(&s->canceled, true);
+	if (s->exec)
+		tn_exec_cancel(s->exec);
+	if (s->ctx)
+		tern_ctx_wake(s->ctx);
+}
+
+/* ---- reports ---- */
+
+void tern_session_stats_reset(tern_session *s)
+{
+	if (s->exec)
+		tn_exec_stats_get(s->exec, &s->base, false);
+}
+
+void tern_session_stats_get(tern_session *s, tern_session_stats *stats)
+{
+	const tn_exec_stats *b = &s->base;
+	tn_exec_stats now = { 0 };
+
+	if (s->exec)
+		tn_exec_stats_get(s->exec, &now, false);
+	*stats = (tern_session_stats){
+		.steps = now.steps - b->steps,
+		.run_ns = now.run_ns - b->run_ns,
+		.compute_ns = now.compute_ns - b->compute_ns,
+		.comm_ns = now.comm_ns - b->comm_ns,
+		.wait_ns = now.wait_ns - b->wait_ns,
+		.bytes_sent = now.xfer.bytes_sent - b->xfer.bytes_sent,
+		.bytes_received = now.xfer.bytes_received - b->xfer.bytes_received,
+		.tensors_sent = now.xfer.sends - b->xfer.sends,
+		.tensors_received = now.xfer.recvs - b->xfer.recvs,
+		.writes = now.xfer.writes - b->xfer.writes,
+		.copies = now.xfer.copies - b->xfer.copies,
+		.copy_bytes = now.xfer.copy_bytes - b->xfer.copy_bytes,
+	};
+}
+
+const char *tern_session_transport(const tern_session *s)
+{
+	return s->transport;
+}
