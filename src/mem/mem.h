@@ -25,7 +25,9 @@
 typedef enum tn_page_kind { TN_PAGE_4K, TN_PAGE_THP, TN_PAGE_HUGE } tn_page_kind;
 
 typedef struct tn_extent {
-	uint32_t index; /* in the pool; never reused for other memory while the pool lives */
+	/* In the pool; never reused for other memory while the pool lives. Below TN_MEM_EXTENTS_MAX until an
+	   extent was given back and its place taken again: index % TN_MEM_EXTENTS_MAX is the place. */
+	uint32_t index;
 	uint32_t access; /* exposure class */
 	void *base;
 	uint64_t bytes;
@@ -48,8 +50,14 @@ typedef struct tn_mem_params {
 	uint64_t limit_bytes;  /* 0 = none */
 	uint64_t reserve_bytes; /* address space; 0 = default (option mem.reserve) */
 	bool huge_pages;       /* try explicit huge pages first */
+	uint64_t extent_bytes_min; /* smallest extent; 0 = 2 MiB */
 } tn_mem_params;
 
+struct tn_options;
+/* Fill params from the options mem.*; options NULL = defaults. */
+void tn_mem_params_load(tn_mem_params *params, const struct tn_options *options);
+
+/* params NULL = defaults. TERN_E_NOMEM, TERN_E_OS, TERN_E_INVALID. May block for milliseconds. */
 tern_status tn_mem_create(const tn_mem_params *params, tern_mem **mem);
 /* All blocks become invalid. Devices must have been detached. */
 void tn_mem_destroy(tern_mem *mem);
@@ -63,6 +71,11 @@ void tn_mem_detach(tern_mem *mem, uint32_t slot);
 
 /* The extent that holds ptr, or NULL for foreign memory. O(1): address arithmetic, no lock. */
 const tn_extent *tn_mem_extent_of(const tern_mem *mem, const void *ptr);
+/* The link staged a transfer because its memory is foreign: counted in tern_mem_stats.staging_copies. */
+void tn_mem_count_staged(tern_mem *mem, uint64_t copies);
+/* Calls fn("mem.extents", value, arg) and so on for each statistic. */
+void tn_mem_counters(tern_mem *mem, void (*fn)(const char *name, uint64_t value, void *arg), void *arg);
+
 /* Extent by index, NULL if there is none. O(1), no lock. */
 const tn_extent *tn_mem_extent(const tern_mem *mem, uint32_t index);
 
@@ -95,11 +108,11 @@ void tn_key_encode(const tn_key *key, tern_key *wire);
  */
 typedef struct tn_key_row {
 	_Atomic uint32_t generation;
-	uint32_t access;
-	uint32_t extent;
+	_Atomic uint32_t access;
+	_Atomic uint32_t extent;
 	uint32_t pad;
-	uint64_t extent_offset;
-	uint64_t length;
+	_Atomic uint64_t extent_offset;
+	_Atomic uint64_t length;
 } tn_key_row;
 _Static_assert(sizeof(tn_key_row) == 32, "key rows are read by peers");
 

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Mem's one door to the OS: address space, memfds, page kinds. The only file of tern, with shm's segment
+ * file, that maps memory. Keeps no state and decides nothing: which size, when and for whom is extent.c's.
+ *
+ * Every function that fails sets the detail text and leaves nothing behind. Each OS call is a fault point
+ * "mem.<object>.<call>". Threads: any. Tests: tests/unit/mem/test_os.c, test_faults.c.
+ */
+#ifndef TN_MEM_OS_MEM_H
+#define TN_MEM_OS_MEM_H
+
+#include "mem/mem.h"
+
+/*
+ * Reserve address space without memory behind it, aligned to 2 MiB. Halves `bytes` down to min_bytes while
+ * the system refuses (RLIMIT_AS, vm.overcommit_memory); *got says what it is.
+ */
+tern_status tn_os_mem_reserve(uint64_t bytes, uint64_t min_bytes, void **base, uint64_t *got);
+void tn_os_mem_unreserve(void *base, uint64_t bytes);
+
+typedef enum tn_huge_mode { TN_HUGE_NEVER, TN_HUGE_TRY, TN_HUGE_ONLY } tn_huge_mode;
+
+/*
+ * Put memory behind [at, at + bytes) of a reservation: a sealed memfd, every page present, so that no
+ * later touch can raise SIGBUS. Tries 2 MiB pages, then transparent ones, then 4 KiB, as mode allows.
+ * May take a second per GiB. On error the range is reserved address space as before.
+ */
+tern_status tn_os_mem_commit(void *at, uint64_t bytes, tn_huge_mode mode, int *fd, tn_page_kind *pages);
+/* Back to reserved address space. The memory goes when the last peer that maps it is gone. */
+void tn_os_mem_decommit(void *at, uint64_t bytes, int *fd);
+
+/* In a forked child: make the range private, so that the child's writes do not reach the parent. */
+void tn_os_mem_unshare(void *at, uint64_t bytes, int fd);
+
+/* A table that this process writes and others map read-only; its size and later writers are sealed off. */
+tern_status tn_os_mem_table(uint64_t bytes, void **rows, int *fd);
+void tn_os_mem_table_free(void *rows, uint64_t bytes, int *fd);
+
+#endif

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the files of mem share. Nouns, lowest first:
+ *
+ *   granule   2 MiB of the pool's address space; granules[i] says which extent slot lies there (O(1) look-up)
+ *   extent    granules of one memfd, of one arena, cut into 4 KiB pages; metadata lies out of band in ext->runs
+ *   run       consecutive pages of one extent: FREE, LARGE (one block) or SLAB (up to 64 equal blocks)
+ *   arena     all extents of one (exposure class, page demand), with its lock, free bins and slab lists
+ *   key       a row of the table; while live it hangs in the chain of its block
+ *
+ *   sum of run->pages over an extent  == ext->page_count; two free runs are never neighbours
+ *   heads bit set at page p           == a run starts at p
+ *   runs[first].head == runs[last].head == first, for each run
+ *   a free run lies in exactly one bin; a slab with a free object lies in its class's list
+ *   committed == sum of ext->pub.bytes <= limit (if there is one)
+ *
+ * Locks, in this order: grow (extents come and go, devices attach) -> arena -> keys. None is held over a
+ * callback except grow over a registrar. Look-ups by address or index take none.
+ * Tests: tests/unit/mem.
+ */
+#ifndef TN_MEM_POOL_H
+#define TN_MEM_POOL_H
+
+#include <pthread.h>
+
+#include "base/check.h"
+#include "base/counters.h"
+#include "base/list.h"
+#include "base/map.h"
+#include "mem/mem.h"
+
+#define TN_GRANULE_SHIFT 21
+#define TN_PAGE_SHIFT    12
+#define TN_PAGE_BYTES    (1ull << TN_PAGE_SHIFT)
+#define TN_ALIGN_MAX     (2ull << 20) /* the alignment of an extent's base */
+#define TN_ALIGN_MIN     64ull
+
+/* Free runs by size: 8 bins per power of two, exact below 8 pages. 2^32 pages are 16 TiB. */
+#define TN_BIN_SUB_SHIFT 3
+#define TN_BIN_SUBS      (1u << TN_BIN_SUB_SHIFT)
+#define TN_BIN_LEVELS    30u
+
+/* Blocks up to this come from slabs. 4 classes per doubling: at most 25 % (of what was asked) is lost. */
+#define TN_SMALL_MAX   (32ull << 10)
+#define TN_CLASSES_MAX 40u
+
+#define TN_ARENAS 8 /* exposure class (4) x any pages / huge pages only */
+
+/* Far more than tensors of a job; 2 MiB of rows. Revoked rows wait in a queue before reuse. */
+#define TN_KEYS_MAX (1u << 16)
+
+typedef enum tn_run_state { TN_RUN_NONE, TN_RUN_FREE, TN_RUN_LARGE, TN_RUN_SLAB } tn_run_state;
+
+/* Descriptor of one page; valid at the first page of a run, and `head` at the last one. */
+typedef struct tn_run {
+	tn_list link;       /* FREE: in a bin; SLAB with room: in its class */
+	uint64_t free_mask; /* SLAB: bit i set = object i is free */
+	uint64_t key_mask;  /* bit i set = block i has live keys (LARGE: bit 0) */
+	uint32_t pages;
+	uint32_t head;
+	uint16_t slot; /* of the extent */
+	uint8_t state; /* tn_run_state */
+	uint8_t class; /* SLAB */
+} tn_run;
+
+typedef struct tn_arena tn_arena;
+
+typedef struct tn_ext {
+	tn_extent pub;
+	_Atomic bool live;
+	tn_arena *arena;
+	tn_run *runs;    /* [page_count] */
+	uint64_t *heads; /* bitmap of page_count bits */
+	uint32_t page_count;
+	uint32_t pages_used; /* in LARGE and SLAB runs; guarded by the arena's lock */
+	uint32_t uses;       /* of this slot so far: index = uses * TN_MEM_EXTENTS_MAX + slot */
+	bool exported;       /* a key was ever made: a peer may reach it late, it is not given back */
+} tn_ext;
+
+typedef struct tn_class {
+	uint32_t bytes;
+	uint32_t objects; /* per slab, at most 64 */
+	uint32_t pages;   /* per slab */
+} tn_class;
+
+struct tn_arena {
+	pthread_mutex_t lock;
+	tern_mem *mem;
+	uint32_t access;
+	bool huge_only;
+	uint64_t committed; /* guarded by grow */
+	/* guarded by lock */
+	uint32_t bin_levels;                /* bit l set: some bin of level l has runs */
+	uint8_t bin_subs[TN_BIN_LEVELS];    /* bit s set: bins[l][s] has runs */
+	tn_list bins[TN_BIN_LEVELS][TN_BIN_SUBS];
+	tn_list slabs[TN_CLASSES_MAX];      /* with room, of each class */
+	uint64_t blocks, used_bytes;
+};
+
+/* Owner-side data of a key row. */
+typedef struct tn_key_meta {
+	uint64_t block; /* address of the block while live */
+	uint32_t next, prev; /* live: chain of the block; free: queue. TN_KEY_NONE ends */
+} tn_key_meta;
+#define TN_KEY_NONE UINT32_MAX
+
+typedef struct tn_keys {
+	pthread_mutex_t lock;
+	tn_key_row *rows;
+	tn_key_meta *meta;
+	tn_map chains; /* block address -> first key */
+	uint32_t free_first, free_last;
+	uint32_t live;
+	tn_key_table table;
+} tn_keys;
+
+typedef struct tn_device_slot {
+	tn_registrar ops;
+	void *dev;
+	bool used;
+} tn_device_slot;
+
+struct tern_mem {
+	uint8_t *base;
+	uint64_t reserved;
+	_Atomic uint16_t *granules; /* slot + 1; 0 = none */
+	uint64_t granule_count;
+	uint32_t fork_generation;
+	/* guarded by grow */
+	pthread_mutex_t grow;
+	uint64_t limit;
+	uint64_t extent_min;
+	bool huge_pages;
+	uint64_t committed;
+	uint64_t granule_next; /* where the search for address space starts */
+	uint32_t extents;
+	uint64_t registrations;
+	tn_device_slot devices[TN_MEM_DEVICES_MAX];
+	tn_arena arenas[TN_ARENAS];
+	tn_ext ext[TN_MEM_EXTENTS_MAX];
+	tn_keys keys;
+	tn_counter refused_frees, staging_copies;
+	tn_list all; /* pools of the process, for fork */
+};
+
+/* ---- pool.c ---- */
+/* TERN_OK, or TERN_E_FORKED with its text in a child of the process that made the pool. */
+tern_status tn_mem_here(const tern_mem *mem);
+/* As tn_mem_extent_of, with the metadata. */
+tn_ext *tn_mem_ext_of(const tern_mem *mem, const void *ptr);
+
+/* ---- fork.c ---- */
+void tn_mem_fork_add(tern_mem *mem);
+void tn_mem_fork_remove(tern_mem *mem);
+
+/* ---- extent.c: takes grow, then the arena's lock ---- */
+/*
+ * Make room for a run of `pages` in the arena. Returns with the arena's lock held when TERN_OK, so that
+ * nobody else takes the room; another thread may have made it meanwhile.
+ */
+tern_status tn_extent_grow(tn_arena *arena, uint64_t pages, uint32_t align_pages);
+void tn_extents_destroy(tern_mem *mem);
+
+/* ---- runs.c: arena's lock held ---- */
+void tn_runs_init(tn_arena *arena);
+/* One free run over the whole new extent. */
+void tn_runs_add(tn_arena *arena, tn_ext *ext);
+/* The extent is empty: take its one run out of the bin. */
+void tn_runs_drop(tn_arena *arena, tn_ext *ext);
+bool tn_runs_room(tn_arena *arena, uint32_t pages, uint32_t align_pages);
+/* A run of `pages` whose first page is a multiple of align_pages (power of two), NULL if there is none. */
+tn_run *tn_runs_alloc(tn_arena *arena, uint32_t pages, uint32_t align_pages, tn_run_state state);
+void tn_runs_free(tn_arena *arena, tn_run *run);
+/* The run that page p of the extent lies in. */
+tn_run *tn_runs_find(tn_ext *ext, uint32_t page);
+void tn_runs_check(tn_arena *arena, tn_ext *ext);
+
+static inline uint8_t *tn_run_base(const tn_ext *ext, const tn_run *run)
+{
+	return (uint8_t *)ext->pub.base + ((uint64_t)run->head << TN_PAGE_SHIFT);
+}
+
+/* ---- slab.c: arena's lock held ---- */
+/* Class for a block, or NULL if it is not small. */
+const tn_class *tn_class_for(uint64_t bytes, uint64_t align);
+uint32_t tn_class_index(const tn_class *class);
+const tn_class *tn_class_at(uint32_t index);
+/* NULL: no page is left, grow first. */
+void *tn_slab_alloc(tn_arena *arena, const tn_class *class);
+void tn_slab_free(tn_arena *arena, tn_run *slab, uint32_t object);
+/* Give back the empty slabs that tn_slab_free kept. */
+void tn_slab_trim(tn_arena *arena);
+
+/* ---- alloc.c: arena's lock held ---- */
+typedef struct tn_block {
+	tn_ext *ext;
+	tn_run *run;
+	uint32_t object; /* 0 for LARGE */
+	uint8_t *base;
+	uint64_t bytes; /* usable */
+} tn_block;
+/* The live block that ptr lies in; false if there is none. */
+bool tn_block_find(tn_ext *ext, const void *ptr, tn_block *block);
+
+/* ---- keys.c: takes the keys' lock ---- */
+tern_status tn_keys_init(tn_keys *keys);
+void tn_keys_fini(tn_keys *keys);
+/* A key for [ptr, ptr + bytes) of the block; its arena's lock is held. */
+tern_status tn_keys_make(tn_keys *keys, const tn_block *block, const void *ptr, uint64_t bytes, uint32_t access,
+			 tern_key *key);
+/* All keys of the block with that address become stale. */
+void tn_keys_revoke_block(tn_keys *keys, const void *base);
+uint32_t tn_keys_live(tn_keys *keys);
+
+/* ---- check.c ---- */
+/* Assert every invariant above. Takes the locks; O(all runs). */
+void tn_mem_check(tern_mem *mem);
+
+#endif
