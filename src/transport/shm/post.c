@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Owns the data path of the initiator: write, write with immediate, read, send.
+ *
+ * A one-sided access checks the key against the owner's table, as a NIC does, then is one memcpy. The last
+ * keys of a lane are cached with their address here; what is left to check of a cached key is that its row
+ * still has the generation (one load, in the cache until the owner touches the row), range and access.
+ *
+ *     access = odd                     tells the owner: do not reuse what this key reaches
+ *     light fence                      (fence.h)
+ *     stop? generation?                may I
+ *     copy
+ *     access = even                    release: the bytes are visible before
+ *
+ * Must not allocate, block, or call the kernel, but for the wake-up of a peer that sleeps and, once per
+ * 2 MiB of a peer's memory, to have pages mapped in one go instead of by 512 faults. Never touches a
+ * socket: an extent that is not mapped leaves a note for the poller and says TERN_AGAIN.
+ * Threads: one post at a time per lane; beside poll. Tests: tests/unit/transport/test_shm_access.c.
+ */
+#include <inttypes.h>
+
+#include "base/fail.h"
+#include "base/os.h"
+#include "transport/shm/fence.h"
+#include "transport/shm/shm.h"
+
+#define PREFAULT_BYTES (64ull << 10)
+
+/* ---- notes for the poller ---- */
+
+static tern_status post_fault(tn_shm_lane *lane, tern_status status)
+{
+	atomic_store_explicit(&lane->fault, status, memory_order_release);
+	tn_shm_attention(tn_shm_dev_of(lane));
+	return tn_fail(TERN_E_LANE, "the peer wrote nonsense to its ring: the lane is given up");
+}
+
+static tern_status post_again(tn_shm_lane *lane)
+{
+	tn_count_own(&lane->post_counters.again, 1);
+	return TERN_AGAIN;
+}
+
+static tern_status post_want(tn_shm_lane *lane, uint32_t extent)
+{
+	atomic_store_explicit(&lane->want, extent + 1, memory_order_release);
+	tn_shm_attention(tn_shm_dev_of(lane));
+	return TERN_AGAIN;
+}
+
+__attribute__((cold, noinline)) static tern_status post_not_up(void)
+{
+	return tn_fail(TERN_E_LANE, "the lane is not up");
+}
+
+/* ---- keys and maps ---- */
+
+/* Keep a key that was just checked, if its row is sane and still the same. */
+static void cache_key(tn_shm_lane *lane, const tn_key *key, tn_shm_map *map, uint32_t extent)
+{
+	tn_shm_cached_key *slot = &lane->cache[key->index % TN_SHM_KEY_CACHE];
+	const tn_key_row *row = &lane->peer->keys.rows[key->index];
+	uint64_t offset = atomic_load_explicit(&row->extent_offset, memory_order_acquire);
+	uint64_t length = atomic_load_explicit(&row->length, memory_order_acquire);
+	uint32_t access = atomic_load_explicit(&row->access, memory_order_acquire);
+
+	slot->generation = 0;
+	if (atomic_load_explicit(&row->extent, memory_order_acquire) != extent || offset > map->bytes || length > map->bytes - offset)
+		return;
+	if (atomic_load_explicit(&row->generation, memory_order_relaxed) != key->generation)
+		return;
+	slot->index = key->index;
+	slot->access = access & map->access;
+	slot->node_tag = key->node_tag;
+	slot->length = length;
+	slot->base = map->base + offset;
+	slot->row = row;
+	slot->map = map;
+	slot->generation = key->generation;
+}
+
+static tern_status map_of(tn_shm_lane *lane, uint32_t extent, tn_shm_map **out)
+{
+	tn_shm_map *map;
+
+	if (extent >= TN_MEM_EXTENTS_MAX)
+		return tn_fail(TERN_E_STALE_KEY, "the peer's key table names extent %u", extent);
+	map = &lane->peer->maps[extent];
+	*out = map;
+	switch ((tn_shm_map_state)atomic_load_explicit(&map->state, memory_order_acquire)) {
+	case TN_SHM_MAP_READY:
+		return TERN_OK;
+	case TN_SHM_MAP_ASKED:
+		return TERN_AGAIN;
+	case TN_SHM_MAP_REFUSED: {
+		tern_status status = (tern_status)atomic_load_explicit(&map->status, memory_order_relaxed);
+
+		(void)post_want(lane, extent);
+		return tn_fail(status, "extent %u of the peer can't be mapped here: it is not exposed, or this process is "
+				       "out of mappings (vm.max_map_count)",
+			       extent);
+	}
+	case TN_SHM_MAP_NONE:
+		break;
+	}
+	return post_want(lane, extent);
+}
+
+__attribute__((noinline)) static tern_status resolve_far(tn_shm_lane *lane, const tn_wr *wr, uint32_t access,
+							 uint8_t **at, tn_shm_map **map_out)
+{
+	tn_shm_map *map = NULL;
+	uint64_t offset;
+	uint32_t extent;
+	tern_status status = tn_key_check(&lane->peer->keys, &wr->key, wr->offset, wr->bytes, access, &extent, &offset);
+
+	if (status != TERN_OK)
+		return tn_fail(status, "%s of [%" PRIu64 ", +%" PRIu64 ") through key %u.%u of %" PRIu64 " bytes: %s",
+			       access == TERN_ACCESS_READ ? "read" : "write", wr->offset, wr->bytes, wr->key.index,
+			       wr->key.generation, wr->key.length, tern_status_text(status));
+	TN_TRY(map_of(lane, extent, &map));
+	if (offset > map->bytes || wr->bytes > map->bytes - offset)
+		return tn_fail(TERN_E_BOUNDS, "the peer's key table reaches past its extent %u", extent);
+	if ((access & ~map->access) != 0)
+		return tn_fail(TERN_E_ACCESS, "extent %u of the peer is of a class that does not allow it", extent);
+	cache_key(lane, &wr->key, map, extent);
+	*at = map->base + offset;
+	*map_out = map;
+	return TERN_OK;
+}
+
+static inline tern_status resolve(tn_shm_lane *lane, const tn_wr *wr, uint32_t access, uint8_t **at,
+				  tn_shm_map **map)
+{
+	const tn_shm_cached_key *hit = &lane->cache[wr->key.index % TN_SHM_KEY_CACHE];
+
+	if (TN_LIKELY(hit->generation == wr->key.generation && hit->index == wr->key.index && hit->generation != 0 &&
+		      hit->node_tag == wr->key.node_tag && (access & ~hit->access) == 0 && wr->offset <= hit->length &&
+		      wr->bytes <= hit->length - wr->offset &&
+		      atomic_load_explicit(&hit->row->generation, memory_order_acquire) == hit->generation)) {
+		*at = hit->base + wr->offset;
+		*map = hit->map;
+		return TERN_OK;
+	}
+	return resolve_far(lane, wr, access, at, map);
+}
+
+/* ---- one-sided ---- */
+
+static inline tern_status access_begin(tn_shm_lane *lane)
+{
+	uint32_t mark = atomic_load_explicit(&lane->accesses, memory_order_relaxed) + 1;
+
+	TN_ASSERT(mark % 2 == 1);
+	atomic_store_explicit(&lane->accesses, mark, memory_order_relaxed);
+	atomic_store_explicit(&lane->ctl_out->access, mark, memory_order_relaxed);
+	tn_shm_fence_light(lane->light);
+	if (TN_UNLIKELY(atomic_load_explicit(&lane->ctl_out->stop, memory_order_relaxed) != 0))
+		return post_not_up();
+	return TERN_OK;
+}
+
+static inline void access_end(tn_shm_lane *lane)
+{
+	uint32_t mark = atomic_load_explicit(&lane->accesses, memory_order_relaxed) + 1;
+
+	TN_ASSERT(mark % 2 == 0);
+	atomic_store_explicit(&lane->ctl_out->access, mark, memory_order_release);
+	atomic_store_explicit(&lane->accesses, mark, memory_order_release);
+}
+
+/* Length of the sequence of adjoining copies that this one continues: parts of one large transfer. */
+static inline uint64_t run_of(tn_shm_lane *lane, const uint8_t *at, uint64_t bytes)
+{
+	if (bytes < 4096)
+		return 0;
+	lane->run_bytes = (uint64_t)(uintptr_t)at == lane->run_end ? lane->run_bytes + bytes : bytes;
+	lane->run_end = (uint64_t)(uintptr_t)at + bytes;
+	return lane->run_bytes;
+}
+
+/* Before the first large copy to a chunk of the peer's memory: map its pages in one call. */
+static void prefault(tn_shm_map *map, const uint8_t *at, uint64_t bytes)
+{
+	uint64_t first = (uint64_t)(at - map->base) / TN_SHM_CHUNK_BYTES;
+	uint64_t last = ((uint64_t)(at - map->base) + bytes - 1) / TN_SHM_CHUNK_BYTES;
+
+	for (uint64_t i = first; i <= last; i++) {
+		uint64_t bit = 1ull << (i % 64);
+		uint64_t from = i * TN_SHM_CHUNK_BYTES;
+
+		if (TN_LIKELY((atomic_load_explicit(&map->populated[i / 64], memory_order_relaxed) & bit) != 0))
+			continue;
+		tn_shm_seg_populate(map->base + from, TN_MIN(TN_SHM_CHUNK_BYTES, map->bytes - from), false);
+		atomic_fetch_or_explicit(&map->populated[i / 64], bit, memory_order_relaxed);
+	}
+}
+
+static inline tern_status transfer(tn_shm_lane *lane, tn_wr *wr, uint32_t access)
+{
+	const tn_shm_copier *copier = &tn_shm_dev_of(lane)->copier;
+	tn_shm_map *map = NULL;
+	uint8_t *at = NULL;
+	tern_status status;
+
+	wr->done = false;
+	if (TN_UNLIKELY(atomic_load_explicit(&lane->state, memory_order_acquire) != TN_SHM_LANE_UP))
+		return post_not_up();
+	status = access_begin(lane);
+	if (TN_LIKELY(status == TERN_OK))
+		status = resolve(lane, wr, access, &at, &map);
+	if (TN_LIKELY(status == TERN_OK && wr->bytes != 0)) {
+		uint64_t run = run_of(lane, at, wr->bytes);
+
+		if (wr->bytes >= PREFAULT_BYTES)
+			prefault(map, at, wr->bytes);
+		if (access == TERN_ACCESS_WRITE)
+			tn_shm_copy(copier, at, wr->local, wr->bytes, run);
+		else
+			tn_shm_copy(copier, wr->local, at, wr->bytes, run);
+		tn_count_own(&lane->post_counters.copies, 1);
+		tn_count_own(&lane->post_counters.copy_bytes, wr->bytes);
+	}
+	access_end(lane);
+	if (TN_UNLIKELY(status == TERN_AGAIN))
+		return post_again(lane);
+	wr->done = status == TERN_OK;
+	return status;
+}
+
+tern_status tn_shm_write(tn_lane *base, tn_wr *wr)
+{
+	tn_shm_lane *lane = (tn_shm_lane *)base;
+	tern_status status = transfer(lane, wr, TERN_ACCESS_WRITE);
+
+	if (TN_LIKELY(status == TERN_OK)) {
+		tn_count_own(&lane->post_counters.writes, 1);
+		tn_count_own(&lane->post_counters.tx_bytes, wr->bytes);
+	}
+	return status;
+}
+
+tern_status tn_shm_read(tn_lane *base, tn_wr *wr)
+{
+	tn_shm_lane *lane = (tn_shm_lane *)base;
+	tern_status status = transfer(lane, wr, TERN_ACCESS_READ);
+
+	if (TN_LIKELY(status == TERN_OK)) {
+		tn_count_own(&lane->post_counters.reads, 1);
+		tn_count_own(&lane->post_counters.rx_bytes, wr->bytes);
+	}
+	return status;
+}
+
+/* ---- with the ring ---- */
+
+void tn_shm_lane_kick(tn_shm_lane *lane)
+{
+	uint32_t sleep = atomic_load_explicit(&lane->peer->page->sleep, memory_order_seq_cst);
+
+	if (TN_LIKELY(sleep == 0 || sleep == lane->kicked))
+		return;
+	lane->kicked = sleep;
+	tn_os_event_signal(lane->wake_fd);
+	tn_count(&tn_shm_dev_of(lane)->counters.wakes, 1);
+}
+
+static tern_status ring_status(tn_shm_lane *lane, tern_status status)
+{
+	return status == TERN_AGAIN ? post_again(lane) : post_fault(lane, status);
+}
+
+tern_status tn_shm_write_imm(tn_lane *base, tn_wr *wr)
+{
+	tn_shm_lane *lane = (tn_shm_lane *)base;
+	tern_status status;
+
+	wr->done = false;
+	if (TN_UNLIKELY(atomic_load_explicit(&lane->state, memory_order_acquire) != TN_SHM_LANE_UP))
+		return post_not_up();
+	status = tn_shm_tx_room(&lane->tx);
+	if (TN_UNLIKELY(status != TERN_OK))
+		return ring_status(lane, status);
+	status = transfer(lane, wr, TERN_ACCESS_WRITE);
+	if (TN_UNLIKELY(status != TERN_OK))
+		return status;
+	tn_shm_tx_imm(&lane->tx, wr->imm, wr->bytes);
+	tn_shm_lane_kick(lane);
+	tn_count_own(&lane->post_counters.write_imms, 1);
+	tn_count_own(&lane->post_counters.tx_bytes, wr->bytes);
+	return TERN_OK;
+}
+
+tern_status tn_shm_send(tn_lane *base, const tn_iov *iov, int n, uint64_t cookie, bool *done)
+{
+	tn_shm_lane *lane = (tn_shm_lane *)base;
+	uint64_t bytes = 0;
+	tern_status status;
+
+	(void)cookie; /* always done at once */
+	*done = false;
+	if (TN_UNLIKELY(atomic_load_explicit(&lane->state, memory_order_acquire) != TN_SHM_LANE_UP))
+		return post_not_up();
+	if (n < 0 || n > TN_IOV_MAX)
+		return tn_fail(TERN_E_INVALID, "%d pieces in a message; at most %d", n, TN_IOV_MAX);
+	for (int i = 0; i < n; i++) {
+		if (iov[i].bytes > lane->tx.ring.buf_bytes - bytes)
+			return tn_fail(TERN_E_TOO_LARGE, "a message of more than %u bytes (shm.send_bytes)",
+				       lane->tx.ring.buf_bytes);
+		bytes += iov[i].bytes;
+	}
+	status = tn_shm_tx_send(&lane->tx, iov, n, bytes);
+	if (TN_UNLIKELY(status != TERN_OK))
+		return ring_status(lane, status);
+	tn_shm_lane_kick(lane);
+	tn_count_own(&lane->post_counters.sends, 1);
+	tn_count_own(&lane->post_counters.tx_bytes, bytes);
+	*done = true;
+	return TERN_OK;
+}
