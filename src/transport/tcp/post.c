@@ -7,6 +7,7 @@
  * Threads: any, posts of one lane serialised by the caller. Tests: tests/conformance,
  * tests/unit/transport/test_tcp_flow.c.
  */
+#include <inttypes.h>
 #include <string.h>
 #include <sys/epoll.h>
 
@@ -84,20 +85,38 @@ static bool launch(tn_tcp_lane *lane, bool more)
 	return done;
 }
 
+/*
+ * What the key itself says against the request. The target decides; but a LOCAL write that it refuses is
+ * complete long before, so what can be seen here is said here.
+ */
+static tern_status check_wr(const tn_wr *wr, uint32_t access)
+{
+	const tn_key *key = &wr->key;
+
+	if (TN_UNLIKELY(!wr->local && wr->bytes))
+		return tn_fail(TERN_E_INVALID, "no local memory for %" PRIu64 " bytes", wr->bytes);
+	if (TN_UNLIKELY(wr->offset > key->length || wr->bytes > key->length - wr->offset))
+		return tn_fail(TERN_E_BOUNDS, "%" PRIu64 " bytes at offset %" PRIu64 " of a key over %" PRIu64 " bytes",
+			       wr->bytes, wr->offset, key->length);
+	if (TN_UNLIKELY((key->access & access) != access))
+		return tn_fail(TERN_E_ACCESS, "the key allows no %s",
+			       access == TERN_ACCESS_READ ? "reading" : "writing");
+	if (TN_UNLIKELY(wr->bytes > TN_TCP_BYTES_MAX || wr->offset > UINT64_MAX - TN_TCP_BYTES_MAX))
+		return tn_fail(TERN_E_TOO_LARGE, "%" PRIu64 " bytes: one request moves up to %llu", wr->bytes,
+			       (unsigned long long)TN_TCP_BYTES_MAX);
+	return TERN_OK;
+}
+
 static tern_status post(tn_lane *base, tn_wr *wr, tn_tcp_type type)
 {
 	tn_tcp_lane *lane = tn_tcp_lane_of(base);
 	tn_tcp_tx *tx = &lane->tx;
-	tern_status status = TERN_OK;
+	tern_status status = check_wr(wr, type == TN_TCP_READ_REQ ? TERN_ACCESS_READ : TERN_ACCESS_WRITE);
 	tn_tcp_req *req;
 
 	wr->done = false;
-	if (TN_UNLIKELY(wr->bytes > TN_TCP_BYTES_MAX || wr->offset > UINT64_MAX - TN_TCP_BYTES_MAX))
-		return tn_fail(TERN_E_TOO_LARGE, "%llu bytes at offset %llu: one request moves up to %llu",
-			       (unsigned long long)wr->bytes, (unsigned long long)wr->offset,
-			       (unsigned long long)TN_TCP_BYTES_MAX);
-	if (TN_UNLIKELY(!wr->local && wr->bytes))
-		return tn_fail(TERN_E_INVALID, "no local memory for %llu bytes", (unsigned long long)wr->bytes);
+	if (TN_UNLIKELY(status != TERN_OK))
+		return status;
 	pthread_mutex_lock(&tx->lock);
 	req = admit(lane, type, &status);
 	if (req) {

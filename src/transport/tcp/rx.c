@@ -318,6 +318,7 @@ static int finish_payload(tn_tcp_lane *lane, tn_event *event)
 	}
 	rx->state = TN_TCP_RX_HEAD;
 	rx->seq++;
+	rx->dirty = true;
 	rx->ack_due |= wants_ack;
 	switch (state) {
 	case TN_TCP_RX_DISCARD:
