@@ -282,7 +282,7 @@ static tern_status check_post(tn_loop_lane *lane, tn_loop_kind kind, const void 
 			return tn_fail(TERN_E_LANE, "loop: the lane is down: make a new one");
 		return tn_fail(TERN_E_STATE, "loop: the lane is not up: post after TN_EV_LANE_UP");
 	}
-	if (bytes > 0 && !local)
+	if (kind != TN_LOOP_SEND && bytes > 0 && !local)
 		return tn_fail(TERN_E_INVALID, "loop: %llu bytes at NULL", (unsigned long long)bytes);
 	if (kind == TN_LOOP_SEND && bytes > TN_LOOP_SEND_BYTES)
 		return tn_fail(TERN_E_TOO_LARGE, "loop: a message of %llu bytes; the limit is %u: cut it",
