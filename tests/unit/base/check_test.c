@@ -49,7 +49,7 @@ static void a_true_expression_is_silent(void **state)
 	assert_int_equal(panics, 0);
 }
 
-static void a_false_one_names_itself_and_its_operands(void **state)
+__attribute__((unused)) static void a_false_one_names_itself_and_its_operands(void **state)
 {
 	int a = 3, b = 2;
 
@@ -65,7 +65,7 @@ static int evaluated(int *count)
 	return ++*count;
 }
 
-static void levels_decide_what_is_evaluated(void **state)
+__attribute__((unused)) static void levels_decide_what_is_evaluated(void **state)
 {
 	int count = 0;
 
@@ -82,7 +82,7 @@ static void levels_decide_what_is_evaluated(void **state)
 	tn_check_level = 1;
 }
 
-static void hooks_dump_while_they_are_pushed(void **state)
+__attribute__((unused)) static void hooks_dump_while_they_are_pushed(void **state)
 {
 	tn_dump_hook outer, inner;
 
@@ -99,7 +99,7 @@ static void hooks_dump_while_they_are_pushed(void **state)
 	assert_int_equal(dumps, 3);
 }
 
-static void a_failing_dump_does_not_recurse(void **state)
+__attribute__((unused)) static void a_failing_dump_does_not_recurse(void **state)
 {
 	tn_dump_hook hook;
 
@@ -119,14 +119,33 @@ static void count_of_counts(void **state)
 	assert_int_equal(TN_COUNT_OF(three), 3);
 }
 
+/* Release builds neither evaluate nor report; the expression must still compile. */
+static void release_builds_leave_checks_out(void **state)
+{
+	int count = 0;
+
+	(void)state;
+#if !TN_DEV_CHECKS
+	TN_ASSERT(evaluated(&count) > 100);
+	TN_CHECK(0, evaluated(&count) > 100);
+	assert_int_equal(count, 0);
+	assert_int_equal(panics, 0);
+#else
+	TN_ASSERT(evaluated(&count) == 1);
+#endif
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup(release_builds_leave_checks_out, setup),
 		cmocka_unit_test_setup(a_true_expression_is_silent, setup),
+#if TN_DEV_CHECKS
 		cmocka_unit_test_setup(a_false_one_names_itself_and_its_operands, setup),
 		cmocka_unit_test_setup(levels_decide_what_is_evaluated, setup),
 		cmocka_unit_test_setup(hooks_dump_while_they_are_pushed, setup),
 		cmocka_unit_test_setup(a_failing_dump_does_not_recurse, setup),
+#endif
 		cmocka_unit_test(count_of_counts),
 	};
 
