@@ -7,7 +7,7 @@
  *
  * No copy without a reason: an edge either has 0 copies or a text that says why.
  *
- * Thread story: see graph.h. Tests: tests/unit/graph/test_plan.c and the golden plans.
+ * Thread story: see graph.h. Tests: tests/unit/graph/plan_test.c and the golden plans.
  */
 #include <stdlib.h>
 

@@ -3,7 +3,7 @@
  * The public way to build a graph: translates names into numbers, hides internal ops, and checks what the
  * caller hands in. Nothing here knows an op beyond the op table.
  *
- * Thread story: see graph.h. Tests: tests/unit/graph/test_ir.c.
+ * Thread story: see graph.h. Tests: tests/unit/graph/ir_test.c.
  */
 #include <string.h>
 

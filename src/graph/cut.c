@@ -6,7 +6,7 @@
  *
  * A variable that an Apply op writes is sent after it (and once before the first step): see plan.h.
  *
- * Thread story: see graph.h. Tests: tests/unit/graph/test_plan.c.
+ * Thread story: see graph.h. Tests: tests/unit/graph/plan_test.c.
  */
 #include <stdio.h>
 #include <stdlib.h>

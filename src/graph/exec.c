@@ -2,7 +2,7 @@
 /*
  * Life of an executor: ends, memory, variables; feeds, fetches, statistics. The scheduler is in exec_run.c.
  *
- * Thread story: see exec.h. Tests: tests/unit/graph/test_exec.c.
+ * Thread story: see exec.h. Tests: tests/unit/graph/exec_test.c.
  */
 #include "graph/exec.h"
 

@@ -21,7 +21,7 @@
  * step uses the held ones and gives them back.
  *
  * Thread story: one thread at a time per executor, except cancel(), which any thread may call.
- * Tests: tests/unit/graph/test_exec.c, test_train.c.
+ * Tests: tests/unit/graph/exec_test.c, train_test.c.
  */
 #ifndef TN_GRAPH_EXEC_H
 #define TN_GRAPH_EXEC_H

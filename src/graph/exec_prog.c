@@ -3,7 +3,7 @@
  * Sets a program up: which nodes run, with which shapes, on which memory, by which kernels, in which chains.
  * Everything that allocates happens here, before the first step.
  *
- * Thread story: see exec.h. Tests: tests/unit/graph/test_exec.c.
+ * Thread story: see exec.h. Tests: tests/unit/graph/exec_test.c.
  */
 #include <inttypes.h>
 #include <stdlib.h>

@@ -11,7 +11,7 @@
  * After a whole round without progress, the transfer's wait(). No allocation, no lock, no system call but
  * the clock and what the transfer does.
  *
- * Thread story: see exec.h. Tests: tests/unit/graph/test_exec.c.
+ * Thread story: see exec.h. Tests: tests/unit/graph/exec_test.c.
  */
 #include <stdio.h>
 

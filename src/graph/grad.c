@@ -7,7 +7,7 @@
  *
  * Only what lies on a path from a wanted tensor to the loss gets a gradient.
  *
- * Thread story: see graph.h. Tests: tests/unit/graph/test_grad.c checks every rule by finite differences.
+ * Thread story: see graph.h. Tests: tests/unit/graph/grad_test.c checks every rule by finite differences.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,9 +42,17 @@ static tern_status give(grad_ctx *cx, uint32_t tensor, uint32_t grad)
 	return TERN_OK;
 }
 
+/* "grad/fc1/w", "grad/fc1/w.sum"; with a number when the graph has that name already. */
+static void name_gradient(const tern_graph *g, const char *base, const char *suffix, char *name, size_t size)
+{
+	snprintf(name, size, "grad/%s%s", base, suffix);
+	for (uint32_t i = 1; tn_graph_find(g, name) != TN_NONE; i++)
+		snprintf(name, size, "grad/%s%s.%u", base, suffix, i);
+}
+
 /*
  * Append `op` and give its output to input number `input` of `node`. Named after the tensor that it is the
- * gradient of; a number is appended when that has partial gradients already.
+ * gradient of.
  */
 static tern_status emit(grad_ctx *cx, const tn_node *node, uint32_t input, tn_op op, const uint32_t *in,
 			uint32_t n_in, const tn_attr *attrs, uint32_t n_attrs)
@@ -56,9 +64,7 @@ static tern_status emit(grad_ctx *cx, const tn_node *node, uint32_t input, tn_op
 
 	if (!cx->needs[node->in[input]])
 		return TERN_OK;
-	snprintf(name, sizeof(name), "grad/%s", base);
-	for (uint32_t i = 1; tn_graph_find(cx->g, name) != TN_NONE; i++)
-		snprintf(name, sizeof(name), "grad/%s.%u", base, i);
+	name_gradient(cx->g, base, "", name, sizeof(name));
 	st = tn_graph_add1(cx->g, op, name, in, n_in, attrs, n_attrs, node->device, &grad);
 	return st == TERN_OK ? give(cx, node->in[input], grad) : st;
 }
@@ -74,13 +80,16 @@ static tern_status grad_matmul(grad_ctx *cx, const tn_node *n, const uint32_t *d
 			    tn_attr_int(TN_ATTR_TRANS_B, ta ? 1 : !tb)};
 	tn_attr for_b[2] = {tn_attr_int(TN_ATTR_TRANS_A, tb ? 1 : !ta),
 			    tn_attr_int(TN_ATTR_TRANS_B, tb ? ta : 0)};
-	/* dA = dC op(B)^T, or its transpose op(B) dC^T;  dB = op(A)^T dC, or its transpose dC^T op(A) */
+	/*
+	 * dA = dC op(B)^T, or its transpose op(B) dC^T;  dB = op(A)^T dC, or its transpose dC^T op(A).
+	 * B first: it is the weights as a rule, whose gradient has a way to go.
+	 */
 	tern_status st =
-		emit(cx, n, 0, TN_OP_MATMUL, ta ? (uint32_t[]){b, d} : (uint32_t[]){d, b}, 2, for_a, 2);
+		emit(cx, n, 1, TN_OP_MATMUL, tb ? (uint32_t[]){d, a} : (uint32_t[]){a, d}, 2, for_b, 2);
 
 	if (st != TERN_OK)
 		return st;
-	return emit(cx, n, 1, TN_OP_MATMUL, tb ? (uint32_t[]){d, a} : (uint32_t[]){a, d}, 2, for_b, 2);
+	return emit(cx, n, 0, TN_OP_MATMUL, ta ? (uint32_t[]){b, d} : (uint32_t[]){d, b}, 2, for_a, 2);
 }
 
 static tern_status grad_bias_add(grad_ctx *cx, const tn_node *n, const uint32_t *dout)
@@ -211,7 +220,7 @@ static tern_status total(grad_ctx *cx, uint32_t tensor, int32_t device, uint32_t
 	if (cx->n_parts[tensor] == 0)
 		return TERN_OK;
 	if (cx->n_parts[tensor] > 1) {
-		snprintf(name, sizeof(name), "grad/%s.sum", cx->g->tensors[tensor].name);
+		name_gradient(cx->g, cx->g->tensors[tensor].name, ".sum", name, sizeof(name));
 		st = tn_graph_add1(cx->g, TN_OP_ADD_N, name, cx->parts[tensor], cx->n_parts[tensor], NULL, 0,
 				   device, &cx->parts[tensor][0]);
 		if (st != TERN_OK)
@@ -279,7 +288,7 @@ static tern_status walk(grad_ctx *cx, tern_value loss, const tern_value *wrt, ui
 			     .device = device};
 	tern_status st;
 
-	snprintf(name, sizeof(name), "grad/%s", cx->g->tensors[loss].name);
+	name_gradient(cx->g, cx->g->tensors[loss].name, "", name, sizeof(name));
 	st = tn_graph_add(cx->g, &spec, &seed);
 	if (st == TERN_OK)
 		st = give(cx, loss, cx->g->nodes[seed].out[0]);

@@ -3,7 +3,7 @@
  * Initial values of variables: element i is a pure function of (seed, name, i), computed in integers and
  * exactly rounded float operations, so that every process of a job and every machine gets the same bytes.
  *
- * Thread story: pure. Tests: tests/unit/graph/test_init.c pins values.
+ * Thread story: pure. Tests: tests/unit/graph/init_test.c pins values.
  */
 #include <math.h>
 

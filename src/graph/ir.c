@@ -6,7 +6,7 @@
  * A node is built completely, checked and inferred before it becomes part of the graph, so that a failed
  * call leaves the graph as it was.
  *
- * Thread story: see ir.h. Tests: tests/unit/graph/test_ir.c.
+ * Thread story: see ir.h. Tests: tests/unit/graph/ir_test.c.
  */
 #include "graph/ir.h"
 

@@ -12,7 +12,7 @@
  * order of the data edges; control edges may point anywhere but close no cycle. Names are unique per graph.
  * Numbers (not pointers) refer to tensors and nodes, since the arrays grow.
  *
- * Thread story: none; the caller serialises changes. Tests: tests/unit/graph/test_ir.c.
+ * Thread story: none; the caller serialises changes. Tests: tests/unit/graph/ir_test.c.
  */
 #ifndef TN_GRAPH_IR_H
 #define TN_GRAPH_IR_H

@@ -2,7 +2,7 @@
 /*
  * Chooses the kernel of a node and keeps what kernels of one executor share. See kern.h.
  *
- * Thread story: see kern.h. Tests: tests/unit/graph/test_kern.c.
+ * Thread story: see kern.h. Tests: tests/unit/graph/kern_test.c.
  */
 #include "graph/kern.h"
 

@@ -9,7 +9,7 @@
  * slow twin that tests compare with. Results depend on the shapes, the number of threads and the
  * instruction set, never on addresses or timing.
  *
- * Thread story: a kernel and its context belong to one thread at a time. Tests: tests/unit/graph/test_kern.c
+ * Thread story: a kernel and its context belong to one thread at a time. Tests: tests/unit/graph/kern_test.c
  * against tests/ref.
  */
 #ifndef TN_GRAPH_KERN_H

@@ -6,7 +6,7 @@
  * whether sum, scale and update are one fused node or three.
  *
  * Compiled with -O3 and without contraction of a*b+c, so that all builds give the same bits.
- * Thread story: see kern.h. Tests: tests/unit/graph/test_kern.c.
+ * Thread story: see kern.h. Tests: tests/unit/graph/kern_test.c.
  */
 #include <stdlib.h>
 #include <string.h>

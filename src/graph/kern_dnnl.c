@@ -8,7 +8,7 @@
  * nothing is reordered and nothing copied.
  *
  * Thread story: see kern.h. The number of OpenMP threads is a setting of the calling thread.
- * Tests: tests/unit/graph/test_kern.c.
+ * Tests: tests/unit/graph/kern_test.c.
  */
 #include <dlfcn.h>
 #include <oneapi/dnnl/dnnl.h>

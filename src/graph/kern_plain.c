@@ -5,7 +5,7 @@
  * sum. Reductions are in kern_reduce.c.
  *
  * Compiled with -O3 and without contraction of a*b+c. Thread story: see kern.h.
- * Tests: tests/unit/graph/test_kern.c.
+ * Tests: tests/unit/graph/kern_test.c.
  */
 #include <inttypes.h>
 #include <math.h>

@@ -4,7 +4,7 @@
  * one. Every sum runs over the large tensor in memory order, whatever the axes.
  *
  * Compiled with -O3 and without contraction of a*b+c. Thread story: see kern.h.
- * Tests: tests/unit/graph/test_kern.c.
+ * Tests: tests/unit/graph/kern_test.c.
  */
 #include <string.h>
 

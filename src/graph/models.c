@@ -2,7 +2,7 @@
 /*
  * Built-in models, made with the public builder alone. A model's ports are documented in graph.h.
  *
- * Thread story: see graph.h. Tests: tests/unit/graph/test_models.c pins the parameter counts.
+ * Thread story: see graph.h. Tests: tests/unit/graph/models_test.c pins the parameter counts.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The op table: the one list of what a node can be. Shapes are inferred in infer.c, gradients made in
- * grad.c, kernels found in kern.c, each by a table indexed with these numbers; tests/unit/graph/test_ops.c
+ * grad.c, kernels found in kern.c, each by a table indexed with these numbers; tests/unit/graph/ops_test.c
  * checks that the tables have no hole. A new op is one row here and one entry in each of them.
  */
 #ifndef TN_GRAPH_OPS_H

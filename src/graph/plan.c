@@ -2,7 +2,7 @@
 /*
  * Plans as objects: runs the passes in order, owns the result, answers questions about it.
  *
- * Thread story: see graph.h. Tests: tests/unit/graph/test_plan.c.
+ * Thread story: see graph.h. Tests: tests/unit/graph/plan_test.c.
  */
 #include "graph/plan.h"
 

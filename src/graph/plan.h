@@ -18,7 +18,7 @@
  * (attribute prologue). So the server sends a variable as soon as it is updated, while the workers still
  * compute other gradients.
  *
- * Thread story: see graph.h. Tests: tests/unit/graph/test_plan.c, golden dumps in tests/golden/graph.
+ * Thread story: see graph.h. Tests: tests/unit/graph/plan_test.c, golden dumps in tests/golden/graph.
  */
 #ifndef TN_GRAPH_PLAN_H
 #define TN_GRAPH_PLAN_H

@@ -3,7 +3,7 @@
  * A plan as text and as JSON. Both are pure functions of the plan and pinned by golden files, so a change of
  * a pass shows up as a diff that people can read.
  *
- * Thread story: see graph.h. Tests: tests/unit/graph/test_plan.c.
+ * Thread story: see graph.h. Tests: tests/unit/graph/plan_test.c.
  */
 #include <inttypes.h>
 #include <stdlib.h>

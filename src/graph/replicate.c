@@ -7,7 +7,7 @@
  *   async   one Apply per variable and worker, each on that worker's gradient alone
  *   local   no server: the one worker has variables and Apply itself
  *
- * Thread story: see graph.h. Tests: tests/unit/graph/test_plan.c.
+ * Thread story: see graph.h. Tests: tests/unit/graph/plan_test.c.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 /*
  * Shapes: comparison, sizes with overflow checks, text. A symbolic dim equals only itself.
  *
- * Thread story: pure functions. Tests: tests/unit/graph/test_ir.c.
+ * Thread story: pure functions. Tests: tests/unit/graph/ir_test.c.
  */
 #include <inttypes.h>
 #include <stdio.h>

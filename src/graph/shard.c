@@ -4,7 +4,7 @@
  * far, the lower number among equals. Within 4/3 of the best possible maximum (Graham 1969, LPT rule), and
  * the same in every process.
  *
- * Thread story: pure. Tests: tests/unit/graph/test_plan.c.
+ * Thread story: pure. Tests: tests/unit/graph/plan_test.c.
  */
 #include <stdlib.h>
 

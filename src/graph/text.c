@@ -3,7 +3,7 @@
  * A graph as text: one line per node, in order, everything that decides what it computes. The same graph
  * gives the same text, so golden files can pin it.
  *
- * Thread story: pure functions. Tests: tests/unit/graph/test_ir.c and the golden plans.
+ * Thread story: pure functions. Tests: tests/unit/graph/ir_test.c and the golden plans.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -81,6 +81,7 @@ char *tern_graph_text(const tern_graph *graph)
 {
 	tn_str text;
 
+	tn_str_init(&text);
 	tn_str_addf(&text, "graph %s\n", graph->name);
 	for (uint32_t i = 0; i < graph->n_nodes; i++) {
 		tn_str_addf(&text, "  ");

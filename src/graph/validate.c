@@ -3,7 +3,7 @@
  * Whole-graph check: what building guarantees piece by piece, checked again in one go after passes have
  * rewritten a graph, plus what can only be seen as a whole (control cycles, placement, ports).
  *
- * Thread story: reads the graph only. Tests: tests/unit/graph/test_ir.c.
+ * Thread story: reads the graph only. Tests: tests/unit/graph/ir_test.c.
  */
 #include <stdlib.h>
 #include <string.h>

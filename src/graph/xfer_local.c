@@ -11,7 +11,7 @@
  * still being sent, or reads a slot too early, gets wrong numbers.
  *
  * Thread story: one mutex for the hub's state; tensors are copied outside of it unless lazy. A device's
- * functions are called from one thread, wake() from any. Tests: tests/unit/graph/test_xfer.c.
+ * functions are called from one thread, wake() from any. Tests: tests/unit/graph/xfer_test.c.
  */
 #include <inttypes.h>
 #include <pthread.h>

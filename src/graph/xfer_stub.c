@@ -4,7 +4,7 @@
  * forgotten. A step over it costs what the step costs without communication, so that the exposed
  * communication time of a real one is the difference.
  *
- * Thread story: one thread. Tests: tests/unit/graph/test_xfer.c.
+ * Thread story: one thread. Tests: tests/unit/graph/xfer_test.c.
  */
 #include <inttypes.h>
 #include <stdlib.h>

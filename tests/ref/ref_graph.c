@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * See ref_graph.h. Written for reading, not for speed.
+ */
+#include "ref/ref_graph.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static ref_value *in(const ref_graph *r, const tn_node *n, uint32_t i)
+{
+	return &r->values[n->in[i]];
+}
+
+static ref_value *out(const ref_graph *r, const tn_node *n, uint32_t i)
+{
+	return &r->values[n->out[i]];
+}
+
+/* ---- setting up ---- */
+
+void ref_set(ref_graph *ref, uint32_t tensor, const void *data)
+{
+	ref_value *v = &ref->values[tensor];
+
+	for (uint64_t i = 0; i < v->n; i++) {
+		switch (ref->graph->tensors[tensor].dtype) {
+		case TERN_I32:
+			v->data[i] = ((const int32_t *)data)[i];
+			break;
+		case TERN_U8:
+			v->data[i] = ((const uint8_t *)data)[i];
+			break;
+		default:
+			v->data[i] = (double)((const float *)data)[i];
+			break;
+		}
+	}
+}
+
+void ref_open(ref_graph *ref, const tern_graph *graph, uint64_t batch)
+{
+	*ref = (ref_graph){.graph = graph, .batch = batch};
+	ref->values = calloc(graph->n_tensors + 1, sizeof(*ref->values));
+	for (uint32_t i = 0; i < graph->n_tensors; i++) {
+		const tn_node *node = &graph->nodes[graph->tensors[i].node];
+		ref_value *v = &ref->values[i];
+
+		v->shape = graph->tensors[i].shape;
+		v->n = 1;
+		for (uint32_t d = 0; d < v->shape.rank; d++) {
+			if (tn_dim_symbolic(v->shape.dims[d]))
+				v->shape.dims[d] = batch;
+			v->n *= v->shape.dims[d];
+		}
+		v->data = calloc(v->n + 1, sizeof(double));
+		if (node->op == TN_OP_CONSTANT)
+			ref_set(ref, i, node->data);
+		if (node->op == TN_OP_VARIABLE) {
+			float *f = calloc(v->n + 1, sizeof(float));
+
+			tn_init_fill(&node->init, node->name, &v->shape, f);
+			ref_set(ref, i, f);
+			free(f);
+		}
+	}
+}
+
+void ref_close(ref_graph *ref)
+{
+	for (uint32_t i = 0; i < ref->graph->n_tensors; i++)
+		free(ref->values[i].data);
+	free(ref->values);
+}
+
+/* ---- ops ---- */
+
+static void matmul(const ref_graph *r, const tn_node *n)
+{
+	const ref_value *a = in(r, n, 0), *b = in(r, n, 1);
+	ref_value *c = out(r, n, 0);
+	int ta = tn_node_int(n, TN_ATTR_TRANS_A, 0) != 0, tb = tn_node_int(n, TN_ATTR_TRANS_B, 0) != 0;
+	uint64_t rows = c->shape.dims[0], cols = c->shape.dims[1], depth = a->shape.dims[ta ? 0 : 1];
+
+	for (uint64_t i = 0; i < rows; i++) {
+		for (uint64_t j = 0; j < cols; j++) {
+			double sum = 0;
+
+			for (uint64_t k = 0; k < depth; k++) {
+				double x = ta ? a->data[k * rows + i] : a->data[i * depth + k];
+				double y = tb ? b->data[j * depth + k] : b->data[k * cols + j];
+
+				sum += x * y;
+			}
+			c->data[i * cols + j] = sum;
+		}
+	}
+}
+
+static void softmax_row(const double *x, double *y, uint64_t n)
+{
+	double max = x[0], sum = 0;
+
+	for (uint64_t j = 1; j < n; j++)
+		max = fmax(max, x[j]);
+	for (uint64_t j = 0; j < n; j++)
+		sum += y[j] = exp(x[j] - max);
+	for (uint64_t j = 0; j < n; j++)
+		y[j] /= sum;
+}
+
+static void softmax(const ref_graph *r, const tn_node *n)
+{
+	uint64_t cols = in(r, n, 0)->shape.dims[in(r, n, 0)->shape.rank - 1];
+
+	for (uint64_t i = 0; i < in(r, n, 0)->n; i += cols)
+		softmax_row(in(r, n, 0)->data + i, out(r, n, 0)->data + i, cols);
+}
+
+/* dx_j = sum_k dy_k * y_k * (delta_jk - y_j) */
+static void softmax_grad(const ref_graph *r, const tn_node *n)
+{
+	uint64_t cols = in(r, n, 0)->shape.dims[in(r, n, 0)->shape.rank - 1];
+
+	for (uint64_t i = 0; i < in(r, n, 0)->n; i += cols) {
+		const double *dy = in(r, n, 0)->data + i, *y = in(r, n, 1)->data + i;
+
+		for (uint64_t j = 0; j < cols; j++) {
+			double sum = 0;
+
+			for (uint64_t k = 0; k < cols; k++)
+				sum += dy[k] * y[k] * ((j == k ? 1.0 : 0.0) - y[j]);
+			out(r, n, 0)->data[i + j] = sum;
+		}
+	}
+}
+
+static void xent(const ref_graph *r, const tn_node *n)
+{
+	const ref_value *x = in(r, n, 0), *labels = in(r, n, 1);
+	uint64_t cols = x->shape.dims[1];
+	double loss = 0, correct = 0;
+
+	for (uint64_t i = 0; i < labels->n; i++) {
+		double *p = out(r, n, 2)->data + i * cols;
+		uint64_t label = (uint64_t)labels->data[i], best = 0;
+
+		softmax_row(x->data + i * cols, p, cols);
+		for (uint64_t j = 1; j < cols; j++) {
+			if (x->data[i * cols + j] > x->data[i * cols + best])
+				best = j;
+		}
+		loss -= log(p[label]) / (double)labels->n;
+		correct += best == label;
+	}
+	out(r, n, 0)->data[0] = loss;
+	out(r, n, 1)->data[0] = correct;
+}
+
+static void xent_grad(const ref_graph *r, const tn_node *n)
+{
+	const ref_value *p = in(r, n, 1), *labels = in(r, n, 2);
+	uint64_t cols = p->shape.dims[1];
+
+	for (uint64_t i = 0; i < p->n; i++) {
+		double hot = (uint64_t)labels->data[i / cols] == i % cols ? 1.0 : 0.0;
+
+		out(r, n, 0)->data[i] = (p->data[i] - hot) * in(r, n, 0)->data[0] / (double)labels->n;
+	}
+}
+
+/* Where element i of `large` goes in the tensor that is left when the dims in mask are reduced. */
+static uint64_t reduced_index(const ref_value *large, uint32_t mask, uint64_t i)
+{
+	uint64_t at = 0, stride = 1;
+
+	for (uint32_t d = large->shape.rank; d-- > 0;) {
+		uint64_t x = i % large->shape.dims[d];
+
+		i /= large->shape.dims[d];
+		if (mask >> d & 1)
+			continue;
+		at += x * stride;
+		stride *= large->shape.dims[d];
+	}
+	return at;
+}
+
+static void reduce(const ref_graph *r, const tn_node *n)
+{
+	const ref_value *large = in(r, n, 0);
+	ref_value *small = out(r, n, 0);
+	uint32_t mask = 0;
+
+	tn_reduce_mask(n, large->shape.rank, &mask);
+	memset(small->data, 0, small->n * sizeof(double));
+	for (uint64_t i = 0; i < large->n; i++)
+		small->data[reduced_index(large, mask, i)] += large->data[i];
+	for (uint64_t i = 0; i < small->n && n->op == TN_OP_REDUCE_MEAN; i++)
+		small->data[i] /= (double)large->n / (double)small->n;
+}
+
+static void expand(const ref_graph *r, const tn_node *n)
+{
+	const ref_value *small = in(r, n, 0);
+	ref_value *large = out(r, n, 0);
+	double factor = tn_node_int(n, TN_ATTR_MEAN, 0) ? (double)small->n / (double)large->n : 1.0;
+	uint32_t mask = 0;
+
+	tn_reduce_mask(n, large->shape.rank, &mask);
+	for (uint64_t i = 0; i < large->n; i++)
+		large->data[i] = small->data[reduced_index(large, mask, i)] * factor;
+}
+
+static double learning_rate(const tn_node *n, uint64_t step)
+{
+	double lr = tn_node_float(n, TN_ATTR_LR, 0), end = tn_node_float(n, TN_ATTR_LR_END, lr);
+	double steps = (double)tn_node_int(n, TN_ATTR_LR_STEPS, 0);
+
+	if (steps == 0)
+		return lr;
+	return (double)step >= steps ? end : lr + (end - lr) * (double)step / steps;
+}
+
+static void apply(const ref_graph *r, const tn_node *n)
+{
+	uint32_t slots = n->op == TN_OP_APPLY_MOMENTUM ? 2 : 1;
+	double lr = learning_rate(n, r->step), mu = tn_node_float(n, TN_ATTR_MOMENTUM, 0);
+
+	for (uint64_t i = 0; i < in(r, n, 0)->n; i++) {
+		double *w = &in(r, n, 0)->data[i], g = 0;
+
+		for (uint32_t k = slots; k < n->n_in; k++)
+			g += in(r, n, k)->data[i];
+		g = g * tn_node_float(n, TN_ATTR_GRAD_SCALE, 1.0) +
+		    tn_node_float(n, TN_ATTR_WEIGHT_DECAY, 0) * *w;
+		if (slots == 2)
+			g = in(r, n, 1)->data[i] = mu * in(r, n, 1)->data[i] + g;
+		*w -= lr * g;
+		out(r, n, 0)->data[i] = *w;
+	}
+}
+
+/* y = f(inputs) element by element */
+static double element(const ref_graph *r, const tn_node *n, uint64_t i)
+{
+	double a = in(r, n, 0)->data[i], sum = 0;
+
+	switch (n->op) {
+	case TN_OP_BIAS_ADD:
+		return a + in(r, n, 1)->data[i % in(r, n, 1)->n];
+	case TN_OP_RELU:
+		return a > 0 ? a : 0;
+	case TN_OP_RELU_GRAD:
+		return in(r, n, 1)->data[i] > 0 ? a : 0;
+	case TN_OP_MUL:
+		return a * in(r, n, 1)->data[i];
+	case TN_OP_SCALE:
+		return a * tn_node_float(n, TN_ATTR_SCALE, 0);
+	case TN_OP_ADD:
+	case TN_OP_ADD_N:
+		for (uint32_t k = 0; k < n->n_in; k++)
+			sum += in(r, n, k)->data[i];
+		return sum;
+	case TN_OP_IDENTITY:
+	case TN_OP_RESHAPE:
+		return a;
+	default:
+		fprintf(stderr, "ref_graph: op %s is missing\n", tn_op_table[n->op].name);
+		exit(1);
+	}
+}
+
+static void run_node(const ref_graph *r, const tn_node *n)
+{
+	switch (n->op) {
+	case TN_OP_MATMUL:
+		matmul(r, n);
+		break;
+	case TN_OP_SOFTMAX:
+		softmax(r, n);
+		break;
+	case TN_OP_SOFTMAX_GRAD:
+		softmax_grad(r, n);
+		break;
+	case TN_OP_SOFTMAX_XENT:
+		xent(r, n);
+		break;
+	case TN_OP_SOFTMAX_XENT_GRAD:
+		xent_grad(r, n);
+		break;
+	case TN_OP_REDUCE_SUM:
+	case TN_OP_REDUCE_MEAN:
+		reduce(r, n);
+		break;
+	case TN_OP_EXPAND_LIKE:
+		expand(r, n);
+		break;
+	case TN_OP_APPLY_SGD:
+	case TN_OP_APPLY_MOMENTUM:
+		apply(r, n);
+		break;
+	default:
+		for (uint64_t i = 0; i < out(r, n, 0)->n; i++)
+			out(r, n, 0)->data[i] = element(r, n, i);
+		break;
+	}
+}
+
+void ref_run(ref_graph *ref, uint32_t n_nodes)
+{
+	for (uint32_t i = 0; i < n_nodes; i++) {
+		if (!(tn_op_flags(ref->graph->nodes[i].op) & TN_OPF_SOURCE))
+			run_node(ref, &ref->graph->nodes[i]);
+	}
+}
+
+/* ---- comparing ---- */
+
+double ref_distance(const ref_value *b, const float *a)
+{
+	double worst = 0;
+
+	for (uint64_t i = 0; i < b->n; i++) {
+		double d = fabs((double)a[i] - b->data[i]) / (1.0 + fabs(b->data[i]));
+
+		worst = d > worst || isnan(d) ? d : worst;
+		if (isnan(d))
+			return INFINITY;
+	}
+	return worst;
+}
+
+double ref_uniform(ref_rand *rand)
+{
+	rand->s = rand->s * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+	return (double)(rand->s >> 40) * 0x1p-23 - 1.0;
+}
+
+void ref_fill(ref_rand *rand, float *data, uint64_t n)
+{
+	for (uint64_t i = 0; i < n; i++)
+		data[i] = (float)ref_uniform(rand);
+}
