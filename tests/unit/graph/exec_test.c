@@ -235,6 +235,61 @@ static void model_parallel(void **state)
 	}
 }
 
+/*
+ * A producer that runs ahead of its consumer computes into a buffer that may still be on its way: it has to
+ * wait for the buffer, not only for a slot.
+ */
+static void a_buffer_is_not_written_while_it_is_sent(void **state)
+{
+	tern_shape shape = {.rank = 1, .dims = {4}};
+	tern_attr twice = {.name = "scale", .type = TERN_ATTR_FLOAT, .f = 2};
+	tern_value in, a, b;
+	float data[4];
+	tern_graph *g;
+	tn_fetched f;
+
+	(void)state;
+	assert_ok(tern_graph_create("ahead", &g));
+	assert_ok(tern_graph_placeholder(g, "x", TERN_F32, &shape, &in));
+	assert_ok(tern_graph_node(g, "Scale", "a", &in, 1, &twice, 1, &a, 1));
+	assert_ok(tern_graph_node(g, "Relu", "b", &a, 1, NULL, 0, &b, 1));
+	for (uint32_t i = 0; i < 3; i++)
+		g->nodes[i].device = i / 2;
+	assert_ok(tern_graph_input(g, "x", in));
+	assert_ok(tern_graph_output(g, "b", b));
+	for (uint64_t lazy = 1; lazy < 20; lazy++) {
+		int sent = 0, received = 0;
+
+		assert_ok(tn_plan_placed(g, 2, TERN_COMM_ZEROCOPY, &plan));
+		assert_ok(tn_local_hub_create(&(tn_local_params){.devices = 2, .slots = 3, .lazy_seed = lazy},
+					      &hub));
+		for (uint32_t i = 0; i < 2; i++) {
+			assert_ok(tn_local_open(hub, i, &x[i]));
+			assert_ok(tn_exec_create(plan, i, x[i], &(tn_exec_params){0}, &e[i]));
+		}
+		for (uint32_t i = 0; i < 2; i++)
+			assert_ok(tn_exec_start(e[i], NOW));
+		assert_ok(tn_exec_feed(e[0], TN_PROG_TRAIN, "x", data, sizeof(data)));
+		while (received < 20) {
+			tern_status st;
+
+			data[0] = data[3] = (float)sent;
+			st = sent < 20 ? tn_exec_step(e[0], TN_PROG_TRAIN, NOW) : tn_exec_drain(e[0], NOW);
+			assert_true(st == TERN_OK || st == TERN_E_DEADLINE);
+			sent += st == TERN_OK && sent < 20;
+			st = tn_exec_step(e[1], TN_PROG_TRAIN, NOW);
+			assert_true(st == TERN_OK || st == TERN_E_DEADLINE);
+			if (st != TERN_OK)
+				continue;
+			assert_ok(tn_exec_fetch(e[1], TN_PROG_TRAIN, "b", &f));
+			assert_true(((const float *)f.data)[3] == 2.0f * (float)received);
+			received++;
+		}
+		close_job();
+	}
+	tern_graph_destroy(g);
+}
+
 static void bad_set_ups(void **state)
 {
 	tern_plan_params params = {.workers = 1, .optimizer = {.lr = 1}};
@@ -350,6 +405,7 @@ int main(void)
 		cmocka_unit_test(a_lost_peer_is_named),
 		cmocka_unit_test(chains_are_independent),
 		cmocka_unit_test(model_parallel),
+		cmocka_unit_test(a_buffer_is_not_written_while_it_is_sent),
 		cmocka_unit_test(bad_set_ups),
 		cmocka_unit_test(memory_is_registered_where_it_is_sent),
 		cmocka_unit_test(the_stub_runs_a_worker_alone),

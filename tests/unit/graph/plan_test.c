@@ -98,6 +98,7 @@ static void golden_plans(void **state)
 		{"small_s2_w2_sync_zerocopy", 2, 2, 1, TERN_COMM_ZEROCOPY},
 		{"small_s2_w2_async_zerocopy", 2, 2, 0, TERN_COMM_ZEROCOPY},
 		{"small_s1_w1_sync_rpc", 1, 1, 1, TERN_COMM_RPC},
+		{"small_s1_w3_sync_copy", 1, 3, 1, TERN_COMM_COPY},
 		{"small_local", 0, 1, 1, TERN_COMM_ZEROCOPY},
 	};
 
