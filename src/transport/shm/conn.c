@@ -98,13 +98,15 @@ void tn_shm_conn_bury(tn_shm_dev *dev)
 
 static void conn_block(tn_shm_conn *conn, bool blocked)
 {
-	struct epoll_event ev = {.events = blocked ? EPOLLOUT : EPOLLIN | EPOLLRDHUP, .data.ptr = &conn->source};
+	struct epoll_event ev = {.events = blocked ? EPOLLOUT : EPOLLIN | EPOLLRDHUP,
+				 .data.ptr = &conn->source};
 
 	conn->blocked = blocked;
 	(void)epoll_ctl(conn->dev->epoll_fd, EPOLL_CTL_MOD, conn->fd, &ev);
 }
 
-tern_status tn_shm_conn_send(tn_shm_conn *conn, tn_shm_type type, tn_shm_any *msg, const int *fds, uint32_t fd_count)
+tern_status tn_shm_conn_send(tn_shm_conn *conn, tn_shm_type type, tn_shm_any *msg, const int *fds,
+			     uint32_t fd_count)
 {
 	tern_status status;
 
@@ -129,8 +131,8 @@ tern_status tn_shm_conn_send(tn_shm_conn *conn, tn_shm_type type, tn_shm_any *ms
 
 static tern_status conn_flush(tn_shm_conn *conn)
 {
-	tern_status status = tn_shm_sock_send(conn->fd, &conn->out, tn_shm_type_bytes(conn->out.head.type), &conn->out_fd,
-					      conn->out_fd >= 0 ? 1 : 0);
+	tern_status status = tn_shm_sock_send(conn->fd, &conn->out, tn_shm_type_bytes(conn->out.head.type),
+					      &conn->out_fd, conn->out_fd >= 0 ? 1 : 0);
 
 	if (status == TERN_AGAIN)
 		return TERN_OK;
@@ -217,7 +219,8 @@ static tern_status conn_handle(tn_shm_conn *conn, const tn_shm_any *msg, int *fd
 				       msg->extent.index);
 		return tn_shm_peer_extent(lane->peer, &msg->extent, fds[0]);
 	default:
-		return tn_fail(TERN_E_PROTOCOL, "the peer sent %s on a lane that is up", tn_shm_type_name(msg->head.type));
+		return tn_fail(TERN_E_PROTOCOL, "the peer sent %s on a lane that is up",
+			       tn_shm_type_name(msg->head.type));
 	}
 }
 
@@ -228,8 +231,9 @@ void tn_shm_conn_ready(tn_shm_conn *conn, uint32_t events)
 	if (conn->state == TN_SHM_CONN_CLOSED)
 		return;
 	if (conn->blocked) {
-		status = (events & (EPOLLHUP | EPOLLERR)) ? tn_fail(TERN_E_LANE, "the peer on this host ended")
-							  : conn_flush(conn);
+		status = (events & (EPOLLHUP | EPOLLERR))
+				 ? tn_fail(TERN_E_LANE, "the peer on this host ended")
+				 : conn_flush(conn);
 	}
 	for (int i = 0; status == TERN_OK && i < RECORDS_PER_TURN && !conn->blocked; i++) {
 		tn_shm_any msg;
@@ -304,7 +308,8 @@ void tn_shm_conn_accept(tn_shm_dev *dev)
 		}
 		conn = dev->inbound < TN_SHM_CONNS_MAX ? conn_new(dev, false) : NULL;
 		if (!conn) {
-			TN_LOG_LIMITED(WARN, SHM, 1, "more than %d connections that have not proved themselves: refused",
+			TN_LOG_LIMITED(WARN, SHM, 1,
+				       "more than %d connections that have not proved themselves: refused",
 				       TN_SHM_CONNS_MAX);
 			tn_os_close(&fd);
 			continue;
@@ -351,7 +356,8 @@ uint64_t tn_shm_conn_tick(tn_shm_dev *dev, uint64_t now)
 			if (conn->state == TN_SHM_CONN_DIAL && lane)
 				(void)tn_shm_conn_dial(lane);
 			else
-				conn_fail(conn, tn_fail(TERN_E_DEADLINE, "a connection did not prove itself in time"));
+				conn_fail(conn, tn_fail(TERN_E_DEADLINE,
+							"a connection did not prove itself in time"));
 		}
 		if (conn->state != TN_SHM_CONN_CLOSED)
 			next = TN_MIN(next, conn->deadline_ns);

@@ -26,6 +26,8 @@
 #define REP_BYTES_MIN    4096ull
 #define NT_BYTES_DEFAULT (16ull << 20)
 #define NT_BYTES_REP     (32ull << 20)
+/* Parts of one transfer: who has come this far has most likely more to come than the caches hold. */
+#define RUN_SHARE 4
 
 static void copy_memcpy(void *to, const void *from, uint64_t bytes)
 {
@@ -91,7 +93,8 @@ __attribute__((target("avx2"))) static void copy_nt_avx2(void *to_arg, const voi
 	_mm_sfence();
 }
 
-__attribute__((target("avx512f"))) static void copy_nt_avx512(void *to_arg, const void *from_arg, uint64_t bytes)
+__attribute__((target("avx512f"))) static void copy_nt_avx512(void *to_arg, const void *from_arg,
+							      uint64_t bytes)
 {
 	uint8_t *to = to_arg;
 	const uint8_t *from = from_arg;
@@ -177,7 +180,7 @@ void tn_shm_copy_far(const tn_shm_copier *copier, void *to, const void *from, ui
 	tn_shm_fence_release();
 	if (bytes < copier->rep_bytes)
 		memcpy(to, from, bytes);
-	else if (bytes < copier->nt_bytes && run < copier->nt_bytes)
+	else if (bytes < copier->nt_bytes && run < copier->nt_bytes / RUN_SHARE)
 		copier->middle(to, from, bytes);
 	else
 		copier->large(to, from, bytes);

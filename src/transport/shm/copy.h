@@ -70,7 +70,8 @@ static inline bool tn_shm_copy_word(void *to, const void *from, uint64_t bytes)
 	return false;
 }
 
-static inline void tn_shm_copy(const tn_shm_copier *copier, void *to, const void *from, uint64_t bytes, uint64_t run)
+static inline void tn_shm_copy(const tn_shm_copier *copier, void *to, const void *from, uint64_t bytes,
+			       uint64_t run)
 {
 	if (bytes <= 8 && tn_shm_copy_word(to, from, bytes))
 		return;

@@ -69,7 +69,8 @@ tern_status tn_shm_watch(tn_shm_dev *dev, int fd, uint32_t epoll_events, tn_shm_
 	struct epoll_event ev = {.events = epoll_events, .data.ptr = source};
 
 	if (epoll_ctl(dev->epoll_fd, EPOLL_CTL_ADD, fd, &ev) != 0)
-		return tn_fail_errno(TERN_E_LIMIT, "epoll_ctl", "a descriptor to wait for (fs.epoll.max_user_watches)");
+		return tn_fail_errno(TERN_E_LIMIT, "epoll_ctl",
+				     "a descriptor to wait for (fs.epoll.max_user_watches)");
 	return TERN_OK;
 }
 
@@ -97,8 +98,9 @@ static tern_status own_address(tn_shm_address *address)
 	address->magic = TN_SHM_WIRE_MAGIC;
 	address->version = TN_SHM_WIRE_VERSION;
 	if (limits.boot_id[0] == 0)
-		return tn_fail(TERN_E_NO_DEVICE, "the boot id can't be read (is /proc mounted?): whether a peer is on this "
-						 "host is unknown");
+		return tn_fail(TERN_E_NO_DEVICE,
+			       "the boot id can't be read (is /proc mounted?): whether a peer is on this "
+			       "host is unknown");
 	memcpy(address->boot_id, limits.boot_id, sizeof(address->boot_id));
 	address->uid = geteuid();
 	if (stat("/proc/self/ns/net", &st) != 0)
@@ -123,7 +125,8 @@ static tern_status shm_reach(tn_dev *base, const tn_blob *blob)
 	tn_shm_address peer;
 
 	if (blob->length != sizeof(peer))
-		return tn_fail(TERN_E_UNREACHABLE, "not the address of a shm device (%u bytes)", blob->length);
+		return tn_fail(TERN_E_UNREACHABLE, "not the address of a shm device (%u bytes)",
+			       blob->length);
 	memcpy(&peer, blob->bytes, sizeof(peer));
 	if (peer.magic != TN_SHM_WIRE_MAGIC)
 		return tn_fail(TERN_E_UNREACHABLE, "not the address of a shm device");
@@ -133,10 +136,12 @@ static tern_status shm_reach(tn_dev *base, const tn_blob *blob)
 	if (memcmp(peer.boot_id, own->boot_id, sizeof(own->boot_id)) != 0)
 		return tn_fail(TERN_E_UNREACHABLE, "the peer runs on another host");
 	if (peer.netns_dev != own->netns_dev || peer.netns_ino != own->netns_ino)
-		return tn_fail(TERN_E_UNREACHABLE, "the peer lives in another network namespace of this host");
+		return tn_fail(TERN_E_UNREACHABLE,
+			       "the peer lives in another network namespace of this host");
 	if (peer.uid != own->uid)
-		return tn_fail(TERN_E_UNREACHABLE, "the peer runs as uid %u and this process as uid %u: shm is for processes of "
-						   "one user",
+		return tn_fail(TERN_E_UNREACHABLE,
+			       "the peer runs as uid %u and this process as uid %u: shm is for processes of "
+			       "one user",
 			       peer.uid, own->uid);
 	return TERN_OK;
 }
@@ -190,7 +195,7 @@ static void shm_counters(tn_dev *base, tern_counter_fn fn, void *arg)
 
 /* ---- life ---- */
 
-static void shm_close(tn_dev *base)
+static void shm_dev_close(tn_dev *base)
 {
 	tn_shm_dev *dev = (tn_shm_dev *)base;
 	tn_list *node;
@@ -225,7 +230,7 @@ static const tn_dev_ops shm_ops = {
 	.arm = tn_shm_arm,
 	.fd = shm_fd,
 	.recv_done = tn_shm_recv_done,
-	.close = shm_close,
+	.close = shm_dev_close,
 	.lane_create = tn_shm_lane_create,
 	.lane_connect = tn_shm_lane_connect,
 	.lane_break = tn_shm_lane_break,
@@ -249,8 +254,8 @@ static tern_status read_config(const tn_options *options, tn_shm_config *config)
 	config->nt_bytes = tn_opt_u64(options, rows, "nt_bytes");
 	config->idle_polls = (uint32_t)tn_opt_u64(options, rows, "idle_polls");
 	if (!tn_shm_sizes_valid(config->slots, config->buf_bytes))
-		return tn_fail(TERN_E_OPTION, "shm.slots (%u) and shm.send_bytes (%u) must be powers of two", config->slots,
-			       config->buf_bytes);
+		return tn_fail(TERN_E_OPTION, "shm.slots (%u) and shm.send_bytes (%u) must be powers of two",
+			       config->slots, config->buf_bytes);
 	return TERN_OK;
 }
 
@@ -273,9 +278,12 @@ static tern_status open_descriptors(tn_shm_dev *dev)
 	dev->epoll_fd = TN_FAULT("shm.epoll.create") ? -1 : epoll_create1(EPOLL_CLOEXEC);
 	if (dev->epoll_fd < 0)
 		return tn_fail_errno(TERN_E_LIMIT, "epoll_create1", "descriptors may be used up (ulimit -n)");
-	dev->timer_fd = TN_FAULT("shm.timer.create") ? -1 : timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+	dev->timer_fd = TN_FAULT("shm.timer.create")
+				? -1
+				: timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
 	if (dev->timer_fd < 0)
-		return tn_fail_errno(TERN_E_LIMIT, "timerfd_create", "descriptors may be used up (ulimit -n)");
+		return tn_fail_errno(TERN_E_LIMIT, "timerfd_create",
+				     "descriptors may be used up (ulimit -n)");
 	TN_TRY(tn_os_event_create(&dev->self_fd));
 	TN_TRY(tn_shm_sock_listen(&dev->address.id, &dev->listen_fd));
 	TN_TRY(tn_shm_watch(dev, dev->listen_fd, EPOLLIN, &dev->on_listener));
@@ -290,18 +298,20 @@ static tern_status open_device(tn_shm_dev *dev, const tn_dev_params *params)
 	TN_TRY(open_page(dev));
 	TN_TRY(open_descriptors(dev));
 	tn_shm_copier_init(&dev->copier, dev->config.nt_bytes);
-	dev->light = tn_opt_bool(params->options, tn_shm_option_rows, "membarrier") && tn_shm_membarrier_register();
-	TN_LOG(DEBUG, SHM, "device open: middle copies by %s, from %" PRIu64 " bytes on by %s, %s fences", dev->copier.middle_name,
-	       dev->copier.nt_bytes, dev->copier.large_name, dev->light ? "light" : "full");
+	dev->light = tn_opt_bool(params->options, tn_shm_option_rows, "membarrier") &&
+		     tn_shm_membarrier_register();
+	TN_LOG(DEBUG, SHM, "device open: middle copies by %s, from %" PRIu64 " bytes on by %s, %s fences",
+	       dev->copier.middle_name, dev->copier.nt_bytes, dev->copier.large_name,
+	       dev->light ? "light" : "full");
 	return TERN_OK;
 }
 
-static tern_status shm_open(const tn_dev_params *params, tn_dev **out);
-static tern_status shm_probe(char *reason, size_t reason_bytes);
+static tern_status shm_dev_open(const tn_dev_params *params, tn_dev **out);
+static tern_status shm_dev_probe(char *reason, size_t reason_bytes);
 
-const tn_provider tn_provider_shm = {.name = "shm", .probe = shm_probe, .open = shm_open};
+const tn_provider tn_provider_shm = {.name = "shm", .probe = shm_dev_probe, .open = shm_dev_open};
 
-static tern_status shm_open(const tn_dev_params *params, tn_dev **out)
+static tern_status shm_dev_open(const tn_dev_params *params, tn_dev **out)
 {
 	tn_shm_dev *dev = aligned_alloc(64, (sizeof(*dev) + 63) & ~63ull);
 	tern_status status;
@@ -322,7 +332,7 @@ static tern_status shm_open(const tn_dev_params *params, tn_dev **out)
 	tn_list_init(&dev->peers);
 	status = open_device(dev, params);
 	if (status != TERN_OK) {
-		shm_close(&dev->base);
+		shm_dev_close(&dev->base);
 		return status;
 	}
 	*out = &dev->base;
@@ -376,7 +386,7 @@ static tern_status probe_memory(void)
 	return status;
 }
 
-static tern_status shm_probe(char *reason, size_t reason_bytes)
+static tern_status shm_dev_probe(char *reason, size_t reason_bytes)
 {
 	tn_shm_address address = {0};
 	tn_shm_copier copier;
@@ -391,7 +401,8 @@ static tern_status shm_probe(char *reason, size_t reason_bytes)
 	}
 	tn_shm_copier_init(&copier, 0);
 	if (reason)
-		snprintf(reason, reason_bytes, "memfd and descriptor passing work; copies by %s, large ones by %s",
+		snprintf(reason, reason_bytes,
+			 "memfd and descriptor passing work; copies by %s, large ones by %s",
 			 copier.middle_name, copier.large_name);
 	return TERN_OK;
 }

@@ -55,7 +55,8 @@ static tern_status check_mac(const tn_shm_conn *conn, const tn_shm_lane *lane, c
 
 static tn_shm_facts own_facts(const tn_shm_dev *dev)
 {
-	return (tn_shm_facts){.key_rows = dev->keys->count, .node_tag = dev->keys->node_tag, .light = dev->light};
+	return (tn_shm_facts){
+		.key_rows = dev->keys->count, .node_tag = dev->keys->node_tag, .light = dev->light};
 }
 
 /* ---- active: HELLO, then CHALLENGE -> PROOF, then ACCEPT -> CONFIRM ---- */
@@ -78,7 +79,8 @@ static tern_status active_prove(tn_shm_conn *conn, tn_shm_lane *lane, const tn_s
 	tn_shm_dev *dev = conn->dev;
 	const tn_shm_config *config = &dev->config;
 	uint64_t bytes = tn_shm_lane_bytes(config->slots, config->buf_bytes);
-	tn_shm_any msg = {.proof = {.slots = config->slots, .buf_bytes = config->buf_bytes, .facts = own_facts(dev)}};
+	tn_shm_any msg = {
+		.proof = {.slots = config->slots, .buf_bytes = config->buf_bytes, .facts = own_facts(dev)}};
 	tn_shm_head *head;
 	void *segment;
 	tern_status status;
@@ -111,7 +113,8 @@ static tern_status active_confirm(tn_shm_conn *conn, tn_shm_lane *lane, const tn
 	tn_shm_any msg = {.confirm = {.probe = 0}};
 
 	if (accept->probe != conn->probe)
-		return tn_fail(TERN_E_UNREACHABLE, "the peer does not see what this process wrote to shared memory: use tcp");
+		return tn_fail(TERN_E_UNREACHABLE,
+			       "the peer does not see what this process wrote to shared memory: use tcp");
 	TN_TRY(tn_shm_peer_get(conn, &lane->peer_id, &accept->facts, fds[1], fds[2], &lane->peer));
 	lane->light = conn->dev->light && accept->facts.light == 1;
 	lane->wake_fd = fds[0];
@@ -157,7 +160,8 @@ tern_status tn_shm_handshake_challenge(tn_shm_conn *conn, tn_shm_lane *lane)
 {
 	tn_shm_any msg = {0};
 
-	if (lane->active || lane->conn || atomic_load_explicit(&lane->state, memory_order_relaxed) != TN_SHM_LANE_CONNECTING)
+	if (lane->active || lane->conn ||
+	    atomic_load_explicit(&lane->state, memory_order_relaxed) != TN_SHM_LANE_CONNECTING)
 		return tn_fail(TERN_E_REFUSED, "a HELLO for a lane that does not wait for one");
 	if (memcmp(&conn->hello.from, &lane->peer_id, sizeof(lane->peer_id)) != 0 ||
 	    conn->hello.lane_from != lane->peer_lane)
@@ -177,7 +181,8 @@ static tern_status passive_map(tn_shm_lane *lane, const tn_shm_proof *proof, int
 	tern_status status;
 
 	if (!tn_shm_sizes_valid(proof->slots, proof->buf_bytes))
-		return tn_fail(TERN_E_PROTOCOL, "a lane of %u slots of %u bytes: out of range", proof->slots, proof->buf_bytes);
+		return tn_fail(TERN_E_PROTOCOL, "a lane of %u slots of %u bytes: out of range", proof->slots,
+			       proof->buf_bytes);
 	want = tn_shm_lane_bytes(proof->slots, proof->buf_bytes);
 	TN_TRY(tn_shm_seg_check(fd, want, &bytes, &id));
 	TN_TRY(tn_shm_seg_map(fd, want, TN_SHM_RW, &segment));
@@ -205,13 +210,15 @@ static tern_status passive_accept(tn_shm_conn *conn, tn_shm_lane *lane, const tn
 	msg.accept.probe = atomic_load_explicit(&head->probe[0], memory_order_acquire);
 	atomic_store_explicit(&head->probe[1], conn->probe, memory_order_release);
 	tn_shm_conn_set_state(conn, TN_SHM_CONN_ACCEPTED);
-	return tn_shm_conn_send(conn, TN_SHM_ACCEPT, &msg, (int[]){lane->own_wake_fd, dev->keys_fd, dev->page_fd}, 3);
+	return tn_shm_conn_send(conn, TN_SHM_ACCEPT, &msg,
+				(int[]){lane->own_wake_fd, dev->keys_fd, dev->page_fd}, 3);
 }
 
 static tern_status passive_confirm(tn_shm_conn *conn, tn_shm_lane *lane, const tn_shm_confirm *confirm)
 {
 	if (confirm->probe != conn->probe)
-		return tn_fail(TERN_E_UNREACHABLE, "the peer does not see what this process wrote to shared memory: use tcp");
+		return tn_fail(TERN_E_UNREACHABLE,
+			       "the peer does not see what this process wrote to shared memory: use tcp");
 	conn->deadline_ns = TN_TIME_NEVER;
 	tn_shm_conn_set_state(conn, TN_SHM_CONN_READY);
 	tn_shm_lane_up(lane);

@@ -45,14 +45,15 @@ void tn_shm_lane_set_state(tn_shm_lane *lane, tn_shm_lane_state state)
 		[TN_SHM_LANE_CONNECTING] = 1u << TN_SHM_LANE_INIT,
 		[TN_SHM_LANE_UP] = 1u << TN_SHM_LANE_CONNECTING,
 		[TN_SHM_LANE_DYING] = 1u << TN_SHM_LANE_UP,
-		[TN_SHM_LANE_DOWN] = 1u << TN_SHM_LANE_CONNECTING | 1u << TN_SHM_LANE_UP | 1u << TN_SHM_LANE_DYING,
+		[TN_SHM_LANE_DOWN] =
+			1u << TN_SHM_LANE_CONNECTING | 1u << TN_SHM_LANE_UP | 1u << TN_SHM_LANE_DYING,
 		[TN_SHM_LANE_CLOSED] = 0x1f,
 	};
 	tn_shm_lane_state old = state_of(lane);
 	tn_shm_dev *dev = tn_shm_dev_of(lane);
 
-	TN_ASSERT_MSG((from[state] >> old & 1) != 0, "lane %" PRIu64 ": %s -> %s", lane->id, tn_shm_lane_state_name(old),
-		      tn_shm_lane_state_name(state));
+	TN_ASSERT_MSG((from[state] >> old & 1) != 0, "lane %" PRIu64 ": %s -> %s", lane->id,
+		      tn_shm_lane_state_name(old), tn_shm_lane_state_name(state));
 	TN_LOG(DEBUG, SHM, "lane %" PRIu64 ": %s -> %s", lane->id, tn_shm_lane_state_name(old),
 	       tn_shm_lane_state_name(state));
 	if (state == TN_SHM_LANE_CONNECTING)
@@ -134,7 +135,8 @@ tern_status tn_shm_lane_connect(tn_lane *base, const tn_blob *peer_dev, const tn
 	tn_shm_lane_address la;
 
 	if (state_of(lane) != TN_SHM_LANE_INIT)
-		return tn_fail(TERN_E_STATE, "the lane is %s already", tn_shm_lane_state_name(state_of(lane)));
+		return tn_fail(TERN_E_STATE, "the lane is %s already",
+			       tn_shm_lane_state_name(state_of(lane)));
 	TN_TRY(dev->base.ops->reach(&dev->base, peer_dev));
 	memcpy(&address, peer_dev->bytes, sizeof(address));
 	if (peer_lane->length != sizeof(la))
@@ -153,7 +155,8 @@ tern_status tn_shm_lane_connect(tn_lane *base, const tn_blob *peer_dev, const tn
 	return TERN_OK;
 }
 
-tern_status tn_shm_lane_attach(tn_shm_lane *lane, void *segment, uint64_t bytes, uint32_t slots, uint32_t buf_bytes)
+tern_status tn_shm_lane_attach(tn_shm_lane *lane, void *segment, uint64_t bytes, uint32_t slots,
+			       uint32_t buf_bytes)
 {
 	tn_shm_ring out, in;
 	int side = lane->active ? 0 : 1;
@@ -165,7 +168,8 @@ tern_status tn_shm_lane_attach(tn_shm_lane *lane, void *segment, uint64_t bytes,
 	tn_shm_lane_ring(segment, slots, buf_bytes, !side, &in);
 	/* All but the buffers: their pages come one by one, in the order of use. */
 	if (lane->active)
-		tn_shm_seg_populate(segment, (uint64_t)(TN_MIN(out.buf_base, in.buf_base) - (uint8_t *)segment), true);
+		tn_shm_seg_populate(segment,
+				    (uint64_t)(TN_MIN(out.buf_base, in.buf_base) - (uint8_t *)segment), true);
 	if (tn_shm_tx_init(&lane->tx, &out) != TERN_OK || tn_shm_rx_init(&lane->rx, &in) != TERN_OK)
 		return tn_fail(TERN_E_NOMEM, "no memory for the rings of a lane of %u slots", slots);
 	TN_TRY(tn_os_event_create(&lane->own_wake_fd));
@@ -224,8 +228,9 @@ void tn_shm_lane_up(tn_shm_lane *lane)
 	tn_shm_lane_set_state(lane, TN_SHM_LANE_UP);
 	pend(lane, &lane->up_pending, true);
 	tn_count_own(&lane->poll_counters.lanes, 1);
-	TN_LOG(DEBUG, SHM, "lane %" PRIu64 " to pid %d, %u slots of %u bytes, %s fences", lane->id, (int)lane->peer->pid,
-	       lane->rx.ring.buf_count, lane->rx.ring.buf_bytes, lane->light ? "light" : "full");
+	TN_LOG(DEBUG, SHM, "lane %" PRIu64 " to pid %d, %u slots of %u bytes, %s fences", lane->id,
+	       (int)lane->peer->pid, lane->rx.ring.buf_count, lane->rx.ring.buf_bytes,
+	       lane->light ? "light" : "full");
 }
 
 static void unpoll(tn_shm_lane *lane)

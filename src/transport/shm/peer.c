@@ -29,7 +29,8 @@ static tern_status peer_map_tables(tn_shm_peer *peer, const tn_shm_facts *facts,
 	peer->keys_bytes = (uint64_t)facts->key_rows * sizeof(tn_key_row);
 	TN_TRY(tn_shm_seg_check(keys_fd, peer->keys_bytes, &bytes, &id));
 	TN_TRY(tn_shm_seg_map(keys_fd, peer->keys_bytes, TN_SHM_RO, &base));
-	peer->keys = (tn_key_table){.rows = base, .count = facts->key_rows, .node_tag = facts->node_tag, .fd = -1};
+	peer->keys =
+		(tn_key_table){.rows = base, .count = facts->key_rows, .node_tag = facts->node_tag, .fd = -1};
 	peer->page_bytes = sizeof(tn_shm_page);
 	TN_TRY(tn_shm_seg_check(page_fd, peer->page_bytes, &bytes, &id));
 	TN_TRY(tn_shm_seg_map(page_fd, peer->page_bytes, TN_SHM_RO, &base));
@@ -57,15 +58,15 @@ static tn_shm_peer *peer_find(tn_shm_dev *dev, const tn_shm_id *id, pid_t pid, c
 	for (node = dev->peers.next; node != &dev->peers; node = node->next) {
 		tn_shm_peer *peer = TN_CONTAINER_OF(node, tn_shm_peer, node);
 
-		if (memcmp(&peer->id, id, sizeof(*id)) == 0 && peer->pid == pid && peer->keys_id.dev == keys_id->dev &&
-		    peer->keys_id.ino == keys_id->ino && !peer->dead)
+		if (memcmp(&peer->id, id, sizeof(*id)) == 0 && peer->pid == pid &&
+		    peer->keys_id.dev == keys_id->dev && peer->keys_id.ino == keys_id->ino && !peer->dead)
 			return peer;
 	}
 	return NULL;
 }
 
-tern_status tn_shm_peer_get(tn_shm_conn *conn, const tn_shm_id *id, const tn_shm_facts *facts, int keys_fd, int page_fd,
-			    tn_shm_peer **out)
+tern_status tn_shm_peer_get(tn_shm_conn *conn, const tn_shm_id *id, const tn_shm_facts *facts, int keys_fd,
+			    int page_fd, tn_shm_peer **out)
 {
 	tn_shm_dev *dev = conn->dev;
 	tn_shm_seg_id keys_id;
@@ -78,7 +79,8 @@ tern_status tn_shm_peer_get(tn_shm_conn *conn, const tn_shm_id *id, const tn_shm
 	peer = peer_find(dev, id, conn->pid, &keys_id);
 	if (peer) {
 		if (peer->keys.count != facts->key_rows || peer->keys.node_tag != facts->node_tag)
-			return tn_fail(TERN_E_PROTOCOL, "the peer says something else about its keys than before");
+			return tn_fail(TERN_E_PROTOCOL,
+				       "the peer says something else about its keys than before");
 		peer->refs++;
 		*out = peer;
 		return TERN_OK;
@@ -123,7 +125,9 @@ void tn_shm_peer_died(tn_shm_peer *peer)
 	tn_os_close(&peer->pidfd);
 	for (uint32_t i = 0; i < dev->lane_count; i++) {
 		if (dev->lanes[i]->peer == peer)
-			tn_shm_lane_down(dev->lanes[i], tn_fail(TERN_E_LANE, "the peer's process (pid %d) ended", (int)peer->pid));
+			tn_shm_lane_down(
+				dev->lanes[i],
+				tn_fail(TERN_E_LANE, "the peer's process (pid %d) ended", (int)peer->pid));
 	}
 }
 
@@ -153,10 +157,11 @@ tern_status tn_shm_peer_extent(tn_shm_peer *peer, const tn_shm_extent *msg, int 
 	}
 	if (msg->bytes == 0 || msg->bytes > TN_MEM_EXTENT_BYTES_MAX || msg->access == TERN_ACCESS_NONE ||
 	    (msg->access & ~(TERN_ACCESS_READ | TERN_ACCESS_WRITE)) != 0)
-		return tn_fail(TERN_E_PROTOCOL, "the peer passed an extent of %" PRIu64 " bytes, access %u", msg->bytes,
-			       msg->access);
+		return tn_fail(TERN_E_PROTOCOL, "the peer passed an extent of %" PRIu64 " bytes, access %u",
+			       msg->bytes, msg->access);
 	TN_TRY(tn_shm_seg_check(fd, msg->bytes, &size, &id));
-	status = tn_shm_seg_map(fd, msg->bytes, (msg->access & TERN_ACCESS_WRITE) ? TN_SHM_RW : TN_SHM_RO, &base);
+	status = tn_shm_seg_map(fd, msg->bytes, (msg->access & TERN_ACCESS_WRITE) ? TN_SHM_RW : TN_SHM_RO,
+				&base);
 	if (status != TERN_OK) {
 		TN_LOG(WARN, SHM, "extent %u of a peer can't be mapped: %s", msg->index, tn_detail_get());
 		goto refused;
@@ -166,8 +171,8 @@ tern_status tn_shm_peer_extent(tn_shm_peer *peer, const tn_shm_extent *msg, int 
 	map->access = msg->access;
 	map_set(map, TN_SHM_MAP_READY);
 	tn_count(&peer->dev->counters.extents_mapped, 1);
-	TN_LOG(DEBUG, SHM, "mapped extent %u of pid %d: %" PRIu64 " bytes, %s", msg->index, (int)peer->pid, msg->bytes,
-	       (msg->access & TERN_ACCESS_WRITE) ? "read-write" : "read-only");
+	TN_LOG(DEBUG, SHM, "mapped extent %u of pid %d: %" PRIu64 " bytes, %s", msg->index, (int)peer->pid,
+	       msg->bytes, (msg->access & TERN_ACCESS_WRITE) ? "read-write" : "read-only");
 	return TERN_OK;
 refused:
 	atomic_store_explicit(&map->status, status, memory_order_relaxed);
@@ -180,7 +185,8 @@ void tn_shm_peer_forget(tn_shm_peer *peer, uint64_t lane_id)
 	for (uint32_t i = 0; i < TN_MEM_EXTENTS_MAX; i++) {
 		tn_shm_map *map = &peer->maps[i];
 
-		if (atomic_load_explicit(&map->state, memory_order_relaxed) != TN_SHM_MAP_ASKED || map->asked_by != lane_id)
+		if (atomic_load_explicit(&map->state, memory_order_relaxed) != TN_SHM_MAP_ASKED ||
+		    map->asked_by != lane_id)
 			continue;
 		TN_ASSERT(peer->dev->urgent > 0);
 		peer->dev->urgent--;

@@ -56,8 +56,10 @@ static uint64_t expire(tn_shm_dev *dev)
 		if (state_of(lane) != TN_SHM_LANE_CONNECTING)
 			continue;
 		if (lane->deadline_ns <= now)
-			tn_shm_lane_down(lane, tn_fail(TERN_E_DEADLINE, "the peer on this host did not connect within %llu ms",
-						       (unsigned long long)(lane->timeout_ns / TN_NS_PER_MS)));
+			tn_shm_lane_down(lane,
+					 tn_fail(TERN_E_DEADLINE,
+						 "the peer on this host did not connect within %llu ms",
+						 (unsigned long long)(lane->timeout_ns / TN_NS_PER_MS)));
 		else
 			next = TN_MIN(next, lane->deadline_ns);
 	}
@@ -155,7 +157,8 @@ static void attend(tn_shm_dev *dev)
 		return;
 	for (uint32_t i = 0; i < dev->lane_count; i++) {
 		tn_shm_lane *lane = dev->lanes[i];
-		tern_status fault = (tern_status)atomic_exchange_explicit(&lane->fault, 0, memory_order_acq_rel);
+		tern_status fault =
+			(tern_status)atomic_exchange_explicit(&lane->fault, 0, memory_order_acq_rel);
 
 		if (fault != TERN_OK)
 			tn_shm_lane_down(lane, tn_fail(fault, "the peer wrote nonsense to its ring"));
@@ -234,7 +237,8 @@ static int drain(tn_shm_lane *lane, tn_event *events, int max)
 	if (TN_UNLIKELY(n == 0 && tn_shm_rx_unpublished(&lane->rx)))
 		publish(lane);
 	if (TN_UNLIKELY(status == TERN_E_PROTOCOL))
-		tn_shm_lane_down(lane, tn_fail(TERN_E_PROTOCOL, "the peer put something into its ring that is no message"));
+		tn_shm_lane_down(lane, tn_fail(TERN_E_PROTOCOL,
+					       "the peer put something into its ring that is no message"));
 	if (TN_UNLIKELY(state_of(lane) == TN_SHM_LANE_DYING))
 		tn_shm_lane_dead(lane);
 	return n;

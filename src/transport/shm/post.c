@@ -65,7 +65,8 @@ static void cache_key(tn_shm_lane *lane, const tn_key *key, tn_shm_map *map, uin
 	uint32_t access = atomic_load_explicit(&row->access, memory_order_acquire);
 
 	slot->generation = 0;
-	if (atomic_load_explicit(&row->extent, memory_order_acquire) != extent || offset > map->bytes || length > map->bytes - offset)
+	if (atomic_load_explicit(&row->extent, memory_order_acquire) != extent || offset > map->bytes ||
+	    length > map->bytes - offset)
 		return;
 	if (atomic_load_explicit(&row->generation, memory_order_relaxed) != key->generation)
 		return;
@@ -96,9 +97,11 @@ static tern_status map_of(tn_shm_lane *lane, uint32_t extent, tn_shm_map **out)
 		tern_status status = (tern_status)atomic_load_explicit(&map->status, memory_order_relaxed);
 
 		(void)post_want(lane, extent);
-		return tn_fail(status, "extent %u of the peer can't be mapped here: it is not exposed, or this process is "
-				       "out of mappings (vm.max_map_count)",
-			       extent);
+		return tn_fail(
+			status,
+			"extent %u of the peer can't be mapped here: it is not exposed, or this process is "
+			"out of mappings (vm.max_map_count)",
+			extent);
 	}
 	case TN_SHM_MAP_NONE:
 		break;
@@ -112,17 +115,20 @@ __attribute__((noinline)) static tern_status resolve_far(tn_shm_lane *lane, cons
 	tn_shm_map *map = NULL;
 	uint64_t offset;
 	uint32_t extent;
-	tern_status status = tn_key_check(&lane->peer->keys, &wr->key, wr->offset, wr->bytes, access, &extent, &offset);
+	tern_status status =
+		tn_key_check(&lane->peer->keys, &wr->key, wr->offset, wr->bytes, access, &extent, &offset);
 
 	if (status != TERN_OK)
-		return tn_fail(status, "%s of [%" PRIu64 ", +%" PRIu64 ") through key %u.%u of %" PRIu64 " bytes: %s",
-			       access == TERN_ACCESS_READ ? "read" : "write", wr->offset, wr->bytes, wr->key.index,
-			       wr->key.generation, wr->key.length, tern_status_text(status));
+		return tn_fail(status,
+			       "%s of [%" PRIu64 ", +%" PRIu64 ") through key %u.%u of %" PRIu64 " bytes: %s",
+			       access == TERN_ACCESS_READ ? "read" : "write", wr->offset, wr->bytes,
+			       wr->key.index, wr->key.generation, wr->key.length, tern_status_text(status));
 	TN_TRY(map_of(lane, extent, &map));
 	if (offset > map->bytes || wr->bytes > map->bytes - offset)
 		return tn_fail(TERN_E_BOUNDS, "the peer's key table reaches past its extent %u", extent);
 	if ((access & ~map->access) != 0)
-		return tn_fail(TERN_E_ACCESS, "extent %u of the peer is of a class that does not allow it", extent);
+		return tn_fail(TERN_E_ACCESS, "extent %u of the peer is of a class that does not allow it",
+			       extent);
 	cache_key(lane, &wr->key, map, extent);
 	*at = map->base + offset;
 	*map_out = map;
@@ -134,8 +140,9 @@ static inline tern_status resolve(tn_shm_lane *lane, const tn_wr *wr, uint32_t a
 {
 	const tn_shm_cached_key *hit = &lane->cache[wr->key.index % TN_SHM_KEY_CACHE];
 
-	if (TN_LIKELY(hit->generation == wr->key.generation && hit->index == wr->key.index && hit->generation != 0 &&
-		      hit->node_tag == wr->key.node_tag && (access & ~hit->access) == 0 && wr->offset <= hit->length &&
+	if (TN_LIKELY(hit->generation == wr->key.generation && hit->index == wr->key.index &&
+		      hit->generation != 0 && hit->node_tag == wr->key.node_tag &&
+		      (access & ~hit->access) == 0 && wr->offset <= hit->length &&
 		      wr->bytes <= hit->length - wr->offset &&
 		      atomic_load_explicit(&hit->row->generation, memory_order_acquire) == hit->generation)) {
 		*at = hit->base + wr->offset;
@@ -189,7 +196,8 @@ static void prefault(tn_shm_map *map, const uint8_t *at, uint64_t bytes)
 		uint64_t bit = 1ull << (i % 64);
 		uint64_t from = i * TN_SHM_CHUNK_BYTES;
 
-		if (TN_LIKELY((atomic_load_explicit(&map->populated[i / 64], memory_order_relaxed) & bit) != 0))
+		if (TN_LIKELY((atomic_load_explicit(&map->populated[i / 64], memory_order_relaxed) & bit) !=
+			      0))
 			continue;
 		tn_shm_seg_populate(map->base + from, TN_MIN(TN_SHM_CHUNK_BYTES, map->bytes - from), false);
 		atomic_fetch_or_explicit(&map->populated[i / 64], bit, memory_order_relaxed);

@@ -127,7 +127,8 @@ static bool tx_reclaim(tn_shm_tx *tx)
 	if (returned - tx->returned > count - tx->free_count)
 		return false;
 	while (tx->returned != returned) {
-		uint16_t index = atomic_load_explicit(&tx->ring.ret[tx->returned & (count - 1)], memory_order_relaxed);
+		uint16_t index =
+			atomic_load_explicit(&tx->ring.ret[tx->returned & (count - 1)], memory_order_relaxed);
 
 		if (index >= count || !bit_test(tx->in_use, index))
 			return false;

@@ -44,7 +44,7 @@
 /* Two cache lines: the hardware fetches lines in pairs. */
 #define TN_SHM_LINE 128u
 
-#define TN_SHM_NO_BUF  0xffffu     /* the payload is inline */
+#define TN_SHM_NO_BUF  0xffffu    /* the payload is inline */
 #define TN_SHM_NO_SLOT UINT32_MAX /* an immediate holds no slot */
 
 typedef enum tn_shm_kind { TN_SHM_SEND = 1, TN_SHM_IMM = 2 } tn_shm_kind;
@@ -130,9 +130,9 @@ typedef struct tn_shm_rx {
 	bool stalled; /* a message is there and no slot is free */
 	uint16_t *free_slots;
 	uint32_t free_slot_count;
-	uint16_t *slot_buf; /* per slot: its buffer, or TN_SHM_NO_BUF */
+	uint16_t *slot_buf;  /* per slot: its buffer, or TN_SHM_NO_BUF */
 	uint64_t *slot_held; /* one bit per slot */
-	uint8_t *slot_data; /* per slot: copy of an inline payload */
+	uint8_t *slot_data;  /* per slot: copy of an inline payload */
 } tn_shm_rx;
 
 typedef struct tn_shm_msg {

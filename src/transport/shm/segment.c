@@ -85,7 +85,8 @@ void tn_shm_lane_ring(void *base, uint32_t slots, uint32_t buf_bytes, int direct
 	uint64_t d = (uint64_t)direction;
 
 	TN_ASSERT(tn_shm_sizes_valid(slots, buf_bytes) && d < 2);
-	_Static_assert(sizeof(tn_shm_head) + 2 * sizeof(tn_shm_ctl) <= PAGE, "head and control words in one page");
+	_Static_assert(sizeof(tn_shm_head) + 2 * sizeof(tn_shm_ctl) <= PAGE,
+		       "head and control words in one page");
 	ring->ctl = (tn_shm_ctl *)(void *)(at + sizeof(tn_shm_head) + d * sizeof(tn_shm_ctl));
 	ring->ret = (_Atomic uint16_t *)(void *)(at + PAGE + d * ret_bytes(slots));
 	ring->cells = (tn_shm_cell *)(void *)(at + cells_offset(slots) + d * cells_bytes(slots));
@@ -100,7 +101,8 @@ static tern_status map_failed(uint64_t bytes)
 {
 	if (errno == ENOMEM)
 		return tn_fail_errno(TERN_E_LIMIT, "mmap",
-				     "%" PRIu64 " bytes of shared memory: out of address space or of mappings "
+				     "%" PRIu64
+				     " bytes of shared memory: out of address space or of mappings "
 				     "(vm.max_map_count, RLIMIT_AS)",
 				     bytes);
 	return tn_fail_errno(TERN_E_OS, "mmap", "%" PRIu64 " bytes of shared memory", bytes);
@@ -142,7 +144,8 @@ tern_status tn_shm_seg_create(const char *name, uint64_t bytes, bool peers_read_
 				     "forbids it");
 	bytes = page_up(bytes);
 	if (ftruncate(*fd, (off_t)bytes) != 0) {
-		status = tn_fail_errno(TERN_E_NOMEM, "ftruncate", "%" PRIu64 " bytes of shared memory", bytes);
+		status =
+			tn_fail_errno(TERN_E_NOMEM, "ftruncate", "%" PRIu64 " bytes of shared memory", bytes);
 		goto fail;
 	}
 	status = tn_shm_seg_map(*fd, bytes, TN_SHM_RW, base);
@@ -165,11 +168,13 @@ tern_status tn_shm_seg_check(int fd, uint64_t min_bytes, uint64_t *bytes, tn_shm
 
 	/* Only memfds have seals: a file of FUSE or a disk could stall or fault us at every access. */
 	if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
-		return tn_fail(TERN_E_PROTOCOL, "the peer passed memory that is not a memfd sealed against shrinking");
+		return tn_fail(TERN_E_PROTOCOL,
+			       "the peer passed memory that is not a memfd sealed against shrinking");
 	if (fstat(fd, &st) != 0 || st.st_size < 0)
 		return tn_fail_errno(TERN_E_PROTOCOL, "fstat", "of memory that the peer passed");
 	if ((uint64_t)st.st_size < min_bytes)
-		return tn_fail(TERN_E_PROTOCOL, "the peer passed %" PRIu64 " bytes of memory and said %" PRIu64,
+		return tn_fail(TERN_E_PROTOCOL,
+			       "the peer passed %" PRIu64 " bytes of memory and said %" PRIu64,
 			       (uint64_t)st.st_size, min_bytes);
 	*bytes = (uint64_t)st.st_size;
 	*id = (tn_shm_seg_id){.dev = st.st_dev, .ino = st.st_ino};

@@ -35,14 +35,14 @@
 #include "transport/shm/segment.h"
 #include "transport/shm/sock.h"
 
-#define TN_SHM_LANES_MAX    4096
-#define TN_SHM_CONNS_MAX    128 /* inbound connections that have not proved themselves */
-#define TN_SHM_KEY_CACHE    8   /* rows per lane, power of two */
-#define TN_SHM_WHY_MAX      200
-#define TN_SHM_CONNECT_NS   5000000000ull
-#define TN_SHM_DRAIN_NS     2000000000ull /* a peer that stays in a copy for longer is not waited for */
-#define TN_SHM_CHUNK_BYTES  (2ull << 20)
-#define TN_SHM_POLL_BUSY    256           /* polls with events between two looks at the sockets */
+#define TN_SHM_LANES_MAX   4096
+#define TN_SHM_CONNS_MAX   128 /* inbound connections that have not proved themselves */
+#define TN_SHM_KEY_CACHE   8   /* rows per lane, power of two */
+#define TN_SHM_WHY_MAX     200
+#define TN_SHM_CONNECT_NS  5000000000ull
+#define TN_SHM_DRAIN_NS    2000000000ull /* a peer that stays in a copy for longer is not waited for */
+#define TN_SHM_CHUNK_BYTES (2ull << 20)
+#define TN_SHM_POLL_BUSY   256 /* polls with events between two looks at the sockets */
 
 typedef struct tn_shm_dev tn_shm_dev;
 typedef struct tn_shm_lane tn_shm_lane;
@@ -65,20 +65,20 @@ typedef struct tn_shm_source {
 } tn_shm_source;
 
 /* Counters of the contract, kept per lane with one writer each. The poster's, then the poller's. */
-#define TN_SHM_COUNTERS(X)                                                                                   \
-	X(tx_bytes)                                                                                          \
-	X(writes)                                                                                            \
-	X(write_imms)                                                                                        \
-	X(reads)                                                                                             \
-	X(sends)                                                                                             \
-	X(copies)                                                                                            \
-	X(copy_bytes)                                                                                        \
-	X(again)                                                                                             \
-	X(wakes)                                                                                             \
-	X(rx_bytes)                                                                                          \
-	X(recvs)                                                                                             \
-	X(lanes)                                                                                             \
-	X(extents_mapped)                                                                                    \
+#define TN_SHM_COUNTERS(X) \
+	X(tx_bytes)        \
+	X(writes)          \
+	X(write_imms)      \
+	X(reads)           \
+	X(sends)           \
+	X(copies)          \
+	X(copy_bytes)      \
+	X(again)           \
+	X(wakes)           \
+	X(rx_bytes)        \
+	X(recvs)           \
+	X(lanes)           \
+	X(extents_mapped)  \
 	X(forced_drains)
 TN_COUNTERS_STRUCT(tn_shm_counters, TN_SHM_COUNTERS)
 
@@ -96,7 +96,7 @@ typedef struct tn_shm_map {
 	uint32_t access;        /* as mapped: a READ-only extent is mapped read-only */
 	uint8_t *base;
 	uint64_t bytes;
-	uint64_t asked_by; /* lane id */
+	uint64_t asked_by;      /* lane id */
 	_Atomic int32_t status; /* of REFUSED */
 	/* one bit per chunk whose pages were mapped at once, before a large copy would fault at each; by posts */
 	_Atomic uint64_t populated[TN_MEM_EXTENT_BYTES_MAX / TN_SHM_CHUNK_BYTES / 64];
@@ -108,8 +108,9 @@ struct tn_shm_peer {
 	uint32_t refs;
 	tn_shm_id id;
 	pid_t pid;
-	tn_shm_seg_id keys_id; /* the kernel's word for which device this is: a peer can't claim another's id */
-	tn_key_table keys;     /* rows mapped read-only; fd is -1 */
+	tn_shm_seg_id
+		keys_id;   /* the kernel's word for which device this is: a peer can't claim another's id */
+	tn_key_table keys; /* rows mapped read-only; fd is -1 */
 	uint64_t keys_bytes;
 	const tn_shm_page *page;
 	uint64_t page_bytes;
@@ -155,7 +156,7 @@ struct tn_shm_lane {
 	/* written by posts */
 	_Alignas(64) _Atomic uint32_t accesses; /* ctl_out->access, where the peer can't write it */
 	uint32_t kicked;                        /* the peer's sleep word for which a wake-up was written */
-	uint64_t run_end, run_bytes;    /* of contiguous one-sided copies */
+	uint64_t run_end, run_bytes;            /* of contiguous one-sided copies */
 	tn_shm_tx tx;
 	tn_shm_cached_key cache[TN_SHM_KEY_CACHE];
 	tn_shm_counters post_counters;
@@ -181,7 +182,7 @@ struct tn_shm_lane {
 	uint64_t segment_bytes;
 	int own_wake_fd;
 	tn_shm_source wake_source;
-	bool quiet; /* the peer can't be in a one-sided access of this lane any more */
+	bool quiet;          /* the peer can't be in a one-sided access of this lane any more */
 	uint32_t stopped_at; /* its access word after stop was set */
 	uint64_t drain_deadline_ns;
 };
@@ -241,8 +242,8 @@ struct tn_shm_dev {
 	bool look; /* look at the sockets in the next poll */
 	uint32_t sleeps;
 	uint32_t idle, busy;
-	uint32_t urgent; /* handshakes and requests in progress: look at the sockets in each empty poll */
-	uint32_t pending; /* lanes with up_pending or down_pending */
+	uint32_t urgent;   /* handshakes and requests in progress: look at the sockets in each empty poll */
+	uint32_t pending;  /* lanes with up_pending or down_pending */
 	uint64_t timer_ns; /* what the timer is set to; TN_TIME_NEVER = off */
 
 	tn_shm_lane **lanes; /* all */
@@ -284,7 +285,8 @@ uint64_t tn_shm_conn_tick(tn_shm_dev *dev, uint64_t now);
 void tn_shm_conn_close(tn_shm_conn *conn);
 void tn_shm_conn_set_state(tn_shm_conn *conn, tn_shm_conn_state state);
 /* Fills the head and sends, or keeps the message until there is room. The descriptors stay the caller's. */
-tern_status tn_shm_conn_send(tn_shm_conn *conn, tn_shm_type type, tn_shm_any *msg, const int *fds, uint32_t fd_count);
+tern_status tn_shm_conn_send(tn_shm_conn *conn, tn_shm_type type, tn_shm_any *msg, const int *fds,
+			     uint32_t fd_count);
 /* Ask for extent `index` of the peer. TERN_AGAIN: the socket is full, later. */
 tern_status tn_shm_conn_ask(tn_shm_conn *conn, uint32_t index);
 /* Free what was closed, once nothing refers to it any more. */
@@ -297,8 +299,8 @@ tern_status tn_shm_handshake_challenge(tn_shm_conn *conn, tn_shm_lane *lane);
 
 /* peer.c */
 /* Find or make the peer; takes over nothing (the descriptors stay the caller's). One reference more. */
-tern_status tn_shm_peer_get(tn_shm_conn *conn, const tn_shm_id *id, const tn_shm_facts *facts, int keys_fd, int page_fd,
-			    tn_shm_peer **peer);
+tern_status tn_shm_peer_get(tn_shm_conn *conn, const tn_shm_id *id, const tn_shm_facts *facts, int keys_fd,
+			    int page_fd, tn_shm_peer **peer);
 void tn_shm_peer_put(tn_shm_peer *peer);
 void tn_shm_peer_died(tn_shm_peer *peer);
 /* An EXTENT came: map it. fd is -1 when it was refused. */
@@ -311,7 +313,8 @@ void tn_shm_lane_set_state(tn_shm_lane *lane, tn_shm_lane_state state);
 const char *tn_shm_lane_state_name(tn_shm_lane_state state);
 tn_shm_lane *tn_shm_lane_find(tn_shm_dev *dev, uint64_t id);
 /* Map or make the segment and set the rings up; side 0 is active. */
-tern_status tn_shm_lane_attach(tn_shm_lane *lane, void *segment, uint64_t bytes, uint32_t slots, uint32_t buf_bytes);
+tern_status tn_shm_lane_attach(tn_shm_lane *lane, void *segment, uint64_t bytes, uint32_t slots,
+			       uint32_t buf_bytes);
 void tn_shm_lane_up(tn_shm_lane *lane);
 /* The path died: DYING or DOWN, with the detail text of this thread as reason. */
 void tn_shm_lane_down(tn_shm_lane *lane, tern_status status);

@@ -114,9 +114,10 @@ tern_status tn_shm_sock_dial(const tn_shm_id *id, int *fd)
 	if (errno == EAGAIN || errno == EINTR)
 		status = TERN_AGAIN;
 	else
-		status = tn_fail_errno(TERN_E_UNREACHABLE, "connect",
-				       "the peer's shm device is not there: its process ended, or it lives in "
-				       "another network namespace");
+		status =
+			tn_fail_errno(TERN_E_UNREACHABLE, "connect",
+				      "the peer's shm device is not there: its process ended, or it lives in "
+				      "another network namespace");
 	tn_os_close(fd);
 	return status;
 }
@@ -140,8 +141,9 @@ tern_status tn_shm_sock_peer(int fd, pid_t *pid)
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &bytes) != 0)
 		return tn_fail_errno(TERN_E_OS, "SO_PEERCRED", "of a peer on this host");
 	if (cred.uid != geteuid())
-		return tn_fail(TERN_E_AUTH, "the peer on this host runs as uid %u and this process as uid %u: shm is for "
-					    "processes of one user; use tcp",
+		return tn_fail(TERN_E_AUTH,
+			       "the peer on this host runs as uid %u and this process as uid %u: shm is for "
+			       "processes of one user; use tcp",
 			       (unsigned)cred.uid, (unsigned)geteuid());
 	*pid = cred.pid;
 	return TERN_OK;
@@ -224,7 +226,9 @@ tern_status tn_shm_sock_recv(int fd, tn_shm_any *msg, int fds[TN_SHM_FDS_MAX], u
 		char space[CMSG_SPACE(TN_SHM_FDS_MAX * sizeof(int))];
 	} control;
 	struct iovec iov = {.iov_base = msg, .iov_len = sizeof(*msg)};
-	struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.space,
+	struct msghdr mh = {.msg_iov = &iov,
+			    .msg_iovlen = 1,
+			    .msg_control = control.space,
 			    .msg_controllen = sizeof(control.space)};
 	ssize_t n;
 
@@ -246,7 +250,9 @@ tern_status tn_shm_sock_recv(int fd, tn_shm_any *msg, int fds[TN_SHM_FDS_MAX], u
 		close(fds[i]);
 	*fd_count = 0;
 	if (mh.msg_flags & MSG_CTRUNC)
-		return tn_fail(TERN_E_LIMIT, "descriptors from a peer were lost: too many are open (ulimit -n)");
-	return tn_fail(TERN_E_PROTOCOL, "%zd bytes from a peer on this host are no shm message (type %u, version %u)", n,
+		return tn_fail(TERN_E_LIMIT,
+			       "descriptors from a peer were lost: too many are open (ulimit -n)");
+	return tn_fail(TERN_E_PROTOCOL,
+		       "%zd bytes from a peer on this host are no shm message (type %u, version %u)", n,
 		       msg->head.type, msg->head.version);
 }

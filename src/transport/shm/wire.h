@@ -156,8 +156,9 @@ typedef union tn_shm_any {
 } tn_shm_any;
 
 _Static_assert(sizeof(tn_shm_hello) == 88 && sizeof(tn_shm_challenge) == 72 && sizeof(tn_shm_proof) == 64 &&
-		       sizeof(tn_shm_accept) == 32 && sizeof(tn_shm_confirm) == 16 && sizeof(tn_shm_refuse) == 16 &&
-		       sizeof(tn_shm_extent_ask) == 16 && sizeof(tn_shm_extent) == 32,
+		       sizeof(tn_shm_accept) == 32 && sizeof(tn_shm_confirm) == 16 &&
+		       sizeof(tn_shm_refuse) == 16 && sizeof(tn_shm_extent_ask) == 16 &&
+		       sizeof(tn_shm_extent) == 32,
 	       "layout is shared");
 
 /* Exact size and number of descriptors of a message type; 0 for a type that is none. */
