@@ -10,9 +10,9 @@
  *    16 MiB   19 |  36     23 |  46      28 |  34
  *    64 MiB   20 |  22     29 |  29      29 |  29
  *
- * so there `rep movsb` takes the middle, and non-temporal stores pay only when neither side will find the
- * data in a cache anyway. On older processors (Zen 3: memcpy 11.6 ms, non-temporal 7.0-8.7 ms for 64 MiB)
- * memcpy keeps the middle and the threshold is lower.
+ * so there `rep movsb` takes the middle, and non-temporal stores pay when neither side will find the data in
+ * a cache anyway. 512-bit stores came out equal (0.98-1.01), so there are none. On older processors (Zen 3:
+ * memcpy 11.6 ms, non-temporal 7.0-8.7 ms for 64 MiB) memcpy keeps the middle.
  *
  * Must not: dispatch per call. Threads: any. Tests: tests/unit/transport/test_shm_copy.c.
  */
@@ -25,7 +25,6 @@
 
 #define REP_BYTES_MIN    4096ull
 #define NT_BYTES_DEFAULT (16ull << 20)
-#define NT_BYTES_REP     (32ull << 20)
 /* Parts of one transfer: who has come this far has most likely more to come than the caches hold. */
 #define RUN_SHARE 4
 
@@ -93,28 +92,6 @@ __attribute__((target("avx2"))) static void copy_nt_avx2(void *to_arg, const voi
 	_mm_sfence();
 }
 
-__attribute__((target("avx512f"))) static void copy_nt_avx512(void *to_arg, const void *from_arg,
-							      uint64_t bytes)
-{
-	uint8_t *to = to_arg;
-	const uint8_t *from = from_arg;
-	uint64_t i = align_head(to, from, bytes);
-
-	for (; i + 256 <= bytes; i += 256) {
-		__m512i a = _mm512_loadu_si512(from + i);
-		__m512i b = _mm512_loadu_si512(from + i + 64);
-		__m512i c = _mm512_loadu_si512(from + i + 128);
-		__m512i d = _mm512_loadu_si512(from + i + 192);
-
-		_mm512_stream_si512((void *)(to + i), a);
-		_mm512_stream_si512((void *)(to + i + 64), b);
-		_mm512_stream_si512((void *)(to + i + 128), c);
-		_mm512_stream_si512((void *)(to + i + 192), d);
-	}
-	memcpy(to + i, from + i, bytes - i);
-	_mm_sfence();
-}
-
 /* AMD from family 1Ah (Zen 5) on: `rep movsb` is at least as fast as any loop from a page upwards. */
 static bool rep_is_fast(void)
 {
@@ -136,12 +113,8 @@ static void choose(tn_shm_copier *copier)
 	if (rep_is_fast()) {
 		copier->middle = copy_rep;
 		copier->middle_name = "rep movsb";
-		copier->nt_bytes = NT_BYTES_REP;
 	}
-	if (__builtin_cpu_supports("avx512f")) {
-		copier->large = copy_nt_avx512;
-		copier->large_name = "avx512 nt";
-	} else if (__builtin_cpu_supports("avx2")) {
+	if (__builtin_cpu_supports("avx2")) {
 		copier->large = copy_nt_avx2;
 		copier->large_name = "avx2 nt";
 	} else {

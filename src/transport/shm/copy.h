@@ -29,7 +29,7 @@ typedef struct tn_shm_copier {
 	tn_shm_copy_fn middle;
 	tn_shm_copy_fn large;
 	const char *middle_name; /* "memcpy", "rep movsb" */
-	const char *large_name;  /* "memcpy", "sse2 nt", "avx2 nt", "avx512 nt" */
+	const char *large_name;  /* "memcpy", "sse2 nt", "avx2 nt" */
 } tn_shm_copier;
 
 /* Choose for this processor. nt_bytes 0 = the measured default; UINT64_MAX = never. */
