@@ -189,11 +189,17 @@ void tn_exec_destroy(tn_exec *e)
 
 tern_status tn_exec_start(tn_exec *e, uint64_t deadline_ns)
 {
+	tern_status st;
+	uint64_t t0;
+
 	if (e->started)
 		return tn_fail(TERN_E_STATE, "%s: started already", e->graph->name);
 	TN_TRY(e->xfer->ops->start(e->xfer, deadline_ns));
 	e->started = true;
-	return tn_exec_prologue(e, deadline_ns);
+	t0 = tn_now();
+	st = tn_exec_prologue(e, deadline_ns);
+	e->stats.run_ns += tn_now() - t0;
+	return st;
 }
 
 /* ---- ports ---- */

@@ -93,7 +93,7 @@ tern_status tn_exec_variable(tn_exec *exec, const char *name, tn_fetched *fetche
 /* Since create(), or since the last call with reset. Bytes and copies are the transfer's. */
 typedef struct tn_exec_stats {
 	uint64_t steps;      /* finished steps of chain 0 of TRAIN */
-	uint64_t run_ns;     /* inside step(), run() and drain() */
+	uint64_t run_ns;     /* inside step(), run() and drain(), and sending the initial values */
 	uint64_t compute_ns; /* in kernels */
 	uint64_t comm_ns;    /* in post, test, poll and release of the transfer */
 	uint64_t wait_ns;    /* in its wait(), or polling with nothing to do */
