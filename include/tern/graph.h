@@ -116,7 +116,7 @@ tern_status tern_graph_output(tern_graph *graph, const char *port, tern_value va
 /*
  * Append the nodes that compute d loss / d wrt[i] and store their values in grads[i] (same shape as
  * wrt[i]). loss must be a scalar f32. TERN_E_INVALID names a variable that loss does not depend on, or an
- * op on the way that has no gradient.
+ * op on the way that has no gradient; after a failure the graph may hold nodes that nothing uses.
  */
 tern_status tern_graph_gradients(tern_graph *graph, tern_value loss, const tern_value *wrt, uint32_t n_wrt,
 				 tern_value *grads);
