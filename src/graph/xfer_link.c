@@ -42,7 +42,8 @@ tern_status tn_xfer_link_of(tn_xfer_link *xfer, const tn_edge_desc *desc, tern_l
 {
 	*link = desc->peer < xfer->devices ? xfer->links[desc->peer] : NULL;
 	if (!*link)
-		return tn_fail(TERN_E_STATE, "edge '%s': there is no link to %s", desc->name, desc->peer_name);
+		return tn_fail(TERN_E_STATE, "edge '%s': there is no link to %s", desc->name,
+			       desc->peer_name);
 	return TERN_OK;
 }
 
@@ -97,7 +98,8 @@ tern_status tn_xfer_link_wait(tn_xfer *base, uint64_t deadline_ns)
 	if (deadline_ns == 0)
 		tern_ctx_progress(xfer->ctx);
 	else if (deadline_ns > now)
-		tern_ctx_wait_past(xfer->ctx, xfer->seen, deadline_ns == TN_TIME_NEVER ? 0 : deadline_ns - now);
+		tern_ctx_wait_past(xfer->ctx, xfer->seen,
+				   deadline_ns == TN_TIME_NEVER ? 0 : deadline_ns - now);
 	xfer->seen = tern_ctx_events(xfer->ctx);
 	return TERN_OK;
 }

@@ -18,9 +18,9 @@
 
 typedef struct tn_xfer_link_params {
 	tern_ctx *ctx;
-	uint32_t device;   /* this device's number in the plan */
+	uint32_t device; /* this device's number in the plan */
 	uint32_t devices;
-	tern_link **links; /* [devices], NULL where there is none; copied, stays the caller's */
+	tern_link **links;  /* [devices], NULL where there is none; copied, stays the caller's */
 	const bool *dialed; /* [devices]: this side connected the link (decides who calls whom in rpc mode) */
 } tn_xfer_link_params;
 

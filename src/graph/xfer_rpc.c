@@ -29,8 +29,8 @@
 
 #define METHOD_PUSH 0x7e000001u
 #define METHOD_PULL 0x7e000002u
-#define RPC_SLOTS 2u
-#define EDGE_BYTES 8u /* arguments begin with the edge's number */
+#define RPC_SLOTS   2u
+#define EDGE_BYTES  8u /* arguments begin with the edge's number */
 
 typedef struct rpc_xfer rpc_xfer;
 
@@ -41,7 +41,7 @@ typedef struct rpc_end {
 	tn_edge_desc *desc;
 	tern_link *link;
 	bool sends;
-	bool calls;   /* this side makes the calls of the edge */
+	bool calls; /* this side makes the calls of the edge */
 	/* a calling end */
 	tern_rpc *rpc;
 	bool in_call;
@@ -144,7 +144,7 @@ static void on_pull(tern_rpc_request *request, const void *args, uint64_t bytes,
 
 static tern_status make_call(rpc_end *end, uint32_t method, uint64_t bytes)
 {
-	tern_rpc_call_params params = { .method = method, .args = end->message, .args_bytes = bytes };
+	tern_rpc_call_params params = {.method = method, .args = end->message, .args_bytes = bytes};
 	tern_status status;
 
 	if (method == METHOD_PULL) {
@@ -190,7 +190,8 @@ static tern_status end_open(rpc_xfer *xfer, const tn_edge_desc *desc, bool sends
 
 	TN_TRY(tn_xfer_link_of(&xfer->link, desc, &link));
 	if (desc->bytes + EDGE_BYTES > TERN_RPC_INLINE_MAX)
-		return tn_fail(TERN_E_TOO_LARGE, "edge '%s': %llu bytes do not fit a call (at most %u): use zerocopy",
+		return tn_fail(TERN_E_TOO_LARGE,
+			       "edge '%s': %llu bytes do not fit a call (at most %u): use zerocopy",
 			       desc->name, (unsigned long long)desc->bytes, TERN_RPC_INLINE_MAX);
 	end = calloc(1, sizeof(*end));
 	if (!end)
@@ -236,7 +237,7 @@ static tern_status recv_open(tn_xfer *base, const tn_edge_desc *desc, tn_xfer_en
 static tern_status await_peer(rpc_xfer *xfer, uint32_t peer, uint64_t deadline_ns)
 {
 	uint8_t args[EDGE_BYTES];
-	tern_rpc_call_params params = { .method = METHOD_PULL, .args = args, .args_bytes = sizeof(args) };
+	tern_rpc_call_params params = {.method = METHOD_PULL, .args = args, .args_bytes = sizeof(args)};
 	tern_status status;
 
 	put_edge(args, UINT32_MAX);
@@ -247,7 +248,8 @@ static tern_status await_peer(rpc_xfer *xfer, uint32_t peer, uint64_t deadline_n
 			return tn_fail(TERN_E_DEADLINE, "%s at %s did not open its edges in time",
 				       tern_link_peer_name(xfer->link.links[peer]),
 				       tern_link_peer_address(xfer->link.links[peer]));
-		status = tern_rpc_call_wait(xfer->rpcs[peer], &params, TN_MIN(deadline_ns - now, 1000000000ull), NULL);
+		status = tern_rpc_call_wait(xfer->rpcs[peer], &params,
+					    TN_MIN(deadline_ns - now, 1000000000ull), NULL);
 		if (status == TERN_E_NOT_FOUND)
 			return TERN_OK;
 		if (status != TERN_E_NO_METHOD && status != TERN_E_DEADLINE)
@@ -295,7 +297,8 @@ static tern_status send_post(tn_xfer_end *base, const void *data, uint64_t bytes
 		copied(xfer, bytes);
 		status = make_call(end, METHOD_PUSH, EDGE_BYTES + bytes);
 		if (status != TERN_OK)
-			return status == TERN_AGAIN ? status : tn_xfer_link_fail(end->desc, end->link, status);
+			return status == TERN_AGAIN ? status
+						    : tn_xfer_link_fail(end->desc, end->link, status);
 		copied(xfer, bytes); /* the call took a copy of its arguments */
 	} else {
 		pthread_mutex_lock(&xfer->lock);
@@ -304,7 +307,8 @@ static tern_status send_post(tn_xfer_end *base, const void *data, uint64_t bytes
 		pthread_mutex_unlock(&xfer->lock);
 		if (!request) {
 			status = tern_link_status(end->link);
-			return status == TERN_OK ? TERN_AGAIN : tn_xfer_link_fail(end->desc, end->link, status);
+			return status == TERN_OK ? TERN_AGAIN
+						 : tn_xfer_link_fail(end->desc, end->link, status);
 		}
 		tern_rpc_reply(request, TERN_OK, data, bytes);
 		copied(xfer, bytes);
@@ -343,8 +347,9 @@ static tern_status poll_pull(rpc_end *end, const void **data)
 	if (status == TERN_AGAIN && !end->in_call && !end->held) {
 		/* the channel had no room for the request at the last release */
 		status = make_call(end, METHOD_PULL, EDGE_BYTES);
-		return status == TERN_OK || status == TERN_AGAIN ? TERN_AGAIN :
-								     tn_xfer_link_fail(end->desc, end->link, status);
+		return status == TERN_OK || status == TERN_AGAIN
+			       ? TERN_AGAIN
+			       : tn_xfer_link_fail(end->desc, end->link, status);
 	}
 	if (status != TERN_OK)
 		return status;
@@ -375,8 +380,9 @@ static tern_status recv_release(tn_xfer_end *base)
 	end->held = false;
 	if (end->calls) {
 		status = make_call(end, METHOD_PULL, EDGE_BYTES);
-		return status == TERN_OK || status == TERN_AGAIN ? TERN_OK :
-								     tn_xfer_link_fail(end->desc, end->link, status);
+		return status == TERN_OK || status == TERN_AGAIN
+			       ? TERN_OK
+			       : tn_xfer_link_fail(end->desc, end->link, status);
 	}
 	pthread_mutex_lock(&end->xfer->lock);
 	end->taken++;
@@ -392,7 +398,8 @@ static void get_counters(const tn_xfer *base, tn_xfer_counters *counters)
 {
 	tn_xfer_link_counters(base, counters);
 	counters->copies = __atomic_load_n(&((const tn_xfer_link *)base)->counters.copies, __ATOMIC_RELAXED);
-	counters->copy_bytes = __atomic_load_n(&((const tn_xfer_link *)base)->counters.copy_bytes, __ATOMIC_RELAXED);
+	counters->copy_bytes =
+		__atomic_load_n(&((const tn_xfer_link *)base)->counters.copy_bytes, __ATOMIC_RELAXED);
 }
 
 static void xfer_close(tn_xfer *base)

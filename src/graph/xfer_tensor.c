@@ -44,7 +44,7 @@ struct tensor_xfer {
 static void edge_params(const tn_edge_desc *desc, char *name, size_t name_bytes, tern_tensor_params *params)
 {
 	snprintf(name, name_bytes, "edge %u", desc->id);
-	*params = (tern_tensor_params){ .name = name, .dtype = desc->dtype, .shape = desc->shape };
+	*params = (tern_tensor_params){.name = name, .dtype = desc->dtype, .shape = desc->shape};
 }
 
 static tern_status end_new(tensor_xfer *xfer, const tn_edge_desc *desc, tensor_end **out)
