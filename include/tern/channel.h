@@ -38,8 +38,8 @@ typedef void (*tern_link_fn)(tern_link *link, tern_status status, const char *de
 typedef struct tern_connect_params {
 	uint64_t timeout_ns;    /* for all of connect and hello; 0 = option link.connect_timeout */
 	const char *transports; /* like the context's, for this link; NULL = the context's */
-	int retry;              /* 1: a refused connection is retried until the timeout (peer may start later) */
-	tern_link_fn on_down;   /* once, when the link is down, for whatever reason but close; may be NULL */
+	int retry; /* 1: a refused connection is retried until the timeout (peer may start later) */
+	tern_link_fn on_down; /* once, when the link is down, for whatever reason but close; may be NULL */
 	void *arg;
 } tern_connect_params;
 
@@ -56,7 +56,8 @@ tern_status tern_link_wait(tern_link *link, uint64_t timeout_ns);
  * handle belongs to the callback's owner (tern_link_release when done). on_down runs later with the same
  * arg. Links that came up earlier and are still up are reported at once, from the next dispatch.
  */
-void tern_ctx_on_link(tern_ctx *ctx, void (*on_up)(tern_link *link, void *arg), tern_link_fn on_down, void *arg);
+void tern_ctx_on_link(tern_ctx *ctx, void (*on_up)(tern_link *link, void *arg), tern_link_fn on_down,
+		      void *arg);
 
 tern_link_state tern_link_get_state(const tern_link *link);
 /* Why it is down (TERN_OK while it is not). */
@@ -107,7 +108,8 @@ tern_status tern_channel_open(tern_link *link, const char *service, const tern_c
  * messages follow after the call); returning an error refuses it. One owner per name: TERN_E_EXISTS.
  */
 tern_status tern_ctx_listen(tern_ctx *ctx, const char *service,
-			    tern_status (*on_open)(tern_channel *channel, tern_channel_params *params, void *arg),
+			    tern_status (*on_open)(tern_channel *channel, tern_channel_params *params,
+						   void *arg),
 			    void *arg);
 tern_link *tern_channel_link(const tern_channel *channel);
 /* Replace the arg of all callbacks; from on_open or before the first callback. */
@@ -140,8 +142,8 @@ tern_status tern_recv(tern_channel *channel, void *buf, uint64_t capacity, tern_
  * target. src should lie in registered memory (tern_mem_alloc): anything else is staged where the
  * device needs registration, and counted. Errors of the key: TERN_E_ACCESS, _BOUNDS, _STALE_KEY.
  */
-tern_status tern_put(tern_channel *channel, const void *src, uint64_t bytes, const tern_key *key, uint64_t offset,
-		     tern_op *op);
+tern_status tern_put(tern_channel *channel, const void *src, uint64_t bytes, const tern_key *key,
+		     uint64_t offset, tern_op *op);
 /* The same, then the peer's on_notify(value) runs with the data visible. value < 2^TERN_NOTIFY_BITS. */
 tern_status tern_put_notify(tern_channel *channel, const void *src, uint64_t bytes, const tern_key *key,
 			    uint64_t offset, uint32_t value, tern_op *op);
@@ -163,8 +165,8 @@ tern_status tern_get(tern_channel *channel, void *dst, uint64_t bytes, const ter
 tern_status tern_cancel(tern_channel *channel, tern_op *op);
 
 /* What the data lanes of a link can do. */
-#define TERN_LINK_CAN_FLAG 1u     /* tern_put_flag works */
-#define TERN_LINK_CAN_PASSIVE 2u  /* one-sided access needs no progress at the target */
+#define TERN_LINK_CAN_FLAG    1u /* tern_put_flag works */
+#define TERN_LINK_CAN_PASSIVE 2u /* one-sided access needs no progress at the target */
 uint32_t tern_link_caps(const tern_link *link);
 
 #ifdef __cplusplus

@@ -17,8 +17,8 @@ extern "C" {
 #endif
 
 /* What a peer may do with the memory. Combine READ and WRITE. */
-#define TERN_ACCESS_NONE 0u
-#define TERN_ACCESS_READ 1u
+#define TERN_ACCESS_NONE  0u
+#define TERN_ACCESS_READ  1u
 #define TERN_ACCESS_WRITE 2u
 
 typedef enum tern_mem_kind {

@@ -16,10 +16,10 @@
 extern "C" {
 #endif
 
-#define TERN_RPC_SINKS_MAX 8
+#define TERN_RPC_SINKS_MAX  8
 #define TERN_RPC_INLINE_MAX (256u << 20) /* bytes of arguments or of an answer: refused above */
 
-typedef struct tern_rpc tern_rpc;           /* client end on one link */
+typedef struct tern_rpc tern_rpc;                 /* client end on one link */
 typedef struct tern_rpc_request tern_rpc_request; /* one call at the server, until it is answered */
 
 /* Destination memory of a call: a key of the caller's with TERN_ACCESS_WRITE. */

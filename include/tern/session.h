@@ -28,13 +28,13 @@ typedef struct tern_session tern_session;
 typedef struct tern_session_params {
 	const tern_plan *plan; /* must outlive the session */
 	tern_role role;
-	uint32_t index;                  /* in the role */
-	uint64_t batch;                  /* rows per worker and training step: symbolic dim "batch" */
-	uint64_t eval_batch;             /* rows per evaluation step; 0 = no evaluation */
-	uint32_t kernel_threads;         /* 0 = 1; part of what decides the bits of a result */
-	int spin;                        /* poll without sleeping */
-	int stub;                        /* move nothing (what a step costs without communication): ctx NULL */
-	const char *const *servers;      /* workers: "host:port" of each server of the plan */
+	uint32_t index;             /* in the role */
+	uint64_t batch;             /* rows per worker and training step: symbolic dim "batch" */
+	uint64_t eval_batch;        /* rows per evaluation step; 0 = no evaluation */
+	uint32_t kernel_threads;    /* 0 = 1; part of what decides the bits of a result */
+	int spin;                   /* poll without sleeping */
+	int stub;                   /* move nothing (what a step costs without communication): ctx NULL */
+	const char *const *servers; /* workers: "host:port" of each server of the plan */
 } tern_session_params;
 
 /* The context's name must be the device's name in the plan ("server0", "worker3"): peers go by it. */
@@ -46,7 +46,8 @@ tern_status tern_session_start(tern_session *session, uint64_t timeout_ns);
  * Feed an input port of the training (eval 0) or evaluation (1) graph: data is used in place by the following
  * steps and must not change during one. bytes must be exactly those of the port's shape.
  */
-tern_status tern_session_feed(tern_session *session, int eval, const char *port, const void *data, uint64_t bytes);
+tern_status tern_session_feed(tern_session *session, int eval, const char *port, const void *data,
+			      uint64_t bytes);
 /* One step. Evaluation steps use the newest weights that were received and send nothing. */
 tern_status tern_session_step(tern_session *session, int eval);
 /* Servers: n further steps of every variable. */
@@ -64,8 +65,8 @@ typedef struct tern_session_stats {
 	uint64_t wait_ns;    /* with nothing to do but wait for tensors */
 	uint64_t bytes_sent, bytes_received;
 	uint64_t tensors_sent, tensors_received;
-	uint64_t writes;     /* one-sided writes of whole tensors by this side */
-	uint64_t copies;     /* passes over tensors in memory beyond those writes */
+	uint64_t writes; /* one-sided writes of whole tensors by this side */
+	uint64_t copies; /* passes over tensors in memory beyond those writes */
 	uint64_t copy_bytes;
 } tern_session_stats;
 void tern_session_stats_get(tern_session *session, tern_session_stats *stats);

@@ -22,7 +22,7 @@ extern "C" {
 typedef struct tern_tensor_tx tern_tensor_tx;
 typedef struct tern_tensor_rx tern_tensor_rx;
 
-#define TERN_TENSOR_NAME_MAX 128
+#define TERN_TENSOR_NAME_MAX  128
 #define TERN_TENSOR_SLOTS_MAX 16
 
 typedef enum tern_notify_mode {

@@ -15,9 +15,9 @@
 extern "C" {
 #endif
 
-#define TERN_VERSION_MAJOR 0
-#define TERN_VERSION_MINOR 1
-#define TERN_VERSION_PATCH 0
+#define TERN_VERSION_MAJOR  0
+#define TERN_VERSION_MINOR  1
+#define TERN_VERSION_PATCH  0
 #define TERN_VERSION_STRING "0.1.0"
 
 /* The version of the library that runs, "0.1.0"; compare with TERN_VERSION_STRING. */

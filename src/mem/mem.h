@@ -17,8 +17,8 @@
 
 #include <tern/mem.h>
 
-#define TN_MEM_DEVICES_MAX 4      /* devices with registrations of their own (rails) */
-#define TN_MEM_EXTENTS_MAX 512    /* DESIGN 12.13: a few hundred registrations, descriptors, mappings */
+#define TN_MEM_DEVICES_MAX      4   /* devices with registrations of their own (rails) */
+#define TN_MEM_EXTENTS_MAX      512 /* DESIGN 12.13: a few hundred registrations, descriptors, mappings */
 #define TN_MEM_EXTENT_BYTES_MIN (2ull << 20)
 #define TN_MEM_EXTENT_BYTES_MAX (1ull << 30)
 
@@ -47,9 +47,9 @@ typedef struct tn_registrar {
 } tn_registrar;
 
 typedef struct tn_mem_params {
-	uint64_t limit_bytes;  /* 0 = none */
-	uint64_t reserve_bytes; /* address space; 0 = default (option mem.reserve) */
-	bool huge_pages;       /* try explicit huge pages first */
+	uint64_t limit_bytes;      /* 0 = none */
+	uint64_t reserve_bytes;    /* address space; 0 = default (option mem.reserve) */
+	bool huge_pages;           /* try explicit huge pages first */
 	uint64_t extent_bytes_min; /* smallest extent; 0 = 2 MiB */
 } tn_mem_params;
 

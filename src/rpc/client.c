@@ -27,7 +27,7 @@ typedef enum call_state { CALL_FREE, CALL_ACTIVE, CALL_ZOMBIE } call_state;
 typedef struct call {
 	tern_rpc *rpc;
 	call_state state;
-	bool sending;     /* send_op in flight: head and args are read by the channel */
+	bool sending; /* send_op in flight: head and args are read by the channel */
 	bool cancel_sent;
 	bool cancel_sending;
 	bool has_sinks;
@@ -86,6 +86,14 @@ static bool call_idle(const call *c)
 	return c->state == CALL_FREE && !c->sending && !c->cancel_sending;
 }
 
+/* Lock held. Every change of a call's state goes through here. */
+static void call_set_state(call *c, call_state state)
+{
+	TN_ASSERT(state != CALL_ZOMBIE || c->state == CALL_ACTIVE);
+	TN_ASSERT(state != CALL_ACTIVE || c->state == CALL_FREE);
+	c->state = state;
+}
+
 static void advance_low_water(tern_rpc *rpc)
 {
 	while (rpc->low_water < rpc->next_seq && call_idle(&rpc->calls[rpc->low_water % TN_RPC_WINDOW]))
@@ -114,7 +122,7 @@ static void on_sent(tern_op *op, void *arg)
 	c->args_copy = NULL;
 	if (failed && c->state != CALL_FREE) {
 		/* The request never reached the server: nothing can touch the sinks. */
-		c->state = CALL_FREE;
+		call_set_state(c, CALL_FREE);
 		user = call_take_op(c);
 	}
 	advance_low_water(rpc);
@@ -151,7 +159,7 @@ static void on_done_sent(tern_op *op, void *arg)
 /* Tell the server to forget large answers. Best effort: the next request carries the mark as well. */
 static void send_done(tern_rpc *rpc)
 {
-	tn_rpc_reply_head head = { .type = TN_RPC_DONE };
+	tn_rpc_reply_head head = {.type = TN_RPC_DONE};
 
 	pthread_mutex_lock(&rpc->lock);
 	if (rpc->done_sending || rpc->status != TERN_OK) {
@@ -175,7 +183,8 @@ static tern_status copy_answer(call *c, const tn_rpc_reply_head *head, const voi
 		return head->status == TERN_AGAIN || head->status == TERN_BUSY ? TERN_E_LIMIT : head->status;
 	*length = head->bytes;
 	if (head->bytes > c->answer_capacity) {
-		tn_fail(TERN_E_TRUNCATED, "the answer has %llu bytes, the caller's buffer %llu: pass a larger one",
+		tn_fail(TERN_E_TRUNCATED,
+			"the answer has %llu bytes, the caller's buffer %llu: pass a larger one",
 			(unsigned long long)head->bytes, (unsigned long long)c->answer_capacity);
 		return TERN_E_TRUNCATED;
 	}
@@ -199,7 +208,8 @@ static void on_answer(tern_rpc *rpc, const tn_rpc_reply_head *head, const void *
 	}
 	if (c->state == CALL_ZOMBIE || head->type == TN_RPC_CANCEL_ACK) {
 		status = TERN_E_DEADLINE;
-		snprintf(detail, sizeof(detail), "the call's deadline passed; the server let go of its sinks");
+		snprintf(detail, sizeof(detail),
+			 "the call's deadline passed; the server let go of its sinks");
 	} else {
 		status = copy_answer(c, head, data, &length);
 		if (head->status != TERN_OK)
@@ -208,7 +218,7 @@ static void on_answer(tern_rpc *rpc, const tn_rpc_reply_head *head, const void *
 		else if (status != TERN_OK)
 			snprintf(detail, sizeof(detail), "%s", tern_detail());
 	}
-	c->state = CALL_FREE;
+	call_set_state(c, CALL_FREE);
 	user = call_take_op(c);
 	advance_low_water(rpc);
 	pthread_mutex_unlock(&rpc->lock);
@@ -246,7 +256,7 @@ static void fail_all(tern_rpc *rpc, tern_status status, const char *detail)
 
 		if (c->state == CALL_FREE || c->seq != seq)
 			continue;
-		c->state = CALL_FREE;
+		call_set_state(c, CALL_FREE);
 		user = call_take_op(c);
 		if (!user)
 			continue;
@@ -276,7 +286,7 @@ static void arm_timer(tern_rpc *rpc, uint64_t at_ns)
 
 static void send_cancel(call *c)
 {
-	tn_rpc_reply_head head = { .type = TN_RPC_CANCEL, .seq = c->seq };
+	tn_rpc_reply_head head = {.type = TN_RPC_CANCEL, .seq = c->seq};
 
 	tn_rpc_reply_encode(c->cancel, &head);
 	tern_op_init(&c->cancel_op, on_cancel_sent, c);
@@ -297,7 +307,7 @@ static void expire(tern_rpc *rpc, call *c)
 
 	if (c->state == CALL_ACTIVE) {
 		atomic_fetch_add_explicit(&rpc->counters->deadlines, 1, memory_order_relaxed);
-		c->state = CALL_ZOMBIE;
+		call_set_state(c, CALL_ZOMBIE);
 		if (!c->has_sinks)
 			user = call_take_op(c);
 	}
@@ -309,7 +319,8 @@ static void expire(tern_rpc *rpc, call *c)
 	if (cancel)
 		send_cancel(c);
 	if (user)
-		tn_op_complete(rpc->ctx, user, TERN_E_DEADLINE, 0, "the call's deadline passed without an answer");
+		tn_op_complete(rpc->ctx, user, TERN_E_DEADLINE, 0,
+			       "the call's deadline passed without an answer");
 	pthread_mutex_lock(&rpc->lock);
 }
 
@@ -340,9 +351,9 @@ static void on_timer(tn_ctx_timer *timer)
 
 tern_status tern_rpc_open(tern_link *link, tern_rpc **out)
 {
-	tern_channel_params params = { .on_message = on_message,
-				       .on_closed = on_closed,
-				       .message_bytes_max = TERN_RPC_INLINE_MAX + TN_RPC_REQUEST_BYTES_MAX };
+	tern_channel_params params = {.on_message = on_message,
+				      .on_closed = on_closed,
+				      .message_bytes_max = TERN_RPC_INLINE_MAX + TN_RPC_REQUEST_BYTES_MAX};
 	tn_rpc_server *server;
 	tern_status status;
 	tern_rpc *rpc;
@@ -388,12 +399,14 @@ static tern_status check_params(const tern_rpc_call_params *params)
 {
 	if (params->method == 0 || params->sink_count > TERN_RPC_SINKS_MAX ||
 	    (params->sink_count && !params->sinks) || (params->args_bytes && !params->args))
-		return tn_fail(TERN_E_INVALID, "rpc call: method must not be 0, at most %d sinks, args not NULL",
+		return tn_fail(TERN_E_INVALID,
+			       "rpc call: method must not be 0, at most %d sinks, args not NULL",
 			       TERN_RPC_SINKS_MAX);
 	if (params->args_bytes > TERN_RPC_INLINE_MAX)
-		return tn_fail(TERN_E_TOO_LARGE,
-			       "arguments of %llu bytes: at most %u go inline, put bulk through sinks or tern_put",
-			       (unsigned long long)params->args_bytes, TERN_RPC_INLINE_MAX);
+		return tn_fail(
+			TERN_E_TOO_LARGE,
+			"arguments of %llu bytes: at most %u go inline, put bulk through sinks or tern_put",
+			(unsigned long long)params->args_bytes, TERN_RPC_INLINE_MAX);
 	return TERN_OK;
 }
 
@@ -401,15 +414,15 @@ static tern_status check_params(const tern_rpc_call_params *params)
 static void call_fill(tern_rpc *rpc, call *c, const tern_rpc_call_params *params, uint64_t timeout_ns,
 		      uint8_t *copy, tern_op *op)
 {
-	tn_rpc_request_head head = { .method = params->method,
-				     .sink_count = (uint16_t)params->sink_count,
-				     .seq = rpc->next_seq++,
-				     .client = rpc->id,
-				     .low_water = rpc->low_water,
-				     .timeout_ns = timeout_ns,
-				     .args_bytes = params->args_bytes };
+	tn_rpc_request_head head = {.method = params->method,
+				    .sink_count = (uint16_t)params->sink_count,
+				    .seq = rpc->next_seq++,
+				    .client = rpc->id,
+				    .low_water = rpc->low_water,
+				    .timeout_ns = timeout_ns,
+				    .args_bytes = params->args_bytes};
 
-	c->state = CALL_ACTIVE;
+	call_set_state(c, CALL_ACTIVE);
 	c->sending = true;
 	c->cancel_sent = false;
 	c->has_sinks = params->sink_count > 0;
@@ -435,7 +448,7 @@ static tern_status call_undo(tern_rpc *rpc, call *c, tern_status status)
 	pthread_mutex_lock(&rpc->lock);
 	ours = c->op != NULL; /* else a channel end or the deadline completed it already */
 	c->op = NULL;
-	c->state = CALL_FREE;
+	call_set_state(c, CALL_FREE);
 	c->sending = false;
 	free(c->args_copy);
 	c->args_copy = NULL;
@@ -462,7 +475,8 @@ tern_status tern_rpc_call(tern_rpc *rpc, const tern_rpc_call_params *params, ter
 				       (unsigned long long)params->args_bytes);
 		memcpy(copy, params->args, params->args_bytes);
 		atomic_fetch_add_explicit(&rpc->counters->copies, 1, memory_order_relaxed);
-		atomic_fetch_add_explicit(&rpc->counters->copy_bytes, params->args_bytes, memory_order_relaxed);
+		atomic_fetch_add_explicit(&rpc->counters->copy_bytes, params->args_bytes,
+					  memory_order_relaxed);
 	}
 	status = tn_op_begin(op);
 	if (status != TERN_OK) {
@@ -472,8 +486,9 @@ tern_status tern_rpc_call(tern_rpc *rpc, const tern_rpc_call_params *params, ter
 	pthread_mutex_lock(&rpc->lock);
 	advance_low_water(rpc);
 	c = &rpc->calls[rpc->next_seq % TN_RPC_WINDOW];
-	status = rpc->status != TERN_OK ? rpc->status :
-		 rpc->next_seq - rpc->low_water >= TN_RPC_WINDOW ? TERN_AGAIN : TERN_OK;
+	status = rpc->status != TERN_OK                            ? rpc->status
+		 : rpc->next_seq - rpc->low_water >= TN_RPC_WINDOW ? TERN_AGAIN
+								   : TERN_OK;
 	if (status != TERN_OK) {
 		pthread_mutex_unlock(&rpc->lock);
 		free(copy);
@@ -485,8 +500,8 @@ tern_status tern_rpc_call(tern_rpc *rpc, const tern_rpc_call_params *params, ter
 	pthread_mutex_unlock(&rpc->lock);
 	atomic_fetch_add_explicit(&rpc->counters->calls, 1, memory_order_relaxed);
 
-	iov[0] = (tern_iovec){ c->head, TN_RPC_REQUEST_BYTES + params->sink_count * TN_RPC_SINK_BYTES };
-	iov[1] = (tern_iovec){ copy ? copy : c->args, params->args_bytes };
+	iov[0] = (tern_iovec){c->head, TN_RPC_REQUEST_BYTES + params->sink_count * TN_RPC_SINK_BYTES};
+	iov[1] = (tern_iovec){copy ? copy : c->args, params->args_bytes};
 	tern_op_init(&c->send_op, on_sent, c);
 	status = tern_sendv(rpc->channel, iov, params->args_bytes ? 2 : 1, &c->send_op);
 	if (status == TERN_OK)

@@ -114,8 +114,8 @@ static void send_answer(tern_rpc_request *req)
 {
 	rpc_conn *conn = client_conn(req->client);
 	tern_status status = TERN_E_STATE;
-	tern_iovec iov[2] = { { req->head, sizeof(req->head) },
-			      { req->answer_copy ? req->answer_copy : req->answer, req->answer_bytes } };
+	tern_iovec iov[2] = {{req->head, sizeof(req->head)},
+			     {req->answer_copy ? req->answer_copy : req->answer, req->answer_bytes}};
 
 	tern_op_init(&req->op, on_answer_sent, req);
 	if (conn)
@@ -142,7 +142,7 @@ static void on_ack_sent(tern_op *op, void *arg)
 static void send_ack(tern_rpc_request *req)
 {
 	rpc_conn *conn = client_conn(req->client);
-	tn_rpc_reply_head head = { .type = TN_RPC_CANCEL_ACK, .status = TERN_E_DEADLINE, .seq = req->seq };
+	tn_rpc_reply_head head = {.type = TN_RPC_CANCEL_ACK, .status = TERN_E_DEADLINE, .seq = req->seq};
 	tern_status status = TERN_E_STATE;
 
 	tn_rpc_reply_encode(req->ack, &head);
@@ -277,8 +277,8 @@ tern_status tern_rpc_request_put(tern_rpc_request *req, unsigned sink, uint64_t 
 	if (!put || sink >= req->sink_count) {
 		free(put);
 		tn_op_abort(op);
-		return sink < req->sink_count ? tn_fail(TERN_E_NOMEM, "no memory for a put into a sink") :
-						tn_fail(TERN_E_INVALID, "the call has %u sinks, not %u",
+		return sink < req->sink_count ? tn_fail(TERN_E_NOMEM, "no memory for a put into a sink")
+					      : tn_fail(TERN_E_INVALID, "the call has %u sinks, not %u",
 							req->sink_count, sink + 1);
 	}
 	put->req = req;
@@ -305,7 +305,7 @@ tern_status tern_rpc_request_put(tern_rpc_request *req, unsigned sink, uint64_t 
 
 void tern_rpc_reply(tern_rpc_request *req, tern_status status, const void *data, uint64_t bytes)
 {
-	tn_rpc_reply_head head = { .type = TN_RPC_RESPONSE, .status = status, .seq = req->seq, .bytes = bytes };
+	tn_rpc_reply_head head = {.type = TN_RPC_RESPONSE, .status = status, .seq = req->seq, .bytes = bytes};
 	uint8_t *copy = NULL;
 
 	if (bytes > TN_RPC_INLINE_BYTES) {

@@ -22,17 +22,18 @@
 #include "channel/ctx_slots.h"
 #include "rpc/wire.h"
 
-#define TN_RPC_SERVICE "tern.rpc"
-#define TN_RPC_WINDOW 256u        /* calls in flight per client: a power of two */
-#define TN_RPC_METHODS_MAX 512u   /* served methods per context: a power of two */
-#define TN_RPC_INLINE_BYTES 192u  /* arguments and answers up to this need no allocation */
-#define TN_RPC_LARGE_BYTES 65536u /* answers from this size on are acknowledged, so that the server forgets */
-#define TN_RPC_CLIENTS_MAX 1024u  /* clients remembered after their channel ended */
+#define TN_RPC_SERVICE      "tern.rpc"
+#define TN_RPC_WINDOW       256u   /* calls in flight per client: a power of two */
+#define TN_RPC_METHODS_MAX  512u   /* served methods per context: a power of two */
+#define TN_RPC_INLINE_BYTES 192u   /* arguments and answers up to this need no allocation */
+#define TN_RPC_LARGE_BYTES  65536u /* answers from this size on are acknowledged, so that the server forgets */
+#define TN_RPC_CLIENTS_MAX  1024u  /* clients remembered after their channel ended */
 
 extern const tn_option_row tn_rpc_options[];
 
 typedef struct tn_rpc_counters {
-	_Atomic uint64_t calls, answers, deadlines, requests, duplicates, no_method, retries, copies, copy_bytes;
+	_Atomic uint64_t calls, answers, deadlines, requests, duplicates, no_method, retries, copies,
+		copy_bytes;
 } tn_rpc_counters;
 
 typedef struct tn_rpc_server tn_rpc_server;

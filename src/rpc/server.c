@@ -18,13 +18,13 @@
 #include "base/fail.h"
 
 const tn_option_row tn_rpc_options[] = {
-	{ .layer = "rpc",
-	  .name = "timeout",
-	  .type = TN_OPT_DURATION,
-	  .dflt = "30s",
-	  .min = 1000000,
-	  .help = "deadline of a call that names none" },
-	{ 0 },
+	{.layer = "rpc",
+	 .name = "timeout",
+	 .type = TN_OPT_DURATION,
+	 .dflt = "30s",
+	 .min = 1000000,
+	 .help = "deadline of a call that names none"},
+	{0},
 };
 TN_OPTION_TABLE(rpc, tn_rpc_options)
 
@@ -266,7 +266,8 @@ static tern_status window_add(rpc_conn *conn, const tn_rpc_request_head *head, t
 	return status;
 }
 
-static tern_rpc_request *request_new(rpc_conn *conn, const tn_rpc_request_head *head, const tern_rpc_sink *sinks)
+static tern_rpc_request *request_new(rpc_conn *conn, const tn_rpc_request_head *head,
+				     const tern_rpc_sink *sinks)
 {
 	tern_rpc_request *req = calloc(1, sizeof(*req));
 
@@ -386,10 +387,10 @@ static tern_status on_open(tern_channel *channel, tern_channel_params *params, v
 	conn->refs = 1;
 	conn->server = arg;
 	conn->channel = channel;
-	*params = (tern_channel_params){ .on_message = on_message,
-					 .on_closed = on_closed,
-					 .arg = conn,
-					 .message_bytes_max = TERN_RPC_INLINE_MAX + TN_RPC_REQUEST_BYTES_MAX };
+	*params = (tern_channel_params){.on_message = on_message,
+					.on_closed = on_closed,
+					.arg = conn,
+					.message_bytes_max = TERN_RPC_INLINE_MAX + TN_RPC_REQUEST_BYTES_MAX};
 	return TERN_OK;
 }
 

@@ -24,7 +24,7 @@ typedef struct rpc_method {
 	uint32_t method;
 	tern_rpc_handler handler;
 	void *arg;
-	_Atomic uint32_t running;  /* handlers of this entry, or look-ups about to check that it is current */
+	_Atomic uint32_t running; /* handlers of this entry, or look-ups about to check that it is current */
 	struct rpc_method *older; /* replaced entries live as long as the server: a look-up may hold one */
 } rpc_method;
 
@@ -60,7 +60,7 @@ struct rpc_client {
 };
 
 #define TN_RPC_RETRY_ANSWER 1u
-#define TN_RPC_RETRY_ACK 2u
+#define TN_RPC_RETRY_ACK    2u
 
 struct tern_rpc_request {
 	tn_rpc_server *server;

@@ -11,7 +11,8 @@ tn_rpc_type tn_rpc_type_of(const void *msg, uint64_t bytes)
 {
 	const uint8_t *p = msg;
 
-	if (bytes < TN_RPC_REPLY_BYTES || p[1] != TN_RPC_VERSION || p[0] < TN_RPC_REQUEST || p[0] > TN_RPC_DONE)
+	if (bytes < TN_RPC_REPLY_BYTES || p[1] != TN_RPC_VERSION || p[0] < TN_RPC_REQUEST ||
+	    p[0] > TN_RPC_DONE)
 		return 0;
 	return (tn_rpc_type)p[0];
 }

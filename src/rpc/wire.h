@@ -15,10 +15,10 @@
 
 #include <tern/rpc.h>
 
-#define TN_RPC_VERSION 1
-#define TN_RPC_REQUEST_BYTES 64
-#define TN_RPC_SINK_BYTES 72
-#define TN_RPC_REPLY_BYTES 32
+#define TN_RPC_VERSION           1
+#define TN_RPC_REQUEST_BYTES     64
+#define TN_RPC_SINK_BYTES        72
+#define TN_RPC_REPLY_BYTES       32
 #define TN_RPC_REQUEST_BYTES_MAX (TN_RPC_REQUEST_BYTES + TERN_RPC_SINKS_MAX * TN_RPC_SINK_BYTES)
 
 typedef enum tn_rpc_type {
@@ -40,7 +40,7 @@ typedef struct tn_rpc_request_head {
 	uint16_t sink_count;
 	uint64_t seq;
 	tn_rpc_client_id client;
-	uint64_t low_water; /* all calls below it are finished at the client */
+	uint64_t low_water;  /* all calls below it are finished at the client */
 	uint64_t timeout_ns; /* left when sent; 0 = none */
 	uint64_t args_bytes;
 } tn_rpc_request_head;

@@ -37,8 +37,8 @@ struct tern_session {
 	tn_exec *exec;
 	char **servers; /* [server_count] of a worker */
 	uint32_t server_count;
-	bool *needed;   /* [devices]: we share edges */
-	bool *dialed;   /* [devices] */
+	bool *needed;      /* [devices]: we share edges */
+	bool *dialed;      /* [devices] */
 	tern_link **links; /* [devices]; lock */
 	pthread_mutex_t lock;
 	char transport[32];
@@ -95,7 +95,7 @@ static void on_incoming(tern_link *link, void *arg)
 static tern_status dial(tern_session *s, uint64_t deadline_ns)
 {
 	for (uint32_t i = 0; i < s->devices; i++) {
-		tern_connect_params params = { .retry = 1 };
+		tern_connect_params params = {.retry = 1};
 		tern_device_info info;
 		tern_link *link;
 
@@ -148,8 +148,10 @@ static tern_status await_links(tern_session *s, uint64_t deadline_ns)
 				return link_failed(s, i, tern_link_peer_address(link), status);
 			}
 			if (now >= deadline_ns)
-				return tn_fail(TERN_E_DEADLINE, "%s did not come in time: is it running and can it "
-					       "reach %s?", name, s->dialed[i] ? "us" : tern_ctx_address(s->ctx));
+				return tn_fail(TERN_E_DEADLINE,
+					       "%s did not come in time: is it running and can it "
+					       "reach %s?",
+					       name, s->dialed[i] ? "us" : tern_ctx_address(s->ctx));
 			tern_ctx_wait_past(s->ctx, seen, TN_MIN(deadline_ns - now, 100000000ull));
 		}
 	}
@@ -167,8 +169,8 @@ static void note_transports(tern_session *s)
 
 		if (!name || strstr(s->transport, name) || used + strlen(name) + 2 > sizeof(s->transport))
 			continue;
-		used += (size_t)snprintf(s->transport + used, sizeof(s->transport) - used, "%s%s", used ? "," : "",
-					 name);
+		used += (size_t)snprintf(s->transport + used, sizeof(s->transport) - used, "%s%s",
+					 used ? "," : "", name);
 	}
 }
 
@@ -228,10 +230,10 @@ tern_status tern_session_open(tern_ctx *ctx, const tern_session_params *params, 
 	s->stub = params->stub;
 	pthread_mutex_init(&s->lock, NULL);
 	snprintf(s->transport, sizeof(s->transport), "none");
-	s->exec_params = (tn_exec_params){ .kernel_threads = params->kernel_threads,
-					   .spin = params->spin,
-					   .batch = params->batch,
-					   .eval_batch = params->eval_batch };
+	s->exec_params = (tn_exec_params){.kernel_threads = params->kernel_threads,
+					  .spin = params->spin,
+					  .batch = params->batch,
+					  .eval_batch = params->eval_batch};
 	status = prepare(s, params);
 	if (status != TERN_OK) {
 		tern_session_close(s);
@@ -245,8 +247,11 @@ tern_status tern_session_open(tern_ctx *ctx, const tern_session_params *params, 
 
 static tern_status open_xfer(tern_session *s)
 {
-	tn_xfer_link_params params = { .ctx = s->ctx, .device = s->device, .devices = s->devices,
-				       .links = s->links, .dialed = s->dialed };
+	tn_xfer_link_params params = {.ctx = s->ctx,
+				      .device = s->device,
+				      .devices = s->devices,
+				      .links = s->links,
+				      .dialed = s->dialed};
 
 	if (s->stub || tern_plan_edges(s->plan) == 0)
 		return tn_stub_open(NULL, NULL, &s->xfer);
@@ -326,12 +331,14 @@ static tern_status not_started(void)
 
 tern_status tern_session_feed(tern_session *s, int eval, const char *port, const void *data, uint64_t bytes)
 {
-	return s->exec ? tn_exec_feed(s->exec, eval ? TN_PROG_EVAL : TN_PROG_TRAIN, port, data, bytes) : not_started();
+	return s->exec ? tn_exec_feed(s->exec, eval ? TN_PROG_EVAL : TN_PROG_TRAIN, port, data, bytes)
+		       : not_started();
 }
 
 tern_status tern_session_step(tern_session *s, int eval)
 {
-	return s->exec ? tn_exec_step(s->exec, eval ? TN_PROG_EVAL : TN_PROG_TRAIN, TN_TIME_NEVER) : not_started();
+	return s->exec ? tn_exec_step(s->exec, eval ? TN_PROG_EVAL : TN_PROG_TRAIN, TN_TIME_NEVER)
+		       : not_started();
 }
 
 tern_status tern_session_run(tern_session *s, uint64_t n)
@@ -388,7 +395,7 @@ void tern_session_stats_reset(tern_session *s)
 void tern_session_stats_get(tern_session *s, tern_session_stats *stats)
 {
 	const tn_exec_stats *b = &s->base;
-	tn_exec_stats now = { 0 };
+	tn_exec_stats now = {0};
 
 	if (s->exec)
 		tn_exec_stats_get(s->exec, &now, false);

@@ -96,16 +96,20 @@ static bool same_shape(const tern_shape *a, const tern_shape *b)
 }
 
 /* state->lock held: what the sender gets to know; TERN_OK also binds it. */
-static void answer_open(tern_tensor_rx *rx, tn_tensor_conn *conn, const tn_tensor_msg *open, tn_tensor_msg *answer)
+static void answer_open(tern_tensor_rx *rx, tn_tensor_conn *conn, const tn_tensor_msg *open,
+			tn_tensor_msg *answer)
 {
-	*answer = (tn_tensor_msg){ .type = TN_TENSOR_OPENED, .tx_id = open->tx_id, .rx_id = rx->id };
+	*answer = (tn_tensor_msg){.type = TN_TENSOR_OPENED, .tx_id = open->tx_id, .rx_id = rx->id};
 	if (rx->conn) {
 		answer->status = TERN_E_IN_USE;
-		snprintf(answer->text, sizeof(answer->text), "another sender is bound to tensor '%.100s'", rx->name);
-	} else if (open->dtype != rx->dtype || !same_shape(&open->shape, &rx->shape) || open->notify != rx->notify) {
+		snprintf(answer->text, sizeof(answer->text), "another sender is bound to tensor '%.100s'",
+			 rx->name);
+	} else if (open->dtype != rx->dtype || !same_shape(&open->shape, &rx->shape) ||
+		   open->notify != rx->notify) {
 		answer->status = TERN_E_SHAPE;
 		snprintf(answer->text, sizeof(answer->text),
-			 "tensor '%.100s' has another dtype, shape or notification mode at the receiver (%s, rank %u)",
+			 "tensor '%.100s' has another dtype, shape or notification mode at the receiver (%s, "
+			 "rank %u)",
 			 rx->name, tern_dtype_name(rx->dtype), rx->shape.rank);
 	} else {
 		tn_tensor_conn_ref(conn);
@@ -215,13 +219,14 @@ static tern_status check_params(const tern_tensor_params *params)
 	size_t n = params->name ? strlen(params->name) : 0;
 
 	if (n == 0 || n >= TERN_TENSOR_NAME_MAX)
-		return tn_fail(TERN_E_INVALID, "a tensor's name has 1 to %d bytes, not %zu", TERN_TENSOR_NAME_MAX - 1, n);
+		return tn_fail(TERN_E_INVALID, "a tensor's name has 1 to %d bytes, not %zu",
+			       TERN_TENSOR_NAME_MAX - 1, n);
 	if (tern_dtype_bytes(params->dtype) == 0 || params->shape.rank > TERN_RANK_MAX)
 		return tn_fail(TERN_E_INVALID, "tensor '%s': dtype %d or rank %u is none", params->name,
 			       (int)params->dtype, params->shape.rank);
 	if (params->slots > TERN_TENSOR_SLOTS_MAX)
-		return tn_fail(TERN_E_INVALID, "tensor '%s': %u slots, at most %d", params->name, params->slots,
-			       TERN_TENSOR_SLOTS_MAX);
+		return tn_fail(TERN_E_INVALID, "tensor '%s': %u slots, at most %d", params->name,
+			       params->slots, TERN_TENSOR_SLOTS_MAX);
 	if (tern_tensor_bytes(params->dtype, &params->shape) > UINT64_MAX / 32)
 		return tn_fail(TERN_E_TOO_LARGE, "tensor '%s': its size does not fit 64 bits", params->name);
 	return TERN_OK;
@@ -235,7 +240,8 @@ static tern_status rx_allocate(tern_tensor_rx *rx)
 	void *memory, *flags;
 
 	rx->stride_bytes = (TN_MAX(rx->bytes, 1) + align - 1) & ~(align - 1);
-	TN_TRY(tern_mem_alloc(mem, rx->stride_bytes * rx->slots, align, TERN_ACCESS_WRITE, TERN_MEM_HOST, &memory));
+	TN_TRY(tern_mem_alloc(mem, rx->stride_bytes * rx->slots, align, TERN_ACCESS_WRITE, TERN_MEM_HOST,
+			      &memory));
 	rx->memory = memory;
 	TN_TRY(tern_mem_export(mem, memory, rx->stride_bytes * rx->slots, TERN_ACCESS_WRITE, &rx->slot_key));
 	if (rx->notify != TERN_NOTIFY_FLAG)
@@ -364,7 +370,8 @@ tern_status tern_tensor_rx_poll(tern_tensor_rx *rx, const void **data)
 	if (rx->delivered < generation) {
 		rx->delivered = generation;
 		atomic_fetch_add_explicit(&rx->state->counters.received, 1, memory_order_relaxed);
-		atomic_fetch_add_explicit(&rx->state->counters.received_bytes, rx->bytes, memory_order_relaxed);
+		atomic_fetch_add_explicit(&rx->state->counters.received_bytes, rx->bytes,
+					  memory_order_relaxed);
 	}
 	*data = rx->memory + (generation - 1) % rx->slots * rx->stride_bytes;
 	return TERN_OK;
@@ -379,14 +386,15 @@ static void push_credit(tern_tensor_rx *rx)
 		return;
 	rx->flag_busy = true;
 	rx->flag_sent = rx->released;
-	status = tern_put_flag(rx->conn->channel, NULL, 0, &rx->credit_key, 0, rx->released, &rx->credit_key, 0,
-			       &rx->flag_op);
+	status = tern_put_flag(rx->conn->channel, NULL, 0, &rx->credit_key, 0, rx->released, &rx->credit_key,
+			       0, &rx->flag_op);
 	if (status == TERN_OK)
 		return;
 	rx->flag_busy = false;
 	rx->flag_sent = UINT64_MAX;
 	if (status == TERN_AGAIN)
-		tn_ctx_timer_set(rx->state->ctx, &rx->box.timer, tn_ctx_now(rx->state->ctx) + TN_TENSOR_RETRY_NS);
+		tn_ctx_timer_set(rx->state->ctx, &rx->box.timer,
+				 tn_ctx_now(rx->state->ctx) + TN_TENSOR_RETRY_NS);
 }
 
 static void on_flag_sent(tern_op *op, void *arg)
@@ -403,7 +411,7 @@ static void on_flag_sent(tern_op *op, void *arg)
 
 tern_status tern_tensor_rx_release(tern_tensor_rx *rx)
 {
-	tn_tensor_msg msg = { .type = TN_TENSOR_RELEASE };
+	tn_tensor_msg msg = {.type = TN_TENSOR_RELEASE};
 
 	if (rx->delivered != rx->released + 1)
 		return tn_fail(TERN_E_STATE, "tensor '%s': release without a polled tensor", rx->name);
@@ -426,7 +434,7 @@ tern_status tern_tensor_rx_release(tern_tensor_rx *rx)
 void tern_tensor_rx_destroy(tern_tensor_rx *rx)
 {
 	tern_mem *mem;
-	tn_tensor_msg msg = { .type = TN_TENSOR_CLOSED };
+	tn_tensor_msg msg = {.type = TN_TENSOR_CLOSED};
 	tn_tensor_conn *unref;
 	bool tell;
 

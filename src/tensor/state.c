@@ -103,11 +103,11 @@ static tn_tensor_conn *conn_new(tn_tensor_state *state, bool opener)
 
 static void conn_params(tn_tensor_conn *conn, tern_channel_params *params)
 {
-	*params = (tern_channel_params){ .on_message = on_message,
-					 .on_notify = on_notify,
-					 .on_closed = on_closed,
-					 .arg = conn,
-					 .message_bytes_max = TN_TENSOR_MSG_MAX };
+	*params = (tern_channel_params){.on_message = on_message,
+					.on_notify = on_notify,
+					.on_closed = on_closed,
+					.arg = conn,
+					.message_bytes_max = TN_TENSOR_MSG_MAX};
 }
 
 static tern_status on_accept(tern_channel *channel, tern_channel_params *params, void *arg)

@@ -25,9 +25,9 @@
 #include "channel/ctx_slots.h"
 #include "tensor/wire.h"
 
-#define TN_TENSOR_SERVICE "tern.tensor"
-#define TN_TENSOR_BUCKETS 1024u
-#define TN_TENSOR_RETRY_NS 50000u /* a release or an answer that found no room is tried again after this */
+#define TN_TENSOR_SERVICE     "tern.tensor"
+#define TN_TENSOR_BUCKETS     1024u
+#define TN_TENSOR_RETRY_NS    50000u /* a release or an answer that found no room is tried again after this */
 #define TN_TENSOR_FLAG_STRIDE 64u
 
 typedef struct tn_tensor_state tn_tensor_state;
@@ -59,9 +59,9 @@ struct tn_tensor_conn {
 	tn_tensor_conn *next;
 	tern_link *link;
 	tern_channel *channel;
-	bool opener;                     /* this side sends tensors */
-	_Atomic tern_status status;      /* TERN_OK while the channel lives */
-	_Atomic uint32_t refs;           /* ends + mailboxes in flight + 1 while the channel lives */
+	bool opener;                /* this side sends tensors */
+	_Atomic tern_status status; /* TERN_OK while the channel lives */
+	_Atomic uint32_t refs;      /* ends + mailboxes in flight + 1 while the channel lives */
 };
 
 struct tern_tensor_rx {
@@ -73,15 +73,15 @@ struct tern_tensor_rx {
 	uint64_t bytes, stride_bytes;
 	unsigned slots;
 	tern_notify_mode notify;
-	uint8_t *memory;       /* slots x stride */
-	uint8_t *flags;        /* flag mode: slots x 64 bytes, a 64-bit generation each */
+	uint8_t *memory; /* slots x stride */
+	uint8_t *flags;  /* flag mode: slots x 64 bytes, a 64-bit generation each */
 	tern_key slot_key, flag_key;
 	/* state->lock */
 	tern_tensor_rx *next_in_bucket;
-	tn_tensor_conn *conn;  /* the bound sender */
+	tn_tensor_conn *conn; /* the bound sender */
 	uint32_t tx_id;
-	bool dead;             /* destroyed by the user; lives until nobody can write any more */
-	bool quiet;            /* the sender said CLOSE */
+	bool dead;  /* destroyed by the user; lives until nobody can write any more */
+	bool quiet; /* the sender said CLOSE */
 	/* polls and notifications */
 	_Atomic tern_status status; /* the sender's end: TERN_OK while more may come */
 	_Atomic uint64_t arrived[TERN_TENSOR_SLOTS_MAX];
@@ -126,9 +126,9 @@ struct tern_tensor_tx {
 	_Atomic tern_status closed; /* the receiver ended it */
 	tn_tensor_put puts[TERN_TENSOR_SLOTS_MAX];
 	/* state->lock */
-	uint32_t in_flight;   /* puts */
-	bool user_closed;     /* the handle is gone: free when all is quiet */
-	bool peer_closed;     /* the receiver waits for our CLOSE */
+	uint32_t in_flight; /* puts */
+	bool user_closed;   /* the handle is gone: free when all is quiet */
+	bool peer_closed;   /* the receiver waits for our CLOSE */
 	bool close_posted;
 	tn_mailbox box;
 };

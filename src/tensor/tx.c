@@ -40,7 +40,7 @@ static void tx_free(tern_tensor_tx *tx)
  */
 static bool tx_settle(tern_tensor_tx *tx)
 {
-	tn_tensor_msg msg = { .type = TN_TENSOR_CLOSE, .tx_id = tx->id, .rx_id = tx->rx_id };
+	tn_tensor_msg msg = {.type = TN_TENSOR_CLOSE, .tx_id = tx->id, .rx_id = tx->rx_id};
 
 	if (tx->in_flight || !(tx->user_closed || tx->peer_closed))
 		return false;
@@ -201,8 +201,12 @@ static tern_status allocate_credit(tern_tensor_tx *tx)
 /* Send OPEN and wait for the answer, driving progress. */
 static tern_status bind_to_peer(tern_tensor_tx *tx, const tern_tensor_params *params, uint64_t timeout_ns)
 {
-	tn_tensor_msg msg = { .type = TN_TENSOR_OPEN, .tx_id = tx->id, .dtype = params->dtype,
-			      .shape = params->shape, .notify = params->notify, .flag_key = tx->credit_key };
+	tn_tensor_msg msg = {.type = TN_TENSOR_OPEN,
+			     .tx_id = tx->id,
+			     .dtype = params->dtype,
+			     .shape = params->shape,
+			     .notify = params->notify,
+			     .flag_key = tx->credit_key};
 	tern_ctx *ctx = tx->state->ctx;
 	uint64_t end = timeout_ns ? tn_ctx_now(ctx) + timeout_ns : UINT64_MAX;
 
@@ -212,7 +216,8 @@ static tern_status bind_to_peer(tern_tensor_tx *tx, const tern_tensor_params *pa
 		uint64_t now = tn_ctx_now(ctx);
 
 		if (now >= end)
-			return tn_fail(TERN_E_DEADLINE, "the peer published no tensor '%s' in time", tx->name);
+			return tn_fail(TERN_E_DEADLINE, "the peer published no tensor '%s' in time",
+				       tx->name);
 		tern_ctx_wait(ctx, TN_MIN(end - now, 10000000));
 	}
 	if (tx->status != TERN_OK)
@@ -277,7 +282,8 @@ static tern_status tx_refusal(tern_tensor_tx *tx)
 }
 
 /* Put the tensor into a slot that is ours; the put's own op counts it and then completes the caller's. */
-static tern_status put_slot(tern_tensor_tx *tx, const void *data, uint64_t slot, uint64_t generation, tern_op *op)
+static tern_status put_slot(tern_tensor_tx *tx, const void *data, uint64_t slot, uint64_t generation,
+			    tern_op *op)
 {
 	tn_tensor_put *put = &tx->puts[slot];
 	tern_status status;
@@ -292,11 +298,13 @@ static tern_status put_slot(tern_tensor_tx *tx, const void *data, uint64_t slot,
 	put->op.timeout_ns = op->timeout_ns;
 	put->op.stream = op->stream;
 	if (tx->notify == TERN_NOTIFY_FLAG)
-		status = tern_put_flag(tx->conn->channel, data, tx->bytes, &tx->slot_key, slot * tx->stride_bytes,
-				       generation, &tx->flag_key, slot * TN_TENSOR_FLAG_STRIDE, &put->op);
+		status = tern_put_flag(tx->conn->channel, data, tx->bytes, &tx->slot_key,
+				       slot * tx->stride_bytes, generation, &tx->flag_key,
+				       slot * TN_TENSOR_FLAG_STRIDE, &put->op);
 	else
 		status = tern_put_notify(tx->conn->channel, data, tx->bytes, &tx->slot_key,
-					 slot * tx->stride_bytes, tn_tensor_value(tx->rx_id, generation), &put->op);
+					 slot * tx->stride_bytes, tn_tensor_value(tx->rx_id, generation),
+					 &put->op);
 	if (status != TERN_OK) {
 		put->user = NULL;
 		tn_op_abort(op);
@@ -314,8 +322,8 @@ static tern_status put_slot(tern_tensor_tx *tx, const void *data, uint64_t slot,
 
 tern_status tern_tensor_tx_ready(tern_tensor_tx *tx)
 {
-	uint64_t released = tx->credit ? atomic_load_explicit(tx->credit, memory_order_acquire) :
-					 atomic_load_explicit(&tx->released, memory_order_acquire);
+	uint64_t released = tx->credit ? atomic_load_explicit(tx->credit, memory_order_acquire)
+				       : atomic_load_explicit(&tx->released, memory_order_acquire);
 	tern_status status = tx_refusal(tx);
 
 	if (status != TERN_OK)

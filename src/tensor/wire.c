@@ -72,7 +72,7 @@ bool tn_tensor_decode(const void *bytes, uint64_t length, tn_tensor_msg *msg)
 	uint8_t version;
 	tn_reader r;
 
-	*msg = (tn_tensor_msg){ 0 };
+	*msg = (tn_tensor_msg){0};
 	tn_reader_init(&r, bytes, length);
 	msg->type = (tn_tensor_type)tn_get_u8(&r);
 	version = tn_get_u8(&r);

@@ -18,9 +18,9 @@
 
 #include <tern/tensor.h>
 
-#define TN_TENSOR_VERSION 1
+#define TN_TENSOR_VERSION  1
 #define TN_TENSOR_TEXT_MAX 256
-#define TN_TENSOR_MSG_MAX 512
+#define TN_TENSOR_MSG_MAX  512
 
 typedef enum tn_tensor_type {
 	TN_TENSOR_OPEN = 1,
@@ -33,17 +33,17 @@ typedef enum tn_tensor_type {
 /* One struct for all types; which fields travel is written beside each. */
 typedef struct tn_tensor_msg {
 	tn_tensor_type type;
-	uint32_t tx_id;   /* OPEN, OPENED, RELEASE, CLOSED: number of the sender's end */
-	uint32_t rx_id;   /* OPENED, CLOSE: number of the receiver's end, index of the notification's table */
-	tern_status status;      /* OPENED */
-	uint32_t dtype;          /* OPEN */
-	tern_shape shape;        /* OPEN */
-	uint32_t notify;         /* OPEN */
-	uint32_t slots;          /* OPENED */
-	uint64_t stride_bytes;   /* OPENED: slot i starts at i x stride in the range of slot_key */
-	uint64_t count;          /* RELEASE: slots released so far */
-	tern_key slot_key;       /* OPENED */
-	tern_key flag_key;       /* OPENED: flag word of slot i at 64 x i (flag mode); OPEN: credit word of tx */
+	uint32_t tx_id; /* OPEN, OPENED, RELEASE, CLOSED: number of the sender's end */
+	uint32_t rx_id; /* OPENED, CLOSE: number of the receiver's end, index of the notification's table */
+	tern_status status;    /* OPENED */
+	uint32_t dtype;        /* OPEN */
+	tern_shape shape;      /* OPEN */
+	uint32_t notify;       /* OPEN */
+	uint32_t slots;        /* OPENED */
+	uint64_t stride_bytes; /* OPENED: slot i starts at i x stride in the range of slot_key */
+	uint64_t count;        /* RELEASE: slots released so far */
+	tern_key slot_key;     /* OPENED */
+	tern_key flag_key; /* OPENED: flag word of slot i at 64 x i (flag mode); OPEN: credit word of tx */
 	char text[TN_TENSOR_TEXT_MAX]; /* OPEN: name; OPENED with an error: what is wrong. NUL-terminated */
 } tn_tensor_msg;
 

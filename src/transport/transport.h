@@ -47,7 +47,7 @@ typedef struct tn_blob {
 } tn_blob;
 
 #define TN_LANE_TOKEN_BYTES 32
-#define TN_IOV_MAX 4
+#define TN_IOV_MAX          4
 
 enum {
 	TN_CAP_WRITE = 1u << 0,
@@ -82,7 +82,7 @@ typedef struct tn_wr {
 	   verbs needs registered memory (TERN_E_INVALID if not: the link stages it). */
 	void *local;
 	uint64_t bytes;
-	tn_key key; /* decoded remote key */
+	tn_key key;      /* decoded remote key */
 	uint64_t offset; /* in the key's range */
 	uint32_t imm;    /* write_imm only */
 	bool more;       /* hint: another wr follows at once, a doorbell may wait (never beyond next post with
@@ -131,7 +131,7 @@ typedef struct tn_lane_params {
 	/* Secret of this lane, equal on both sides (from the authenticated hello, bound to session, lane and
 	   epoch): the passive side accepts only a peer that proves it. */
 	uint8_t token[TN_LANE_TOKEN_BYTES];
-	bool active;             /* this side dials (exactly one side does) */
+	bool active;                 /* this side dials (exactly one side does) */
 	uint64_t connect_timeout_ns; /* 0 = 5 s; LANE_DOWN(TERN_E_DEADLINE) after it */
 } tn_lane_params;
 

@@ -1,0 +1,501 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The local launcher: starts servers, then workers, on this host; passes their logs on; shows one progress
+ * line; ends all of them on Ctrl-C or when one dies, and names the one that died and why.
+ *
+ *   STARTING servers (each reports its address) -> STARTING workers -> RUNNING -> all exited with 0
+ *   any failure or signal -> ENDING: SIGTERM to all, SIGKILL after KILL_NS
+ *
+ * When several processes fail at once the culprit is the one that a signal killed: the others only noticed.
+ * The launcher's own death ends the processes by their parent-death signal.
+ * Threads: main. Tests: tests/e2e/train_test.py, kill_test.py.
+ */
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include "commands.h"
+#include "json.h"
+#include "launch.h"
+
+#define KILL_NS    3000000000ull
+#define VERDICT_NS 300000000ull /* how long after the first failure the culprit is looked for */
+
+typedef struct launch {
+	const train_options *options;
+	const char *self;
+	proc *procs; /* servers, then workers */
+	uint32_t servers, count, started;
+	uint64_t steps, rows;
+	progress bar;
+	uint64_t failed_ns; /* first failure; 0 = none */
+	uint64_t ending_ns; /* SIGTERM was sent */
+	bool killed, canceled;
+	char culprit[640];
+} launch;
+
+static volatile sig_atomic_t got_signal;
+
+static void on_signal(int sig)
+{
+	got_signal = sig;
+}
+
+/* ---- starting ---- */
+
+/* The command line of a process: words and numbers, kept in one place until it was started. */
+typedef struct command_line {
+	const char *argv[64];
+	char text[1024];
+	int count;
+	size_t used;
+} command_line;
+
+static void add(command_line *c, const char *option, const char *value)
+{
+	c->argv[c->count++] = option;
+	if (value)
+		c->argv[c->count++] = value;
+	c->argv[c->count] = NULL;
+}
+
+__attribute__((format(printf, 3, 4))) static void addf(command_line *c, const char *option, const char *fmt,
+						       ...)
+{
+	char *value = c->text + c->used;
+	va_list args;
+
+	va_start(args, fmt);
+	c->used += (size_t)vsnprintf(value, sizeof(c->text) - c->used, fmt, args) + 1;
+	va_end(args);
+	add(c, option, value);
+}
+
+static void add_options(command_line *c, const launch *l)
+{
+	const train_options *o = l->options;
+
+	add(c, "--model", model_names[o->model]);
+	addf(c, "--servers", "%llu", (unsigned long long)o->servers);
+	addf(c, "--workers", "%llu", (unsigned long long)o->workers);
+	addf(c, "--batch", "%llu", (unsigned long long)o->batch);
+	addf(c, "--steps", "%llu", (unsigned long long)l->steps);
+	addf(c, "--seed", "%llu", (unsigned long long)o->seed);
+	addf(c, "--kernel-threads", "%llu", (unsigned long long)o->kernel_threads);
+	add(c, "--transport", transport_names[o->transport]);
+	add(c, "--comm", comm_names[o->comm]);
+	add(c, "--data", o->data);
+	addf(c, "--lr", "%.17g", o->lr);
+	addf(c, "--momentum", "%.17g", o->momentum);
+	addf(c, "--timeout", "%.3f", (double)o->timeout_ns * 1e-9);
+	if (o->sync)
+		add(c, "--sync", NULL);
+	if (o->spin)
+		add(c, "--spin", NULL);
+	if (o->no_comm)
+		add(c, "--no-comm", NULL);
+	if (o->no_eval)
+		add(c, "--no-eval", NULL);
+}
+
+static bool start_proc(launch *l, uint32_t i, const char *cluster)
+{
+	command_line c = {.count = 0};
+	proc *p = &l->procs[i];
+
+	p->is_worker = i >= l->servers;
+	p->index = p->is_worker ? i - l->servers : i;
+	p->out_fd = p->report_fd = -1;
+	snprintf(p->name, sizeof(p->name), "%s%u", p->is_worker ? "worker" : "server", p->index);
+	if (p->is_worker) {
+		p->losses = calloc(l->steps, sizeof(*p->losses));
+		p->steps_max = p->losses ? l->steps : 0;
+	}
+	add(&c, "tern", "train");
+	add(&c, "--role", p->is_worker ? "worker" : "server");
+	addf(&c, "--index", "%u", p->index);
+	add(&c, "--report-fd", "3");
+	add_options(&c, l);
+	if (!p->is_worker)
+		add(&c, "--listen", "127.0.0.1:0");
+	else if (cluster[0])
+		add(&c, "--cluster", cluster);
+	if (!proc_start(p, l->self, (char *const *)c.argv))
+		return false;
+	l->started = i + 1;
+	return true;
+}
+
+/* Once every server has said its address: start the workers. */
+static bool start_workers(launch *l)
+{
+	char *cluster = calloc(l->servers + 1, TRAIN_ADDRESS_MAX);
+	bool ok = cluster != NULL;
+
+	for (uint32_t i = 0; i < l->servers && ok; i++) {
+		if (i)
+			strcat(cluster, ",");
+		strcat(cluster, l->procs[i].address);
+	}
+	for (uint32_t i = l->servers; i < l->count && ok; i++)
+		ok = start_proc(l, i, cluster);
+	free(cluster);
+	return ok;
+}
+
+/* ---- ending ---- */
+
+static void signal_all(launch *l, int sig)
+{
+	for (uint32_t i = 0; i < l->started; i++)
+		if (!l->procs[i].exited && l->procs[i].pid > 0)
+			kill(l->procs[i].pid, sig);
+}
+
+static void begin_end(launch *l)
+{
+	if (l->ending_ns)
+		return;
+	l->ending_ns = progress_now_ns();
+	signal_all(l, SIGTERM);
+}
+
+/* Who is to blame: killed by a signal first, then whoever failed with words of its own, then anyone. */
+static void find_culprit(launch *l)
+{
+	const proc *best = NULL;
+	int best_rank = 0;
+
+	for (uint32_t i = 0; i < l->started; i++) {
+		const proc *p = &l->procs[i];
+		int rank = !proc_failed(p) ? 0 : WIFSIGNALED(p->wait_status) ? 3 : p->error[0] ? 2 : 1;
+
+		if (rank > best_rank) {
+			best_rank = rank;
+			best = p;
+		}
+	}
+	if (best)
+		proc_describe(best, l->culprit, sizeof(l->culprit));
+}
+
+static void check_ends(launch *l, uint64_t now)
+{
+	for (uint32_t i = 0; i < l->started; i++) {
+		proc_read(&l->procs[i], &l->bar);
+		if (proc_reap(&l->procs[i])) {
+			proc_read(&l->procs[i], &l->bar);
+			if (proc_failed(&l->procs[i]) && !l->failed_ns && !l->ending_ns)
+				l->failed_ns = now;
+		}
+	}
+	if (got_signal && !l->ending_ns) {
+		l->canceled = true;
+		begin_end(l);
+	}
+	if (l->failed_ns && !l->ending_ns && now - l->failed_ns >= VERDICT_NS) {
+		find_culprit(l);
+		begin_end(l);
+	}
+	if (l->ending_ns && !l->killed && now - l->ending_ns >= KILL_NS) {
+		l->killed = true;
+		signal_all(l, SIGKILL);
+	}
+}
+
+static uint32_t alive(const launch *l)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < l->started; i++)
+		n += !l->procs[i].exited;
+	return n;
+}
+
+/* ---- running ---- */
+
+/* Steps that all workers have done, and the mean of their losses at the last of them, in worker order. */
+static uint64_t common_step(const launch *l, double *loss)
+{
+	uint64_t done = l->steps;
+	double sum = 0;
+
+	for (uint32_t i = l->servers; i < l->started; i++)
+		if (l->procs[i].steps_done < done)
+			done = l->procs[i].steps_done;
+	if (l->started < l->count)
+		done = 0;
+	for (uint32_t i = l->servers; i < l->started && done; i++)
+		sum += l->procs[i].losses[done - 1];
+	*loss = sum / (double)(l->count - l->servers);
+	return done;
+}
+
+static void show(launch *l, uint64_t *last_done, uint64_t *last_ns, double *rate)
+{
+	uint64_t now = progress_now_ns(), done;
+	char words[128];
+	double loss;
+
+	done = common_step(l, &loss);
+	if (now - *last_ns >= 500000000ull) {
+		double fresh = (double)(done - *last_done) * (double)l->options->batch *
+			       (double)l->options->workers / ((double)(now - *last_ns) * 1e-9);
+
+		*rate = *rate > 0 ? 0.5 * *rate + 0.5 * fresh : fresh;
+		*last_done = done;
+		*last_ns = now;
+	}
+	if (!done)
+		snprintf(words, sizeof(words), "starting %u processes", l->count);
+	else if (done == l->steps)
+		snprintf(words, sizeof(words), "loss %.4f  testing", loss);
+	else
+		snprintf(words, sizeof(words), "loss %.4f  %.0f images/s", loss, *rate);
+	progress_draw(&l->bar, done, false, words);
+}
+
+static void wait_for_news(launch *l)
+{
+	struct pollfd fds[2 * TRAIN_PROCESSES_MAX];
+	nfds_t n = 0;
+
+	for (uint32_t i = 0; i < l->started; i++) {
+		const proc *p = &l->procs[i];
+
+		if (p->out_fd >= 0)
+			fds[n++] = (struct pollfd){.fd = p->out_fd, .events = POLLIN};
+		if (p->report_fd >= 0)
+			fds[n++] = (struct pollfd){.fd = p->report_fd, .events = POLLIN};
+	}
+	/* A closed pipe comes shortly before the exit status: look again soon. */
+	poll(fds, n, n < 2 * (nfds_t)l->started ? 5 : 100);
+}
+
+static void run(launch *l)
+{
+	uint64_t last_done = 0, last_ns = progress_now_ns();
+	bool workers = false;
+	double rate = 0;
+
+	for (uint32_t i = 0; i < l->servers; i++)
+		if (!start_proc(l, i, "")) {
+			snprintf(l->culprit, sizeof(l->culprit), "a server could not be started");
+			begin_end(l);
+			break;
+		}
+	do {
+		uint32_t ready = 0;
+
+		check_ends(l, progress_now_ns());
+		for (uint32_t i = 0; i < l->servers && i < l->started; i++)
+			ready += l->procs[i].ready;
+		if (!workers && !l->failed_ns && !l->ending_ns && ready == l->servers) {
+			workers = true;
+			if (!start_workers(l)) {
+				snprintf(l->culprit, sizeof(l->culprit), "a worker could not be started");
+				begin_end(l);
+			}
+		}
+		show(l, &last_done, &last_ns, &rate);
+		if (alive(l))
+			wait_for_news(l);
+	} while (alive(l) || (!workers && !l->failed_ns && !l->ending_ns));
+	if (l->failed_ns && !l->culprit[0])
+		find_culprit(l);
+}
+
+/* ---- results ---- */
+
+static bool write_losses(const launch *l)
+{
+	FILE *file = fopen(l->options->losses, "w");
+	uint64_t written = 0;
+
+	if (file) {
+		for (; written < l->steps; written++) {
+			double sum = 0;
+
+			for (uint32_t i = l->servers; i < l->count; i++)
+				sum += l->procs[i].losses[written];
+			if (fprintf(file, "%llu %a\n", (unsigned long long)written,
+				    sum / (l->count - l->servers)) < 0)
+				break;
+		}
+		if (fclose(file) != 0)
+			written = 0;
+	}
+	if (!file || written < l->steps) {
+		fprintf(stderr, "tern train: cannot write --losses %s: %s\n", l->options->losses,
+			strerror(errno));
+		return false;
+	}
+	return true;
+}
+
+static void collect(const launch *l, train_result *r)
+{
+	const train_options *o = l->options;
+	uint64_t correct = 0, rows = 0;
+
+	common_step(l, &r->loss);
+	r->steps = l->steps;
+	for (uint32_t i = 0; i < l->count; i++) {
+		const proc *p = &l->procs[i];
+
+		r->bytes += p->bytes;
+		r->copies += p->copies;
+		r->copy_bytes += p->copy_bytes;
+		r->writes += p->writes;
+		if (!p->is_worker)
+			continue;
+		correct += p->correct;
+		rows += p->rows;
+		r->comm_seconds += (double)(p->comm_ns + p->wait_ns) * 1e-9 / (double)o->workers;
+		r->compute_seconds += (double)p->compute_ns * 1e-9 / (double)o->workers;
+		if (p->seconds > r->seconds)
+			r->seconds = p->seconds;
+		snprintf(r->transport, sizeof(r->transport), "%s", p->transport);
+	}
+	r->accuracy = rows ? (double)correct / (double)rows : NAN;
+	r->steps_per_s = (double)r->steps / r->seconds;
+	r->images_per_s = r->steps_per_s * (double)(o->batch * o->workers);
+}
+
+/* The data set is looked at here first: one clear line instead of one per worker. */
+static bool measure_data(const train_options *o, launch *l, train_job *job)
+{
+	dataset train, test;
+	char error[4500];
+	bool ok = dataset_load(o->data, true, &train, error, sizeof(error));
+
+	if (ok && !o->no_eval) {
+		ok = dataset_load(o->data, false, &test, error, sizeof(error));
+		if (ok)
+			dataset_free(&test);
+	}
+	if (!ok) {
+		fprintf(stderr, "tern train: %s\n", error);
+		return false;
+	}
+	l->rows = train.count;
+	ok = train_job_create(o, train.count, train.features, train.classes, job);
+	dataset_free(&train);
+	return ok;
+}
+
+void train_run(const train_options *o, const char *self, const char *title, train_result *result, int *status)
+{
+	struct sigaction action = {.sa_handler = on_signal}, old_int, old_term;
+	launch l = {.options = o, .self = self};
+	train_job job;
+
+	memset(result, 0, sizeof(*result));
+	*status = 2;
+	if (!measure_data(o, &l, &job))
+		return;
+	l.steps = job.steps;
+	result->parameters = job.parameters;
+	train_job_destroy(&job);
+	*status = 1;
+	l.servers = o->no_comm ? 0 : (uint32_t)o->servers;
+	l.count = l.servers + (uint32_t)o->workers;
+	l.procs = calloc(l.count, sizeof(*l.procs));
+	if (!l.procs)
+		return;
+	got_signal = 0;
+	sigaction(SIGINT, &action, &old_int);
+	sigaction(SIGTERM, &action, &old_term);
+	progress_init(&l.bar, title, l.steps, o->quiet);
+	run(&l);
+	sigaction(SIGINT, &old_int, NULL);
+	sigaction(SIGTERM, &old_term, NULL);
+	if (l.canceled) {
+		progress_end(&l.bar);
+		fprintf(stderr, "tern train: stopped by signal %d; all %u processes have ended\n",
+			(int)got_signal, l.started);
+		*status = 128 + got_signal;
+	} else if (l.culprit[0]) {
+		progress_end(&l.bar);
+		fprintf(stderr, "tern train: %s; ended the others\n", l.culprit);
+	} else {
+		collect(&l, result);
+		progress_draw(&l.bar, l.steps, true, "done");
+		progress_end(&l.bar);
+		result->ok = !o->losses || write_losses(&l);
+		*status = result->ok ? 0 : 1;
+	}
+	for (uint32_t i = 0; i < l.count; i++)
+		proc_free(&l.procs[i]);
+	free(l.procs);
+}
+
+static void print_json(const train_options *o, const train_result *r)
+{
+	json j;
+
+	json_init(&j, stdout);
+	json_object(&j, NULL);
+	json_string(&j, "model", model_names[o->model]);
+	json_u64(&j, "parameters", r->parameters);
+	json_real(&j, "loss", r->loss);
+	json_real(&j, "accuracy", r->accuracy);
+	json_u64(&j, "steps", r->steps);
+	json_real(&j, "seconds", r->seconds);
+	json_real(&j, "steps_per_s", r->steps_per_s);
+	json_real(&j, "images_per_s", r->images_per_s);
+	json_u64(&j, "bytes", r->bytes);
+	json_u64(&j, "copies", r->copies);
+	json_u64(&j, "copy_bytes", r->copy_bytes);
+	json_u64(&j, "writes", r->writes);
+	json_real(&j, "comm_seconds", r->comm_seconds);
+	json_real(&j, "compute_seconds", r->compute_seconds);
+	json_string(&j, "transport", r->transport);
+	json_object(&j, "options");
+	json_string(&j, "data", o->data);
+	json_u64(&j, "servers", o->servers);
+	json_u64(&j, "workers", o->workers);
+	json_u64(&j, "batch", o->batch);
+	json_u64(&j, "epochs", o->steps ? 0 : o->epochs);
+	json_string(&j, "transport", transport_names[o->transport]);
+	json_string(&j, "comm", comm_names[o->comm]);
+	json_bool(&j, "sync", o->sync);
+	json_u64(&j, "seed", o->seed);
+	json_u64(&j, "kernel_threads", o->kernel_threads);
+	json_bool(&j, "spin", o->spin);
+	json_bool(&j, "no_comm", o->no_comm);
+	json_object_end(&j);
+	json_object_end(&j);
+	putchar('\n');
+}
+
+int train_launch(const train_options *o, const char *self)
+{
+	train_result r;
+	int status;
+
+	(void)self;
+	train_run(o, self_path(), model_names[o->model], &r, &status);
+	if (status != 0)
+		return status;
+	if (o->json) {
+		print_json(o, &r);
+	} else {
+		printf("%s: %llu steps in %.1f s (%.1f steps/s, %.0f images/s), loss %.4f",
+		       model_names[o->model], (unsigned long long)r.steps, r.seconds, r.steps_per_s,
+		       r.images_per_s, r.loss);
+		if (!isnan(r.accuracy))
+			printf(", test accuracy %.2f %%", 100 * r.accuracy);
+		printf("\n%s over %s: %.1f MiB moved, %llu copies (%.1f MiB), %.2f s of communication per "
+		       "worker\n",
+		       comm_names[o->comm], r.transport, (double)r.bytes / 1048576,
+		       (unsigned long long)r.copies, (double)r.copy_bytes / 1048576, r.comm_seconds);
+	}
+	return fflush(stdout) == 0 ? 0 : 1;
+}

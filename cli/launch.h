@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside the launcher: its processes and what they said. launch.c runs the job, proc.c starts, reads and ends
+ * single processes.
+ */
+#ifndef CLI_LAUNCH_H
+#define CLI_LAUNCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "progress.h"
+#include "train.h"
+
+typedef struct line_buffer {
+	char text[4096];
+	size_t used;
+} line_buffer;
+
+typedef struct proc {
+	char name[24];
+	bool is_worker;
+	uint32_t index;
+	pid_t pid;
+	int out_fd, report_fd; /* -1 once closed */
+	line_buffer out, reports;
+	bool exited;
+	int wait_status;
+	/* what it reported */
+	char address[TRAIN_ADDRESS_MAX];
+	bool ready, started, trained, has_result;
+	uint64_t steps_done;
+	float *losses; /* workers: [steps] */
+	uint64_t steps_max;
+	char error[512];
+	uint64_t bytes, copies, copy_bytes, writes, comm_ns, wait_ns, compute_ns, correct, rows;
+	double seconds, loss;
+	char transport[32];
+} proc;
+
+/* Start `self train --role ...`; its stdout and stderr come through out_fd. False: printed. */
+bool proc_start(proc *p, const char *self, char *const argv[]);
+/* Read what there is; log lines go to stderr with the process's name in front. */
+void proc_read(proc *p, progress *bar);
+/* Reap it if it has ended. True when it ended in this call. */
+bool proc_reap(proc *p);
+/* It ended badly: "was killed by signal 9 (Killed)", "exited with status 1: ...". */
+void proc_describe(const proc *p, char *text, size_t bytes);
+bool proc_failed(const proc *p);
+void proc_free(proc *p);
+
+#endif

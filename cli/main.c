@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The command `tern`: finds the subcommand. Every subcommand is a file of its name. Threads: main.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <tern/types.h>
+
+#include "args.h"
+#include "commands.h"
+
+typedef struct command {
+	const char *name;
+	int (*run)(int argc, char **argv);
+	const char *help;
+} command;
+
+static const command commands[] = {
+	{"train", cmd_train, "train a model over parameter servers, on this host or as part of a job"},
+	{"perf", cmd_perf, "latency and bandwidth between two processes, beside the physical limits"},
+	{"info", cmd_info, "version, providers, limits of this host, options"},
+	{"demo", cmd_demo, "the tour: train, compare the ways of communication, sum up"},
+};
+#define COMMANDS (sizeof(commands) / sizeof(commands[0]))
+
+const char *self_path(void)
+{
+	static char path[4096];
+	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
+
+	if (n > 0)
+		path[n] = '\0';
+	return n > 0 ? path : "tern";
+}
+
+static void help(FILE *out)
+{
+	fprintf(out,
+		"tern %s - moves tensors at the speed of the memory and the wire\n\nusage: tern COMMAND "
+		"[options]\n\n",
+		tern_version());
+	for (unsigned i = 0; i < COMMANDS; i++)
+		fprintf(out, "  %-8s %s\n", commands[i].name, commands[i].help);
+	fprintf(out, "\n`tern COMMAND --help` explains the options of a command.\n");
+}
+
+int main(int argc, char **argv)
+{
+	const char *names[COMMANDS + 1] = {0};
+	const char *near;
+
+	if (argc < 2) {
+		help(stderr);
+		return 2;
+	}
+	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+		help(stdout);
+		return 0;
+	}
+	if (strcmp(argv[1], "--version") == 0) {
+		printf("tern %s\n", tern_version());
+		return 0;
+	}
+	for (unsigned i = 0; i < COMMANDS; i++) {
+		if (strcmp(argv[1], commands[i].name) == 0)
+			return commands[i].run(argc - 1, argv + 1);
+		names[i] = commands[i].name;
+	}
+	near = nearest_name(argv[1], names);
+	fprintf(stderr, "tern: unknown command '%s'%s%s%s; see tern --help\n", argv[1],
+		near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+	return 2;
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `tern perf`: what its parts share.
+ *
+ *   initiator  the process that measures: pinned to the first allowed core
+ *   target     its child, pinned to the second: answers, polls, is written to
+ *   limit      what the machine itself can do, measured in the same run beside each row
+ *
+ * Rounds are interleaved: limit, tern, limit, tern, ...; a ratio is the median of the rounds' own ratios, and
+ * the cache-line probe before and after tells whether the two cores stood equally far apart all the time.
+ */
+#ifndef CLI_PERF_H
+#define CLI_PERF_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <tern/rpc.h>
+
+#define PERF_SIZES_MAX    32
+#define PERF_ROUNDS_MAX   64
+#define PERF_METHOD_READY 1u
+#define PERF_METHOD_JOB   2u
+#define PERF_METHOD_ECHO  3u
+#define PERF_SERVICE      "tern.perf"
+#define PERF_NO_ECHO      0xee /* first byte of messages that get no answer */
+
+typedef enum perf_op { PERF_PUT, PERF_GET, PERF_SEND, PERF_CALL, PERF_OPS } perf_op;
+extern const char *const perf_op_names[];
+
+typedef struct perf_options {
+	bool ops[PERF_OPS];
+	uint64_t sizes[PERF_SIZES_MAX];
+	unsigned size_count;
+	unsigned transport; /* 0 auto, 1 shm, 2 tcp */
+	bool spin, json, quiet;
+	uint64_t rounds;
+	uint64_t round_ns;
+	int cores[2]; /* -1: not pinned */
+} perf_options;
+
+/* What the target is asked to do next, by a call of PERF_METHOD_JOB; it answers when it is done. */
+typedef struct perf_job {
+	uint32_t kind; /* perf_job_kind */
+	uint32_t spin;
+	uint64_t bytes;
+	uint64_t rounds; /* of a ping-pong */
+	uint64_t first;  /* number of the first flag */
+} perf_job;
+
+enum perf_job_kind {
+	PERF_JOB_PONG_FLAG = 1, /* answer each flag with a put of the same size */
+	PERF_JOB_EXIT = 2,
+};
+
+/* Keys of the target's memory, and later of the initiator's. */
+typedef struct perf_hello {
+	tern_key data;
+	tern_key flag;
+	uint64_t bytes;
+} perf_hello;
+
+/* One side's memory and channel. */
+typedef struct perf_side {
+	tern_ctx *ctx;
+	tern_channel *channel;
+	uint8_t *data; /* bytes, readable and writable by the peer */
+	uint8_t *out;  /* bytes, source of puts */
+	volatile uint64_t *flag;
+	uint64_t bytes;
+	perf_hello mine, peer;
+	bool passive; /* one-sided access needs no progress here */
+	bool has_flag;
+} perf_side;
+
+uint64_t perf_now_ns(void);
+void perf_pin(int core);
+bool perf_side_init(perf_side *side, tern_ctx *ctx, uint64_t bytes);
+/* Wait for the flag word to reach value, making progress as the mode asks. False: the peer is gone. */
+bool perf_await_flag(perf_side *side, uint64_t value, bool spin);
+/* Put bytes and the flag value (in one word when bytes is 8) and make progress until it is accepted. */
+bool perf_put_flagged(perf_side *side, uint64_t bytes, uint64_t value, tern_op *op);
+
+/* The target process: connects to address, answers until told to exit. Exit status. */
+int perf_target(const char *address, uint64_t bytes, const char *transport, bool spin, int core);
+
+/* ---- perf_limits.c: what the machine can do ---- */
+
+typedef struct limits limits; /* a helper process that echoes; made once */
+limits *limits_start(const perf_options *options, uint64_t bytes_max);
+void limits_stop(limits *l);
+/* One way of a cache line between the two cores, in nanoseconds. */
+double limit_cache_line_ns(limits *l);
+/* Bytes per nanosecond of the better of memcpy and non-temporal copy between two mapped segments. */
+double limit_copy_rate(limits *l, uint64_t bytes);
+/* One way of a plain blocking (or spinning) TCP ping-pong of that size. */
+double limit_tcp_ns(limits *l, uint64_t bytes);
+/* Bytes per nanosecond of a plain TCP stream, until the receiver has all of bytes, many times. */
+double limit_tcp_rate(limits *l, uint64_t bytes);
+
+#endif

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `tern perf`: memory, flags and the target process. The target has no logic of its own: it echoes messages
+ * and calls, and runs the other half of a flagged ping-pong when it is told to.
+ *
+ * Both sides drive progress themselves when they spin; when they block, a wait takes the role from the helper
+ * thread. Threads: main, and the helper when blocking.
+ */
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "perf.h"
+
+uint64_t perf_now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+void perf_pin(int core)
+{
+	cpu_set_t set;
+
+	if (core < 0)
+		return;
+	CPU_ZERO(&set);
+	CPU_SET(core, &set);
+	sched_setaffinity(0, sizeof(set), &set);
+}
+
+bool perf_side_init(perf_side *side, tern_ctx *ctx, uint64_t bytes)
+{
+	tern_mem *mem = tern_ctx_mem(ctx);
+	void *data, *out, *flag;
+
+	*side = (perf_side){.ctx = ctx, .bytes = bytes};
+	if (tern_mem_alloc(mem, bytes, 4096, TERN_ACCESS_READ | TERN_ACCESS_WRITE, TERN_MEM_HOST, &data) !=
+		    TERN_OK ||
+	    tern_mem_alloc(mem, bytes, 4096, TERN_ACCESS_NONE, TERN_MEM_HOST, &out) != TERN_OK ||
+	    tern_mem_alloc(mem, 4096, 4096, TERN_ACCESS_READ | TERN_ACCESS_WRITE, TERN_MEM_HOST, &flag) !=
+		    TERN_OK)
+		return false;
+	memset(data, 1, bytes);
+	memset(out, 2, bytes);
+	memset(flag, 0, 4096);
+	side->data = data;
+	side->out = out;
+	side->flag = flag;
+	side->mine.bytes = bytes;
+	return tern_mem_export(mem, data, bytes, TERN_ACCESS_READ | TERN_ACCESS_WRITE, &side->mine.data) ==
+		       TERN_OK &&
+	       tern_mem_export(mem, flag, 4096, TERN_ACCESS_WRITE, &side->mine.flag) == TERN_OK;
+}
+
+bool perf_await_flag(perf_side *side, uint64_t value, bool spin)
+{
+	for (unsigned polls = 0; __atomic_load_n(side->flag, __ATOMIC_ACQUIRE) < value; polls++) {
+		/* A passive target's memory changes without our help; look after the links now and then. */
+		if (spin && side->passive && polls % 4096)
+			continue;
+		if (spin)
+			tern_ctx_progress(side->ctx);
+		else
+			tern_ctx_wait(side->ctx, 10000000);
+		if (polls % 4096 == 0 && tern_link_status(tern_channel_link(side->channel)) != TERN_OK)
+			return false;
+	}
+	return true;
+}
+
+bool perf_put_flagged(perf_side *side, uint64_t bytes, uint64_t value, tern_op *op)
+{
+	tern_status status;
+
+	while ((status = tern_put_flag(side->channel, side->out, bytes == 8 ? 0 : bytes, &side->peer.data, 0,
+				       value, &side->peer.flag, 0, op)) == TERN_AGAIN)
+		tern_ctx_progress(side->ctx);
+	return status == TERN_OK;
+}
+
+/* ---- target ---- */
+
+typedef struct target {
+	perf_side side;
+	perf_job job;
+	tern_rpc_request *request; /* the job's, answered when it is done */
+	bool spin, gone;
+} target;
+
+static void on_message(tern_channel *channel, const void *msg, uint64_t bytes, void *arg)
+{
+	static tern_op ops[16];
+	static unsigned next;
+	tern_op *op;
+
+	/* Ping-pong has one message in flight; a stream, marked by its first byte, is not echoed. */
+	(void)arg;
+	if (bytes && *(const uint8_t *)msg == PERF_NO_ECHO)
+		return;
+	op = &ops[next++ % 16];
+	if (tern_op_test(op) == TERN_AGAIN)
+		return;
+	tern_op_init(op, NULL, NULL);
+	tern_send(channel, msg, bytes, op);
+}
+
+static void on_closed(tern_channel *channel, tern_status status, void *arg)
+{
+	target *t = arg;
+
+	(void)channel;
+	(void)status;
+	t->gone = true;
+}
+
+static void on_echo(tern_rpc_request *request, const void *args, uint64_t bytes, void *arg)
+{
+	(void)arg;
+	tern_rpc_reply(request, TERN_OK, args, bytes);
+}
+
+static void on_ready(tern_rpc_request *request, const void *args, uint64_t bytes, void *arg)
+{
+	target *t = arg;
+
+	if (bytes != sizeof(perf_hello)) {
+		tern_rpc_reply(request, TERN_E_INVALID, NULL, 0);
+		return;
+	}
+	memcpy(&t->side.peer, args, bytes);
+	tern_rpc_reply(request, TERN_OK, &t->side.mine, sizeof(t->side.mine));
+}
+
+static void on_job(tern_rpc_request *request, const void *args, uint64_t bytes, void *arg)
+{
+	target *t = arg;
+
+	if (bytes != sizeof(perf_job) || __atomic_load_n(&t->request, __ATOMIC_ACQUIRE)) {
+		tern_rpc_reply(request, TERN_E_INVALID, NULL, 0);
+		return;
+	}
+	memcpy(&t->job, args, bytes);
+	__atomic_store_n(&t->request, request, __ATOMIC_RELEASE);
+}
+
+static void run_job(target *t)
+{
+	tern_rpc_request *request = t->request;
+	tern_op op;
+
+	for (uint64_t i = 0; i < t->job.rounds && t->job.kind == PERF_JOB_PONG_FLAG; i++) {
+		if (!perf_await_flag(&t->side, t->job.first + i, t->job.spin))
+			break;
+		tern_op_init(&op, NULL, NULL);
+		if (!perf_put_flagged(&t->side, t->job.bytes, t->job.first + i, &op))
+			break;
+		while (tern_op_test(&op) == TERN_AGAIN)
+			tern_ctx_progress(t->side.ctx);
+	}
+	t->gone = t->job.kind == PERF_JOB_EXIT;
+	__atomic_store_n(&t->request, NULL, __ATOMIC_RELEASE);
+	tern_rpc_reply(request, TERN_OK, NULL, 0);
+}
+
+static int target_failed(const char *what)
+{
+	fprintf(stderr, "tern perf (target): %s: %s\n", what, tern_detail());
+	return 1;
+}
+
+int perf_target(const char *address, uint64_t bytes, const char *transport, bool spin, int core)
+{
+	tern_ctx_params params = {.name = "perf target",
+				  .listen = "",
+				  .transports = transport,
+				  .flags = spin ? TERN_CTX_NO_HELPER : 0};
+	tern_channel_params channel = {.on_message = on_message, .on_closed = on_closed};
+	tern_connect_params connect = {.timeout_ns = 10000000000ull};
+	target *t = calloc(1, sizeof(*t));
+	tern_link *link;
+	tern_ctx *ctx;
+
+	prctl(PR_SET_PDEATHSIG, SIGTERM);
+	perf_pin(core);
+	if (!t || tern_ctx_create(&params, &ctx) != TERN_OK)
+		return target_failed("cannot make a context");
+	if (!perf_side_init(&t->side, ctx, bytes))
+		return target_failed("no memory");
+	t->spin = spin;
+	channel.arg = t;
+	tern_rpc_serve(ctx, PERF_METHOD_READY, on_ready, t);
+	tern_rpc_serve(ctx, PERF_METHOD_JOB, on_job, t);
+	tern_rpc_serve(ctx, PERF_METHOD_ECHO, on_echo, t);
+	if (tern_link_connect(ctx, address, &connect, &link) != TERN_OK || tern_link_wait(link, 0) != TERN_OK)
+		return target_failed("cannot connect");
+	t->side.passive = (tern_link_caps(link) & TERN_LINK_CAN_PASSIVE) != 0;
+	if (tern_channel_open(link, PERF_SERVICE, &channel, &t->side.channel) != TERN_OK)
+		return target_failed("cannot open a channel");
+	while (!t->gone && tern_link_status(link) == TERN_OK) {
+		uint64_t seen = tern_ctx_events(ctx);
+
+		if (__atomic_load_n(&t->request, __ATOMIC_ACQUIRE))
+			run_job(t);
+		else if (spin)
+			tern_ctx_progress(ctx);
+		else
+			tern_ctx_wait_past(ctx, seen, 100000000);
+	}
+	/* The answer to EXIT leaves before the link closes; the initiator closes first. */
+	for (int i = 0; i < 200 && tern_link_status(link) == TERN_OK; i++)
+		tern_ctx_wait(ctx, 10000000);
+	tern_link_release(link);
+	tern_ctx_destroy(ctx);
+	free(t);
+	return 0;
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `tern train`: the options, and whether this process is the launcher or a part of a job. Threads: main.
+ * Tests: tests/e2e.
+ */
+#include "train.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "args.h"
+#include "commands.h"
+
+const char *const model_names[] = {"mlp", "fcn5", NULL};
+const char *const transport_names[] = {"auto", "shm", "tcp", NULL};
+const char *const comm_names[] = {"zerocopy", "copy", "rpc", NULL};
+
+void train_defaults(train_options *options)
+{
+	*options = (train_options){.data = "/usr/share/datasets/fashion-mnist",
+				   .servers = 2,
+				   .workers = 2,
+				   .batch = 100,
+				   .epochs = 1,
+				   .seed = 1,
+				   .momentum = 0.9,
+				   .kernel_threads = 1,
+				   .timeout_ns = 60ull * 1000000000ull,
+				   .report_fd = UINT64_MAX};
+}
+
+/* One command line per process: its options and their table. */
+static train_options o;
+static bool steps_given, epochs_given;
+static const arg_row rows[] = {
+	{"model", ARG_CHOICE, &o.model, "mlp|fcn5", "the network (mlp)", 0, 0, false, NULL},
+	{"data", ARG_STRING, &o.data, "DIR", "IDX files of the data set (Fashion-MNIST of Debian)", 0, 0,
+	 false, NULL},
+	{"servers", ARG_U64, &o.servers, "S", "parameter servers (2); 0: one process alone", 0, 256, false,
+	 NULL},
+	{"workers", ARG_U64, &o.workers, "W", "workers (2)", 1, TERN_PLAN_WORKERS_MAX, false, NULL},
+	{"batch", ARG_U64, &o.batch, "B", "rows per worker and step (100)", 1, 1u << 24, false, NULL},
+	{"epochs", ARG_U64, &o.epochs, "E", "passes over the data (1)", 1, 1000000, false, &epochs_given},
+	{"steps", ARG_U64, &o.steps, "N", "steps of each worker, instead of epochs", 1, 1u << 30, false,
+	 &steps_given},
+	{"transport", ARG_CHOICE, &o.transport, "auto|shm|tcp", "how tensors travel (auto)", 0, 0, false,
+	 NULL},
+	{"comm", ARG_CHOICE, &o.comm, "zerocopy|copy|rpc",
+	 "one-sided writes, staged copies, or calls (zerocopy)", 0, 0, false, NULL},
+	{"sync", ARG_FLAG, &o.sync, NULL, "average the workers' gradients in each step", 0, 0, false, NULL},
+	{"seed", ARG_U64, &o.seed, "N", "of initial values and data order (1)", 0, 0, false, NULL},
+	{"lr", ARG_REAL, &o.lr, "X", "learning rate at the start; falls to 0 linearly (by model)", 0, 0,
+	 false, NULL},
+	{"momentum", ARG_REAL, &o.momentum, "X", "of SGD; 0 = plain SGD (0.9)", 0, 0, false, NULL},
+	{"kernel-threads", ARG_U64, &o.kernel_threads, "N", "threads of each worker's kernels (1)", 1, 256,
+	 false, NULL},
+	{"spin", ARG_FLAG, &o.spin, NULL, "poll instead of sleeping (needs a core per process)", 0, 0, false,
+	 NULL},
+	{"no-comm", ARG_FLAG, &o.no_comm, NULL, "stub all transfers: what a step costs without them", 0, 0,
+	 false, NULL},
+	{"no-eval", ARG_FLAG, &o.no_eval, NULL, "skip the test accuracy", 0, 0, false, NULL},
+	{"losses", ARG_STRING, &o.losses, "FILE", "write each step's loss as a hexadecimal float", 0, 0,
+	 false, NULL},
+	{"json", ARG_FLAG, &o.json, NULL, "print one JSON object at the end", 0, 0, false, NULL},
+	{"quiet", ARG_FLAG, &o.quiet, NULL, "no progress", 0, 0, false, NULL},
+	{"timeout", ARG_SECONDS, &o.timeout_ns, "SECONDS", "for all processes to find each other (60)",
+	 1000000, 0, false, NULL},
+	{"role", ARG_CHOICE, &o.role, "launcher|server|worker", "be one process of a job over hosts", 0, 0,
+	 false, NULL},
+	{"index", ARG_U64, &o.index, "I", "number within the role, from 0", 0, 65535, false, NULL},
+	{"cluster", ARG_STRING, &o.cluster, "FILE|host:port,...", "addresses of the servers, in order", 0, 0,
+	 false, NULL},
+	{"insecure", ARG_FLAG, &o.insecure, NULL, "listen beyond loopback without a shared secret", 0, 0,
+	 false, NULL},
+	{"listen", ARG_STRING, &o.listen, "host:port", "a server's own address", 0, 0, true, NULL},
+	{"report-fd", ARG_U64, &o.report_fd, "FD", "", 0, 0, true, NULL},
+	{0},
+};
+
+static int check(const train_options *options)
+{
+	if (steps_given && epochs_given) {
+		fprintf(stderr, "tern train: --steps and --epochs exclude each other: give one\n");
+		return 2;
+	}
+	if (options->role != ROLE_LAUNCHER && !options->cluster && options->report_fd == UINT64_MAX &&
+	    !options->no_comm) {
+		fprintf(stderr,
+			"tern train: --role needs --cluster FILE or host:port,...: the servers' addresses\n");
+		return 2;
+	}
+	if (options->role == ROLE_LAUNCHER && options->cluster) {
+		fprintf(stderr, "tern train: --cluster goes with --role server|worker and --index\n");
+		return 2;
+	}
+	if (options->servers == 0 && options->workers != 1) {
+		fprintf(stderr, "tern train: without servers there can be only one worker (--workers 1)\n");
+		return 2;
+	}
+	return -1;
+}
+
+int cmd_train(int argc, char **argv)
+{
+	static const arg_usage usage = {
+		.command = "tern train",
+		.summary = "train a model data-parallel over parameter servers",
+		.synopsis =
+			"tern train [--model mlp|fcn5] [--data DIR] [--servers S] [--workers W] [options]\n"
+			"       tern train --role server|worker --index I --cluster FILE|host:port,... "
+			"[options]",
+		.epilogue = "examples:\n"
+			    "  tern train --model mlp --epochs 5\n"
+			    "  tern train --model fcn5 --steps 20 --comm rpc --transport tcp --json\n"
+			    "  tern train --role server --index 0 --cluster 10.0.0.1:7001,10.0.0.2:7001 "
+			    "--workers 4\n"
+			    "\nA cluster file has one host:port per line, one line per server. Beyond "
+			    "loopback set the\n"
+			    "shared secret in TERN_CTX_SECRET (or say --insecure).\n",
+	};
+	int rc;
+
+	train_defaults(&o);
+
+	rc = args_parse(&usage, rows, argc, argv, NULL);
+	if (rc < 0)
+		rc = check(&o);
+	if (rc >= 0)
+		return rc;
+	return o.role == ROLE_LAUNCHER ? train_launch(&o, argv[0]) : train_role(&o);
+}

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `tern train`: what the launcher and the processes of a job share.
+ *
+ *   launcher   one process that starts servers and workers on this host, shows progress, ends them all
+ *   role       one server or worker; the launcher starts it, or a person on each host of a spread job
+ *   report     lines from a role to its launcher over a pipe ("ready ADDRESS", "step N LOSS", ...)
+ */
+#ifndef CLI_TRAIN_H
+#define CLI_TRAIN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <tern/session.h>
+
+#include "idx.h"
+
+#define TRAIN_ADDRESS_MAX   128
+#define TRAIN_PROCESSES_MAX 512
+
+enum { TRANSPORT_AUTO, TRANSPORT_SHM, TRANSPORT_TCP };
+enum { ROLE_LAUNCHER, ROLE_SERVER, ROLE_WORKER };
+extern const char *const transport_names[];
+extern const char *const comm_names[];
+
+typedef struct train_options {
+	unsigned model; /* index into model_names */
+	const char *data;
+	uint64_t servers, workers;
+	uint64_t batch;         /* rows per worker and step */
+	uint64_t epochs, steps; /* steps 0: by epochs */
+	unsigned transport, comm;
+	bool sync;
+	uint64_t seed;
+	bool json, quiet;
+	double lr, momentum;
+	uint64_t kernel_threads;
+	bool spin, no_comm, no_eval;
+	const char *losses;
+	/* a job over hosts */
+	unsigned role;
+	uint64_t index;
+	const char *cluster;
+	const char *listen;
+	bool insecure;
+	uint64_t timeout_ns;
+	uint64_t report_fd; /* UINT64_MAX: no launcher */
+} train_options;
+
+extern const char *const model_names[];
+
+/* ---- train_job.c: from options to graph, plan and steps ---- */
+
+typedef struct train_job {
+	tern_graph *graph;
+	tern_plan *plan;
+	uint64_t parameters;
+	uint64_t steps; /* per worker */
+} train_job;
+
+/* rows, features, classes: of the training set, 0 if this process does not load it (servers need --steps).
+   On failure prints one line and returns false. */
+bool train_job_create(const train_options *options, uint64_t rows, uint64_t features, unsigned classes,
+		      train_job *job);
+void train_job_destroy(train_job *job);
+/* Steps of one worker: by --steps, or by epochs over rows. 0 and a printed line: batch larger than the data. */
+uint64_t train_steps(const train_options *options, uint64_t rows);
+
+/* ---- batch.c ---- */
+
+typedef struct batcher {
+	const dataset *set;
+	uint64_t batch, workers, worker, seed;
+	uint64_t epoch; /* whose permutation is in order[] */
+	uint32_t *order;
+	float *images;   /* (batch, features) */
+	int32_t *labels; /* (batch) */
+} batcher;
+
+bool batcher_init(batcher *b, const dataset *set, const train_options *options);
+/* Rows of step n: the n-th slice of batch x workers rows of the epoch's order, our part of it. */
+void batcher_fill(batcher *b, uint64_t step);
+/* Rows [first, first + batch) of the set in order; past the end the last row is repeated. */
+void batcher_rows(batcher *b, uint64_t first);
+void batcher_fini(batcher *b);
+
+/* ---- report.c: lines to the launcher ---- */
+
+void report_init(uint64_t fd);
+/* Buffered; flushed when it is old enough or urgent. Without a launcher nothing happens. */
+__attribute__((format(printf, 2, 3))) void report(bool urgent, const char *fmt, ...);
+bool report_to_launcher(void);
+
+/* ---- the processes ---- */
+
+int train_role(const train_options *options);                     /* train_role.c */
+int train_launch(const train_options *options, const char *self); /* launch.c */
+
+/* What a launched job came to; also for `tern demo`. */
+typedef struct train_result {
+	bool ok;
+	double loss, accuracy;
+	uint64_t steps;
+	double seconds, steps_per_s, images_per_s;
+	uint64_t bytes, copies, copy_bytes, writes;
+	double comm_seconds, compute_seconds; /* mean of the workers */
+	uint64_t parameters;
+	char transport[32];
+} train_result;
+
+/* Run a job with progress on stderr; prints no summary. exit status in *status. */
+void train_run(const train_options *options, const char *self, const char *title, train_result *result,
+	       int *status);
+
+#endif

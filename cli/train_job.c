@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From the options of a job to its graph and plan: a pure function, so that every process of a job comes to
+ * the same plan by itself. Threads: main.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "train.h"
+
+static const double model_lr[] = {0.05, 0.02};
+
+uint64_t train_steps(const train_options *o, uint64_t rows)
+{
+	uint64_t per_step = o->batch * o->workers;
+
+	if (rows && per_step > rows) {
+		fprintf(stderr,
+			"tern train: batch larger than the data: %llu workers x %llu rows, but %llu training "
+			"rows;"
+			" give a smaller --batch\n",
+			(unsigned long long)o->workers, (unsigned long long)o->batch,
+			(unsigned long long)rows);
+		return 0;
+	}
+	return o->steps ? o->steps : rows / per_step * o->epochs;
+}
+
+static bool failed(const char *what)
+{
+	fprintf(stderr, "tern train: %s: %s\n", what, tern_detail());
+	return false;
+}
+
+bool train_job_create(const train_options *o, uint64_t rows, uint64_t features, unsigned classes,
+		      train_job *job)
+{
+	tern_model_params model = {.seed = o->seed, .inputs = features, .classes = classes};
+	tern_plan_params plan = {.servers = (uint32_t)o->servers,
+				 .workers = (uint32_t)o->workers,
+				 .sync = o->sync,
+				 .comm = (tern_comm)o->comm};
+	tern_graph_info info;
+
+	memset(job, 0, sizeof(*job));
+	job->steps = train_steps(o, rows);
+	if (!job->steps) {
+		if (!rows)
+			fprintf(stderr, "tern train: servers of a job over hosts need --steps N\n");
+		return false;
+	}
+	plan.optimizer.kind = o->momentum > 0 ? TERN_OPTIMIZER_MOMENTUM : TERN_OPTIMIZER_SGD;
+	plan.optimizer.lr = (float)(o->lr > 0 ? o->lr : model_lr[o->model]);
+	plan.optimizer.momentum = (float)o->momentum;
+	/* Asynchronous servers apply one update per worker and step. */
+	plan.optimizer.lr_steps = job->steps * (o->sync || !o->servers ? 1 : o->workers);
+	if (tern_graph_model(model_names[o->model], &model, &job->graph) != TERN_OK)
+		return failed("cannot build the model");
+	tern_graph_info_get(job->graph, &info);
+	job->parameters = info.parameters;
+	if (tern_plan_create(job->graph, &plan, &job->plan) != TERN_OK) {
+		tern_graph_destroy(job->graph);
+		job->graph = NULL;
+		return failed("cannot plan the job");
+	}
+	return true;
+}
+
+void train_job_destroy(train_job *job)
+{
+	tern_plan_destroy(job->plan);
+	tern_graph_destroy(job->graph);
+	memset(job, 0, sizeof(*job));
+}

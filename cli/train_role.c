@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One process of a job: a parameter server or a worker. It makes the plan by itself, opens its context and
+ * session, runs its steps and reports to the launcher, if there is one, else to the terminal.
+ *
+ * Ctrl-C or SIGTERM interrupts at the next wait: the process says so, closes its links (peers see an orderly
+ * end) and exits with 128 + signal. When the launcher dies the kernel sends SIGTERM.
+ * Threads: main; the context's helper thread makes progress.
+ */
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "train.h"
+
+static tern_session *volatile running;
+static volatile sig_atomic_t stopped_by;
+
+static void on_signal(int sig)
+{
+	tern_session *session = running;
+
+	stopped_by = sig;
+	if (session)
+		tern_session_cancel(session);
+}
+
+static void catch_signals(void)
+{
+	struct sigaction action = {.sa_handler = on_signal};
+
+	sigaction(SIGTERM, &action, NULL);
+	action.sa_handler =
+		report_to_launcher() ? SIG_IGN : on_signal; /* Ctrl-C is the launcher's to handle */
+	sigaction(SIGINT, &action, NULL);
+	signal(SIGPIPE, SIG_IGN);
+	if (!report_to_launcher())
+		return;
+	prctl(PR_SET_PDEATHSIG, SIGTERM);
+	if (getppid() == 1)
+		raise(SIGTERM);
+}
+
+static double seconds_since(const struct timespec *start)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (double)(now.tv_sec - start->tv_sec) + (double)(now.tv_nsec - start->tv_nsec) * 1e-9;
+}
+
+/* ---- addresses of the servers ---- */
+
+typedef struct cluster {
+	char text[65536];
+	const char *address[256];
+	uint64_t count;
+} cluster;
+
+static bool read_cluster(const char *spec, cluster *c)
+{
+	FILE *file = strchr(spec, ':') ? NULL : fopen(spec, "r");
+	char *save = NULL;
+
+	if (!strchr(spec, ':') && !file) {
+		fprintf(stderr,
+			"tern train: --cluster: '%s' is neither host:port,... nor a readable file (%s)\n",
+			spec, strerror(errno));
+		return false;
+	}
+	if (file) {
+		size_t n = fread(c->text, 1, sizeof(c->text) - 1, file);
+
+		c->text[n] = '\0';
+		fclose(file);
+	} else {
+		snprintf(c->text, sizeof(c->text), "%s", spec);
+	}
+	for (char *word = strtok_r(c->text, ", \t\r\n", &save); word && c->count < 256;
+	     word = strtok_r(NULL, ", \t\r\n", &save)) {
+		if (!strchr(word, ':')) {
+			fprintf(stderr, "tern train: --cluster: '%s' is not host:port\n", word);
+			return false;
+		}
+		c->address[c->count++] = word;
+	}
+	return true;
+}
+
+static bool check_cluster(const train_options *o, const cluster *c)
+{
+	if (c->count == o->servers)
+		return true;
+	fprintf(stderr,
+		"tern train: --cluster names %llu addresses, but the job has %llu servers (--servers)\n",
+		(unsigned long long)c->count, (unsigned long long)o->servers);
+	return false;
+}
+
+/* ---- common ---- */
+
+typedef struct part {
+	const train_options *options;
+	train_job job;
+	tern_ctx *ctx;
+	tern_session *session;
+	cluster cluster;
+	char name[32];
+} part;
+
+static int failed(const part *p, const char *what, tern_status status)
+{
+	if (status == TERN_E_CANCELED || stopped_by) {
+		report(true, "stopped");
+		return stopped_by ? 128 + stopped_by : 1;
+	}
+	fprintf(stderr, "%s: %s: %s: %s\n", p->name, what, tern_status_name(status), tern_detail());
+	report(true, "error %s: %s", what, tern_detail());
+	return 1;
+}
+
+static tern_status open_context(part *p)
+{
+	const train_options *o = p->options;
+	static char transports[32];
+	tern_ctx_params params = {.name = p->name, .job = "tern train", .listen = ""};
+
+	if (o->insecure)
+		params.flags |= TERN_CTX_INSECURE;
+	if (o->role == ROLE_SERVER)
+		params.listen = o->listen          ? o->listen
+				: p->cluster.count ? p->cluster.address[o->index]
+						   : NULL;
+	if (o->transport != TRANSPORT_AUTO) {
+		snprintf(transports, sizeof(transports), "%s", transport_names[o->transport]);
+		params.transports = transports;
+	}
+	return tern_ctx_create(&params, &p->ctx);
+}
+
+static tern_status open_session(part *p, uint64_t eval_batch)
+{
+	const train_options *o = p->options;
+	tern_session_params params = {.plan = p->job.plan,
+				      .role = o->role == ROLE_SERVER ? TERN_ROLE_SERVER
+					      : o->servers           ? TERN_ROLE_WORKER
+								     : TERN_ROLE_LOCAL,
+				      .index = (uint32_t)o->index,
+				      .batch = o->batch,
+				      .eval_batch = eval_batch,
+				      .kernel_threads = (uint32_t)o->kernel_threads,
+				      .spin = o->spin,
+				      .stub = o->no_comm,
+				      .servers = p->cluster.address};
+	tern_status status = TERN_OK;
+
+	if (!o->no_comm && o->servers)
+		status = open_context(p);
+	if (status == TERN_OK)
+		status = tern_session_open(p->ctx, &params, &p->session);
+	running = p->session;
+	return status;
+}
+
+static void report_stats(part *p, const char *more)
+{
+	tern_session_stats s;
+
+	tern_session_stats_get(p->session, &s);
+	report(true,
+	       "result steps=%llu bytes=%llu copies=%llu copy_bytes=%llu writes=%llu comm_ns=%llu "
+	       "wait_ns=%llu "
+	       "compute_ns=%llu transport=%s %s",
+	       (unsigned long long)s.steps, (unsigned long long)s.bytes_sent, (unsigned long long)s.copies,
+	       (unsigned long long)s.copy_bytes, (unsigned long long)s.writes, (unsigned long long)s.comm_ns,
+	       (unsigned long long)s.wait_ns, (unsigned long long)s.compute_ns,
+	       tern_session_transport(p->session), more);
+}
+
+static void close_part(part *p)
+{
+	running = NULL;
+	tern_session_close(p->session);
+	if (p->ctx)
+		tern_ctx_destroy(p->ctx);
+	train_job_destroy(&p->job);
+}
+
+/* ---- server ---- */
+
+static int serve(part *p)
+{
+	const train_options *o = p->options;
+	tern_status status;
+
+	if (!train_job_create(o, 0, 784, 10, &p->job))
+		return 1;
+	status = open_session(p, 0);
+	if (status != TERN_OK)
+		return failed(p, "cannot open", status);
+	report(true, "ready %s", tern_ctx_address(p->ctx));
+	if (!report_to_launcher())
+		fprintf(stderr, "%s: listening on %s, waiting for %llu workers\n", p->name,
+			tern_ctx_address(p->ctx), (unsigned long long)o->workers);
+	status = tern_session_start(p->session, o->timeout_ns);
+	if (status != TERN_OK)
+		return failed(p, "cannot start", status);
+	tern_session_stats_reset(p->session);
+	report(true, "started");
+	status = tern_session_run(p->session, p->job.steps);
+	if (status != TERN_OK)
+		return failed(p, "training", status);
+	status = tern_session_finish(p->session, o->timeout_ns);
+	if (status != TERN_OK)
+		return failed(p, "at the end", status);
+	report_stats(p, "");
+	return 0;
+}
+
+/* ---- worker ---- */
+
+/* Our share of the test set: rows whose largest probability is at the label. */
+static tern_status evaluate(part *p, const dataset *test, uint64_t *correct, uint64_t *rows)
+{
+	const train_options *o = p->options;
+	uint64_t first = test->count * o->index / o->workers, end = test->count * (o->index + 1) / o->workers;
+	tern_status status = TERN_OK;
+	batcher b;
+	float *probs;
+
+	*correct = *rows = 0;
+	probs = calloc(o->batch * test->classes, sizeof(*probs));
+	if (!batcher_init(&b, test, o) || !probs) {
+		batcher_fini(&b);
+		free(probs);
+		return TERN_E_NOMEM;
+	}
+	for (; first < end && status == TERN_OK; first += o->batch) {
+		batcher_rows(&b, first);
+		status = tern_session_feed(p->session, 1, "images", b.images,
+					   o->batch * test->features * sizeof(float));
+		if (status == TERN_OK)
+			status = tern_session_feed(p->session, 1, "labels", b.labels,
+						   o->batch * sizeof(int32_t));
+		if (status == TERN_OK)
+			status = tern_session_step(p->session, 1);
+		if (status == TERN_OK)
+			status = tern_session_fetch(p->session, 1, "probs", probs,
+						    o->batch * test->classes * sizeof(float));
+		for (uint64_t i = 0; i < o->batch && first + i < end && status == TERN_OK; i++, ++*rows) {
+			const float *row = probs + i * test->classes;
+			unsigned best = 0;
+
+			for (unsigned k = 1; k < test->classes; k++)
+				if (row[k] > row[best])
+					best = k;
+			*correct += best == test->labels[first + i];
+		}
+	}
+	batcher_fini(&b);
+	free(probs);
+	return status;
+}
+
+static tern_status train_steps_of(part *p, batcher *b, uint64_t *done, float *loss)
+{
+	const train_options *o = p->options;
+	tern_status status;
+
+	status = tern_session_feed(p->session, 0, "images", b->images,
+				   o->batch * b->set->features * sizeof(float));
+	if (status == TERN_OK)
+		status = tern_session_feed(p->session, 0, "labels", b->labels, o->batch * sizeof(int32_t));
+	for (*done = 0; *done < p->job.steps && status == TERN_OK; ++*done) {
+		batcher_fill(b, *done);
+		status = tern_session_step(p->session, 0);
+		if (status == TERN_OK)
+			status = tern_session_fetch(p->session, 0, "loss", loss, sizeof(*loss));
+		if (status == TERN_OK)
+			report(false, "step %llu %a", (unsigned long long)*done, (double)*loss);
+		if (status == TERN_OK && !isfinite(*loss)) {
+			fprintf(stderr, "%s: the loss is %f at step %llu: a smaller --lr may help\n", p->name,
+				(double)*loss, (unsigned long long)*done);
+			report(true, "error the loss is not finite at step %llu", (unsigned long long)*done);
+			return TERN_E_CORRUPT;
+		}
+	}
+	return status;
+}
+
+static int work(part *p, const dataset *train, const dataset *test)
+{
+	const train_options *o = p->options;
+	uint64_t done = 0, correct = 0, rows = 0;
+	struct timespec start;
+	tern_status status;
+	double seconds;
+	char more[128];
+	float loss = 0;
+	batcher b;
+
+	if (!train_job_create(o, train->count, train->features, train->classes, &p->job))
+		return 1;
+	status = open_session(p, o->no_eval ? 0 : o->batch);
+	if (status != TERN_OK)
+		return failed(p, "cannot open", status);
+	if (!batcher_init(&b, train, o))
+		return failed(p, "no memory for batches", TERN_E_NOMEM);
+	status = tern_session_start(p->session, o->timeout_ns);
+	if (status == TERN_OK) {
+		tern_session_stats_reset(p->session);
+		report(true, "started");
+		clock_gettime(CLOCK_MONOTONIC, &start);
+		status = train_steps_of(p, &b, &done, &loss);
+		seconds = seconds_since(&start);
+	}
+	batcher_fini(&b);
+	if (status != TERN_OK)
+		return failed(p, done ? "training" : "cannot start", status);
+	report(true, "trained");
+	if (!o->no_eval)
+		status = evaluate(p, test, &correct, &rows);
+	if (status != TERN_OK)
+		return failed(p, "evaluation", status);
+	snprintf(more, sizeof(more), "seconds=%.9f loss=%a correct=%llu rows=%llu", seconds, (double)loss,
+		 (unsigned long long)correct, (unsigned long long)rows);
+	report_stats(p, more);
+	if (!report_to_launcher())
+		printf("%s: %llu steps in %.1f s, last loss %.4f, test accuracy of its share %.2f %%\n",
+		       p->name, (unsigned long long)done, seconds, (double)loss,
+		       rows ? 100.0 * (double)correct / (double)rows : 0.0);
+	status = tern_session_finish(p->session, o->timeout_ns);
+	return status == TERN_OK ? 0 : failed(p, "at the end", status);
+}
+
+static int worker(part *p)
+{
+	char error[4500];
+	dataset train, test = {0};
+	int rc = 1;
+
+	if (!dataset_load(p->options->data, true, &train, error, sizeof(error)) ||
+	    (!p->options->no_eval && !dataset_load(p->options->data, false, &test, error, sizeof(error)))) {
+		fprintf(stderr, "tern train: %s\n", error);
+		report(true, "error %s", error);
+	} else {
+		rc = work(p, &train, &test);
+	}
+	close_part(p);
+	dataset_free(&train);
+	dataset_free(&test);
+	return rc;
+}
+
+int train_role(const train_options *o)
+{
+	part *p = calloc(1, sizeof(*p));
+	uint64_t limit = o->role == ROLE_SERVER ? o->servers : o->workers;
+	int rc;
+
+	if (!p)
+		return 1;
+	p->options = o;
+	report_init(o->report_fd);
+	catch_signals();
+	if (o->index >= limit) {
+		fprintf(stderr, "tern train: --index %llu, but there are %llu %ss (0 to %llu)\n",
+			(unsigned long long)o->index, (unsigned long long)limit,
+			o->role == ROLE_SERVER ? "server" : "worker", (unsigned long long)limit - 1);
+		free(p);
+		return 2;
+	}
+	snprintf(p->name, sizeof(p->name), "%s%llu", o->role == ROLE_SERVER ? "server" : "worker",
+		 (unsigned long long)o->index);
+	if (o->cluster && (!read_cluster(o->cluster, &p->cluster) || !check_cluster(o, &p->cluster))) {
+		free(p);
+		return 2;
+	}
+	if (o->role == ROLE_SERVER) {
+		rc = serve(p);
+		close_part(p);
+	} else {
+		rc = worker(p);
+	}
+	free(p);
+	return rc;
+}

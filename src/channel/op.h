@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How layers above the channel complete operations of their own (a call, a tensor's send) with the same
+ * tern_op, so that tern_op_test and tern_op_wait work for all of them. Implemented by channel/op.c.
+ *
+ * Threads: begin in the submitting thread; complete from dispatch or from any thread, outside of locks.
+ */
+#ifndef TN_CHANNEL_OP_H
+#define TN_CHANNEL_OP_H
+
+#include <tern/ctx.h>
+
+/* Mark an operation as in flight. TERN_E_STATE if it is already. */
+tern_status tn_op_begin(tern_op *op);
+/* Take tn_op_begin back: the submission was not accepted after all. */
+void tn_op_abort(tern_op *op);
+/*
+ * Complete: set status and length, detail (may be NULL) for tern_detail() in the callback, run op->done
+ * in this thread, wake whoever waits for it. Exactly once per tn_op_begin. The op may be gone afterwards.
+ */
+void tn_op_complete(tern_ctx *ctx, tern_op *op, tern_status status, uint64_t length, const char *detail);
+
+#endif

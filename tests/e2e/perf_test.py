@@ -1,0 +1,38 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`tern perf` measures what it says and prints it in both forms. Times are not judged."""
+import json
+import unittest
+
+from common import tern
+
+
+class Perf(unittest.TestCase):
+    def rows(self, *args):
+        out = json.loads(tern("perf", "--json", "--rounds", 1, "--round-time", "20ms", *args, check=0)[1])
+        return out, {(row["op"], row["bytes"]): row for row in out["rows"]}
+
+    def test_every_operation(self):
+        for transport in ("shm", "tcp"):
+            for mode in ("--spin", "--block"):
+                with self.subTest(transport=transport, mode=mode):
+                    out, rows = self.rows("--transport", transport, mode, "--sizes", "8,4K,1M")
+                    self.assertEqual(out["transport"], transport)
+                    self.assertEqual(out["mode"], mode[2:])
+                    for op in ("put", "get", "send", "call"):
+                        for size in (8, 4096, 1 << 20):
+                            row = rows[op, size]
+                            self.assertGreater(row["p50_us"], 0)
+                            self.assertLessEqual(row["p50_us"], row["p99_us"])
+                            self.assertGreater(row["limit_us"], 0)
+                    self.assertGreater(rows["put", 1 << 20]["bandwidth_ratio"], 0)
+                    self.assertGreater(out["cache_line_before_us"], 0)
+
+    def test_table(self):
+        out = tern("perf", "--op", "put,call", "--sizes", "8", "--rounds", 1, "--round-time", "10ms", check=0)[1]
+        self.assertIn("limit", out)
+        self.assertIn("put", out)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Whole jobs: every transport and way of communication computes the same, and moves what it says."""
+import os
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+from common import DataCase, FASHION, SANITIZED, TERN, alive, children_of, end, environment, tern
+
+MODES = [(t, c) for t in ("shm", "tcp") for c in ("zerocopy", "copy", "rpc")]
+
+
+def losses(path):
+    with open(path, encoding="ascii") as file:
+        return [line.split()[1] for line in file]
+
+
+class Train(DataCase):
+    def with_losses(self, *args):
+        with tempfile.NamedTemporaryFile(prefix="tern-test-") as file:
+            result = self.train("--losses", file.name, "--no-eval", *args)
+            return result, losses(file.name)
+
+    def test_all_modes_compute_the_same_bits(self):
+        reference = None
+        for transport, comm in MODES:
+            with self.subTest(transport=transport, comm=comm):
+                result, got = self.with_losses("--sync", "--steps", 12, "--batch", 32, "--transport", transport,
+                                               "--comm", comm)
+                self.assertEqual(result["transport"], transport)
+                self.assertEqual(len(got), 12)
+                reference = reference or got
+                self.assertEqual(got, reference)
+
+    def test_two_workers_with_half_the_batch(self):
+        """The gradient of 2 workers x B/2 is that of one process with B, within float tolerance."""
+        _, one = self.with_losses("--servers", 0, "--workers", 1, "--steps", 10, "--batch", 64, "--sync")
+        _, two = self.with_losses("--servers", 2, "--workers", 2, "--steps", 10, "--batch", 32, "--sync")
+        for a, b in zip(one, two):
+            a, b = float.fromhex(a), float.fromhex(b)
+            self.assertAlmostEqual(a, b, delta=1e-4 * max(1.0, abs(a)))
+
+    def test_learns(self):
+        for sync in ([], ["--sync"]):
+            result = self.train("--epochs", 8, "--batch", 20, *sync)
+            self.assertGreater(result["accuracy"], 0.9)
+            self.assertLess(result["loss"], 1.0)
+            self.assertEqual(result["steps"], 8 * (1200 // 40))
+
+    def test_zero_copy_copies_nothing(self):
+        result = self.train("--steps", 10, "--sync", "--transport", "shm", "--comm", "zerocopy", "--no-eval")
+        self.assertEqual(result["copies"], 0)
+        # 6 variables to and from each of 2 workers in each step
+        self.assertEqual(result["writes"], 10 * 6 * 2 * 2)
+        self.assertEqual(result["bytes"], 10 * 2 * 2 * 4 * result["parameters"])
+        staged = self.train("--steps", 10, "--sync", "--transport", "shm", "--comm", "copy", "--no-eval")
+        self.assertGreaterEqual(staged["copies"], 2 * 10 * 6 * 2 * 2)
+
+    def test_json_has_what_it_promises(self):
+        result = self.train("--steps", 3)
+        for key in ("loss", "accuracy", "steps", "steps_per_s", "bytes", "copies", "comm_seconds", "options"):
+            self.assertIn(key, result)
+        self.assertEqual(result["options"]["workers"], 2)
+
+    def test_no_comm(self):
+        result = self.train("--steps", 3, "--no-comm", "--no-eval")
+        self.assertEqual(result["bytes"], 0)
+
+    def test_more_processes(self):
+        result = self.train("--servers", 3, "--workers", 4, "--steps", 6, "--batch", 16, "--sync", "--no-eval")
+        self.assertEqual(result["steps"], 6)
+
+    def test_by_hand_over_a_cluster_list(self):
+        """The same program as single processes with --role, as on several hosts."""
+        import socket
+        ports = []
+        for _ in range(2):
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                ports.append(free.getsockname()[1])
+        cluster = ",".join(f"127.0.0.1:{port}" for port in ports)
+        common = ["--cluster", cluster, "--steps", "5", "--batch", "32", "--data", self.data]
+        parts = []
+        for role, index in (("worker", 0), ("server", 0), ("worker", 1), ("server", 1)):
+            parts.append(subprocess.Popen([TERN, "train", "--role", role, "--index", str(index), *common],
+                                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                          env=environment()))
+            self.addCleanup(end, parts[-1])
+        for part in parts:
+            out, _ = part.communicate(timeout=90)
+            self.assertEqual(part.returncode, 0, out)
+
+
+class Ending(DataCase):
+    def start(self, *args):
+        process = subprocess.Popen([TERN, "train", "--data", self.data, "--steps", "1000000", *args],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+        self.addCleanup(end, process)
+        deadline = time.monotonic() + 60
+        while len(children_of(process.pid)) < 4:
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.05)
+        time.sleep(1)
+        return process, children_of(process.pid)
+
+    def test_ctrl_c_ends_all(self):
+        process, parts = self.start()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+        self.assertEqual(process.returncode, 130)
+        self.assertIn("stopped by signal 2", err)
+        self.assertFalse([name for name, pid in parts.items() if alive(pid)])
+
+    def test_the_dead_is_named(self):
+        process, parts = self.start()
+        os.kill(parts["server1"], signal.SIGKILL)
+        _, err = process.communicate(timeout=30)
+        self.assertEqual(process.returncode, 1)
+        self.assertIn("server1", err)
+        self.assertIn("killed by signal 9", err)
+        self.assertFalse([name for name, pid in parts.items() if alive(pid)])
+
+    def test_launcher_killed(self):
+        process, parts = self.start()
+        process.kill()
+        process.communicate(timeout=10)
+        deadline = time.monotonic() + 15
+        while any(alive(pid) for pid in parts.values()):
+            self.assertLess(time.monotonic(), deadline, parts)
+            time.sleep(0.1)
+
+
+@unittest.skipUnless(os.path.isdir(FASHION), "the package dataset-fashion-mnist is not installed")
+@unittest.skipIf(SANITIZED, "too slow under sanitizers")
+class FashionMnist(unittest.TestCase):
+    def test_accuracy(self):
+        import json
+        out = json.loads(tern("train", "--data", FASHION, "--epochs", 3, "--quiet", "--json", timeout=200, check=0)[1])
+        self.assertGreaterEqual(out["accuracy"], 0.87)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
