@@ -4,6 +4,7 @@
  * number of workers sees the same rows per step: step n of W workers with batch B is rows [n W B, (n+1) W B)
  * of the order, and worker w has the w-th B of them. Threads: one per batcher.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,6 +36,21 @@ static void shuffle(batcher *b, uint64_t epoch)
 	b->epoch = epoch;
 }
 
+void batcher_scale(batcher *b, const dataset *train)
+{
+	uint64_t n = train->count * train->features, sum = 0, squares = 0;
+	double mean, variance;
+
+	for (uint64_t i = 0; i < n; i++) {
+		sum += train->images[i];
+		squares += (uint64_t)train->images[i] * train->images[i];
+	}
+	mean = (double)sum / (double)n;
+	variance = (double)squares / (double)n - mean * mean;
+	b->mean = (float)mean;
+	b->scale = (float)(1.0 / sqrt(variance > 1 ? variance : 1));
+}
+
 bool batcher_init(batcher *b, const dataset *set, const train_options *o)
 {
 	*b = (batcher){
@@ -54,7 +70,7 @@ static void fill_row(batcher *b, uint64_t i, uint64_t row)
 	float *dst = b->images + i * b->set->features;
 
 	for (uint64_t k = 0; k < b->set->features; k++)
-		dst[k] = (float)src[k] * (1.0f / 255.0f);
+		dst[k] = ((float)src[k] - b->mean) * b->scale;
 	b->labels[i] = b->set->labels[row];
 }
 

@@ -74,11 +74,14 @@ typedef struct batcher {
 	uint64_t batch, workers, worker, seed;
 	uint64_t epoch; /* whose permutation is in order[] */
 	uint32_t *order;
-	float *images;   /* (batch, features) */
-	int32_t *labels; /* (batch) */
+	float *images;     /* (batch, features) */
+	int32_t *labels;   /* (batch) */
+	float mean, scale; /* pixels become (x - mean) * scale */
 } batcher;
 
 bool batcher_init(batcher *b, const dataset *set, const train_options *options);
+/* Zero mean and unit variance over all pixels of the training set, for any set. Before the first fill. */
+void batcher_scale(batcher *b, const dataset *train);
 /* Rows of step n: the n-th slice of batch x workers rows of the epoch's order, our part of it. */
 void batcher_fill(batcher *b, uint64_t step);
 /* Rows [first, first + batch) of the set in order; past the end the last row is repeated. */

@@ -226,7 +226,8 @@ static int serve(part *p)
 /* ---- worker ---- */
 
 /* Our share of the test set: rows whose largest probability is at the label. */
-static tern_status evaluate(part *p, const dataset *test, uint64_t *correct, uint64_t *rows)
+static tern_status evaluate(part *p, const dataset *train, const dataset *test, uint64_t *correct,
+			    uint64_t *rows)
 {
 	const train_options *o = p->options;
 	uint64_t first = test->count * o->index / o->workers, end = test->count * (o->index + 1) / o->workers;
@@ -241,6 +242,7 @@ static tern_status evaluate(part *p, const dataset *test, uint64_t *correct, uin
 		free(probs);
 		return TERN_E_NOMEM;
 	}
+	batcher_scale(&b, train);
 	for (; first < end && status == TERN_OK; first += o->batch) {
 		batcher_rows(&b, first);
 		status = tern_session_feed(p->session, 1, "images", b.images,
@@ -312,6 +314,7 @@ static int work(part *p, const dataset *train, const dataset *test)
 		return failed(p, "cannot open", status);
 	if (!batcher_init(&b, train, o))
 		return failed(p, "no memory for batches", TERN_E_NOMEM);
+	batcher_scale(&b, train);
 	status = tern_session_start(p->session, o->timeout_ns);
 	if (status == TERN_OK) {
 		tern_session_stats_reset(p->session);
@@ -325,7 +328,7 @@ static int work(part *p, const dataset *train, const dataset *test)
 		return failed(p, done ? "training" : "cannot start", status);
 	report(true, "trained");
 	if (!o->no_eval)
-		status = evaluate(p, test, &correct, &rows);
+		status = evaluate(p, train, test, &correct, &rows);
 	if (status != TERN_OK)
 		return failed(p, "evaluation", status);
 	snprintf(more, sizeof(more), "seconds=%.9f loss=%a correct=%llu rows=%llu", seconds, (double)loss,

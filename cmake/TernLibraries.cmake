@@ -45,9 +45,8 @@ target_link_libraries(tern PRIVATE Threads::Threads OpenSSL::Crypto ${CMAKE_DL_L
 set(installed tern)
 
 if(graph_layers)
-	find_package(dnnl CONFIG REQUIRED)
 	tern_shared(tern-graph tern-graph.map ${graph_layers})
-	target_link_libraries(tern-graph PUBLIC tern PRIVATE DNNL::dnnl m)
+	target_link_libraries(tern-graph PUBLIC tern PRIVATE ${TERN_DNNL} ${CMAKE_DL_LIBS} m)
 	list(APPEND installed tern-graph)
 endif()
 
