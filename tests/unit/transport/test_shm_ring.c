@@ -1,0 +1,662 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The message ring: against a model in one thread, between threads, between processes, with each word
+ * corrupted, and the two store-load pairings (sleep word, wait word).
+ */
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/os.h"
+#include "base/rand.h"
+#include "cmocka_all.h"
+#include "transport/shm/fence.h"
+#include "transport/shm/segment.h"
+
+#define SLOTS 16u
+#define BUF   1024u
+
+typedef struct rig {
+	void *base;
+	uint64_t bytes;
+	tn_shm_tx tx;
+	tn_shm_rx rx;
+} rig;
+
+#ifdef TN_SANITIZED
+#define MANY(n) ((n) / 10)
+#else
+#define MANY(n) (n)
+#endif
+
+static void rig_make(rig *r, uint32_t slots)
+{
+	tn_shm_ring ring;
+	int fd;
+
+	memset(r, 0, sizeof(*r));
+	r->bytes = tn_shm_lane_bytes(slots, BUF);
+	assert_ok(tn_shm_seg_create("test", r->bytes, false, &fd, &r->base));
+	tn_os_close(&fd);
+	tn_shm_lane_ring(r->base, slots, BUF, 0, &ring);
+	assert_ok(tn_shm_tx_init(&r->tx, &ring));
+	assert_ok(tn_shm_rx_init(&r->rx, &ring));
+}
+
+static void rig_free(rig *r)
+{
+	tn_shm_tx_fini(&r->tx);
+	tn_shm_rx_fini(&r->rx);
+	tn_shm_seg_unmap(r->base, r->bytes);
+}
+
+static void fill(uint8_t *to, uint64_t bytes, uint64_t seed)
+{
+	for (uint64_t i = 0; i < bytes; i++)
+		to[i] = (uint8_t)(seed * 131 + i * 7);
+}
+
+static tern_status send_one(tn_shm_tx *tx, uint64_t bytes, uint64_t seed)
+{
+	uint8_t data[BUF];
+	tn_iov iov[3];
+
+	fill(data, bytes, seed);
+	iov[0] = (tn_iov){.base = data, .bytes = bytes / 3};
+	iov[1] = (tn_iov){.base = NULL, .bytes = 0};
+	iov[2] = (tn_iov){.base = data + bytes / 3, .bytes = bytes - bytes / 3};
+	return tn_shm_tx_send(tx, iov, 3, bytes);
+}
+
+static bool same(const tn_shm_msg *msg, uint64_t bytes, uint64_t seed)
+{
+	uint8_t want[BUF];
+
+	fill(want, bytes, seed);
+	return msg->bytes == bytes && memcmp(msg->data, want, bytes) == 0;
+}
+
+/* ---- one thread, against a model ---- */
+
+typedef struct model_msg {
+	uint64_t bytes, seed;
+	tn_shm_msg msg;
+} model_msg;
+
+static uint64_t pick_bytes(tn_rand *rand)
+{
+	static const uint64_t edges[] = {0, 1, 47, 48, 49, 239, 240, 241, BUF - 1, BUF};
+
+	return tn_rand_below(rand, 2) ? edges[tn_rand_below(rand, TN_COUNT_OF(edges))]
+				      : tn_rand_below(rand, BUF + 1);
+}
+
+static void test_model(void **state)
+{
+	rig r;
+	tn_rand rand = {7};
+	static model_msg sent[1 << 16], held[SLOTS];
+	uint64_t head = 0, tail = 0;
+	uint32_t held_count = 0;
+
+	(void)state;
+	rig_make(&r, SLOTS);
+	for (unsigned step = 0; step < MANY(400000u); step++) {
+		uint64_t what = tn_rand_below(&rand, 5);
+
+		if (what < 2) {
+			uint64_t bytes = pick_bytes(&rand);
+			bool imm = tn_rand_below(&rand, 4) == 0;
+			tern_status status;
+
+			if (imm) {
+				status = tn_shm_tx_room(&r.tx);
+				if (status == TERN_OK)
+					tn_shm_tx_imm(&r.tx, (uint32_t)head, ~head);
+			} else {
+				status = send_one(&r.tx, bytes, head);
+			}
+			/* Up to SLOTS messages that were not given back always find room. */
+			if (head - tail + held_count < SLOTS && !tn_shm_rx_unpublished(&r.rx))
+				assert_int_equal(status, TERN_OK);
+			assert_true(status == TERN_OK || status == TERN_AGAIN);
+			if (status == TERN_OK) {
+				sent[head % TN_COUNT_OF(sent)] =
+					(model_msg){.bytes = imm ? UINT64_MAX : bytes, .seed = head};
+				head++;
+			}
+		} else if (what < 4) {
+			tn_shm_msg msg;
+			tern_status status = tn_shm_rx_next(&r.rx, &msg);
+			model_msg *want = &sent[tail % TN_COUNT_OF(sent)];
+
+			if (head == tail) {
+				assert_int_equal(status, TERN_AGAIN);
+				if (tn_rand_below(&rand, 2))
+					(void)tn_shm_rx_publish(&r.rx);
+				continue;
+			}
+			if (status == TERN_AGAIN) {
+				assert_true(r.rx.stalled && held_count == SLOTS);
+				continue;
+			}
+			assert_int_equal(status, TERN_OK);
+			tail++;
+			if (want->bytes == UINT64_MAX) {
+				assert_int_equal(msg.kind, TN_SHM_IMM);
+				assert_int_equal(msg.imm, (uint32_t)want->seed);
+				assert_true(msg.bytes == ~want->seed);
+				assert_true(tn_shm_rx_done(&r.rx, msg.slot));
+			} else {
+				assert_true(same(&msg, want->bytes, want->seed));
+				assert_true(held_count < SLOTS);
+				held[held_count] = *want;
+				held[held_count++].msg = msg;
+			}
+		} else if (held_count > 0) {
+			/* In any order, and what is still held has not changed. */
+			uint32_t i = (uint32_t)tn_rand_below(&rand, held_count);
+
+			assert_true(same(&held[i].msg, held[i].bytes, held[i].seed));
+			assert_true(tn_shm_rx_done(&r.rx, held[i].msg.slot));
+			assert_false(tn_shm_rx_done(&r.rx, held[i].msg.slot));
+			held[i] = held[--held_count];
+		}
+	}
+	assert_true(head > 1000);
+	rig_free(&r);
+}
+
+/* The lap's tag wraps after 2^32 laps: nothing special happens there. */
+static void test_tag_wraps(void **state)
+{
+	rig r;
+	tn_shm_msg msg;
+
+	(void)state;
+	rig_make(&r, SLOTS);
+	r.tx.head = r.rx.tail = r.rx.published = ((1ull << 32) - 2) * r.tx.ring.cell_count;
+	r.tx.limit = r.tx.head + r.tx.ring.cell_count;
+	atomic_store(&r.tx.ring.ctl->consumed, r.tx.head);
+	for (uint32_t i = 0; i < r.tx.ring.cell_count; i++) /* as the lap before left them */
+		atomic_store(&r.tx.ring.cells[i].tag, UINT32_MAX - 1);
+	for (uint64_t i = 0; i < 5ull * r.tx.ring.cell_count; i++) {
+		assert_int_equal(tn_shm_rx_next(&r.rx, &msg), TERN_AGAIN);
+		(void)tn_shm_rx_publish(&r.rx);
+		assert_int_equal(send_one(&r.tx, 100, i), TERN_OK);
+		assert_int_equal(tn_shm_rx_next(&r.rx, &msg), TERN_OK);
+		assert_true(same(&msg, 100, i));
+		assert_true(tn_shm_rx_done(&r.rx, msg.slot));
+	}
+	rig_free(&r);
+}
+
+static void test_full_wakes_once(void **state)
+{
+	rig r;
+	tn_shm_msg msg;
+	uint64_t n = 0;
+
+	(void)state;
+	rig_make(&r, SLOTS);
+	assert_false(tn_shm_tx_may_retry(&r.tx));
+	while (send_one(&r.tx, 8, n) == TERN_OK)
+		n++;
+	assert_int_equal(n, 2 * SLOTS);
+	assert_false(tn_shm_tx_may_retry(&r.tx));
+	assert_true(tn_shm_rx_publish(&r.rx)); /* the producer waits */
+	assert_false(tn_shm_rx_publish(&r.rx));
+	assert_false(tn_shm_tx_may_retry(&r.tx)); /* nothing was consumed */
+	assert_int_equal(tn_shm_rx_next(&r.rx, &msg), TERN_OK);
+	assert_int_equal(send_one(&r.tx, 8, n), TERN_AGAIN); /* consumed, not published */
+	assert_true(tn_shm_rx_publish(&r.rx));
+	assert_true(tn_shm_tx_may_retry(&r.tx));
+	assert_false(tn_shm_tx_may_retry(&r.tx)); /* said once */
+	assert_int_equal(send_one(&r.tx, 8, n), TERN_OK);
+	assert_false(tn_shm_tx_may_retry(&r.tx));
+	/* The same for buffers. */
+	while (tn_shm_rx_next(&r.rx, &msg) == TERN_OK)
+		assert_true(tn_shm_rx_done(&r.rx, msg.slot));
+	(void)tn_shm_rx_publish(&r.rx);
+	for (n = 0; send_one(&r.tx, 500, n) == TERN_OK; n++)
+		;
+	assert_int_equal(n, SLOTS);
+	assert_int_equal(tn_shm_rx_next(&r.rx, &msg), TERN_OK);
+	assert_true(tn_shm_rx_done(&r.rx, msg.slot));
+	assert_true(tn_shm_rx_publish(&r.rx));
+	assert_true(tn_shm_tx_may_retry(&r.tx));
+	assert_int_equal(send_one(&r.tx, 500, n), TERN_OK);
+	rig_free(&r);
+}
+
+/* ---- a producer or a consumer that writes nonsense ---- */
+
+static tern_status next_of(uint32_t what, uint64_t bytes)
+{
+	rig r;
+	tn_shm_msg msg;
+	tern_status status;
+
+	rig_make(&r, SLOTS);
+	assert_int_equal(send_one(&r.tx, 8, 0), TERN_OK);
+	atomic_store(&r.tx.ring.cells[0].what, what);
+	atomic_store(&r.tx.ring.cells[0].bytes, bytes);
+	status = tn_shm_rx_next(&r.rx, &msg);
+	if (status == TERN_OK && msg.kind == TN_SHM_SEND) {
+		volatile uint8_t sum = 0;
+
+		for (uint64_t i = 0; i < msg.bytes; i++)
+			sum = (uint8_t)(sum + ((const uint8_t *)msg.data)[i]);
+		assert_true(tn_shm_rx_done(&r.rx, msg.slot));
+	}
+	rig_free(&r);
+	return status;
+}
+
+static void test_bad_cells(void **state)
+{
+	const uint32_t inl = TN_SHM_NO_BUF << 16;
+
+	(void)state;
+	assert_int_equal(next_of(TN_SHM_SEND | inl, 240), TERN_OK);
+	assert_int_equal(next_of(TN_SHM_SEND | inl, 241), TERN_E_PROTOCOL);
+	assert_int_equal(next_of(TN_SHM_SEND | inl, UINT64_MAX), TERN_E_PROTOCOL);
+	assert_int_equal(next_of(TN_SHM_SEND | (SLOTS - 1) << 16, BUF), TERN_OK);
+	assert_int_equal(next_of(TN_SHM_SEND | (SLOTS - 1) << 16, BUF + 1), TERN_E_PROTOCOL);
+	assert_int_equal(next_of(TN_SHM_SEND | SLOTS << 16, 1), TERN_E_PROTOCOL);
+	assert_int_equal(next_of(TN_SHM_SEND | 0xfffeu << 16, 1), TERN_E_PROTOCOL);
+	assert_int_equal(next_of(TN_SHM_IMM | 5u << 16, UINT64_MAX), TERN_OK);
+	assert_int_equal(next_of(0, 0), TERN_E_PROTOCOL);
+	assert_int_equal(next_of(3, 0), TERN_E_PROTOCOL);
+	assert_int_equal(next_of(UINT32_MAX, 0), TERN_E_PROTOCOL);
+}
+
+static tern_status fill_with(uint64_t consumed)
+{
+	rig r;
+	tern_status status = TERN_OK;
+
+	rig_make(&r, SLOTS);
+	atomic_store(&r.tx.ring.ctl->consumed, consumed);
+	for (unsigned i = 0; i < 3 * r.tx.ring.cell_count && status == TERN_OK; i++)
+		status = send_one(&r.tx, 8, i);
+	rig_free(&r);
+	return status;
+}
+
+static void test_bad_consumed(void **state)
+{
+	(void)state;
+	assert_int_equal(fill_with(0), TERN_AGAIN);
+	assert_int_equal(fill_with(1), TERN_AGAIN);
+	assert_int_equal(fill_with(2 * SLOTS + 1), TERN_E_PROTOCOL);
+	assert_int_equal(fill_with(UINT64_MAX), TERN_E_PROTOCOL);
+	assert_int_equal(fill_with(1ull << 63), TERN_E_PROTOCOL);
+}
+
+/* Send `out` long messages, then return `returned` buffers with the given first two indices. */
+static tern_status give_back(uint32_t out, uint64_t returned, uint16_t first, uint16_t second)
+{
+	rig r;
+	tern_status status = TERN_OK;
+
+	rig_make(&r, SLOTS);
+	for (uint32_t i = 0; i < out; i++)
+		assert_int_equal(send_one(&r.tx, 500, i), TERN_OK);
+	atomic_store(&r.tx.ring.ret[0], first);
+	atomic_store(&r.tx.ring.ret[1], second);
+	atomic_store(&r.tx.ring.ctl->returned, returned);
+	for (unsigned i = 0; i < 2 * SLOTS && status == TERN_OK; i++)
+		status = send_one(&r.tx, 500, i);
+	rig_free(&r);
+	return status;
+}
+
+static void test_bad_returns(void **state)
+{
+	(void)state;
+	assert_int_equal(give_back(2, 2, 0, 1), TERN_AGAIN);
+	assert_int_equal(give_back(2, 2, 1, 0), TERN_AGAIN);
+	assert_int_equal(give_back(2, 2, 0, 0), TERN_E_PROTOCOL);
+	assert_int_equal(give_back(2, 1, 9, 0), TERN_E_PROTOCOL);
+	assert_int_equal(give_back(2, 1, SLOTS, 0), TERN_E_PROTOCOL);
+	assert_int_equal(give_back(2, 1, 0xffff, 0), TERN_E_PROTOCOL);
+	assert_int_equal(give_back(2, UINT64_MAX, 0, 1), TERN_E_PROTOCOL);
+}
+
+/* Any bytes anywhere in the segment: an error or a message, never a step outside. ASan judges. */
+static void test_scribble(void **state)
+{
+	tn_rand rand = {99};
+
+	(void)state;
+	for (unsigned round = 0; round < MANY(3000u); round++) {
+		rig r;
+		uint32_t held[SLOTS], held_count = 0;
+		uint64_t meta;
+
+		rig_make(&r, SLOTS);
+		meta = (uint64_t)(r.tx.ring.buf_base - (uint8_t *)r.base);
+		for (unsigned step = 0; step < 60; step++) {
+			tn_shm_msg msg;
+
+			(void)send_one(&r.tx, pick_bytes(&rand), step);
+			if (tn_rand_below(&rand, 3) == 0)
+				((volatile uint8_t *)r.base)[tn_rand_below(&rand, meta)] =
+					(uint8_t)tn_rand_next(&rand);
+			if (tn_rand_below(&rand, 8) == 0) {
+				tn_shm_cell *cell = &r.rx.ring.cells[r.rx.tail % r.rx.ring.cell_count];
+
+				atomic_store(&cell->what, (uint32_t)tn_rand_next(&rand));
+			}
+			if (tn_shm_rx_next(&r.rx, &msg) == TERN_OK && msg.slot != TN_SHM_NO_SLOT) {
+				volatile uint8_t sum = 0;
+
+				assert_true(held_count < SLOTS && msg.bytes <= BUF);
+				for (uint64_t i = 0; i < msg.bytes; i++)
+					sum = (uint8_t)(sum + ((const uint8_t *)msg.data)[i]);
+				held[held_count++] = msg.slot;
+			}
+			if (held_count == SLOTS || (held_count > 0 && tn_rand_below(&rand, 2)))
+				assert_true(tn_shm_rx_done(&r.rx, held[--held_count]));
+			(void)tn_shm_rx_publish(&r.rx);
+			(void)tn_shm_tx_may_retry(&r.tx);
+		}
+		rig_free(&r);
+	}
+}
+
+/* ---- litmus ---- */
+
+/* Producer and consumer run freely; every message arrives whole, once, in order. */
+typedef struct stream {
+	tn_shm_tx *tx;
+	tn_shm_rx *rx;
+	uint64_t count;
+	uint64_t bad;
+} stream;
+
+static void *produce(void *arg)
+{
+	stream *s = arg;
+	tn_rand rand = {11};
+
+	for (uint64_t i = 0; i < s->count; i++) {
+		uint64_t bytes =
+			tn_rand_below(&rand, 4) ? tn_rand_below(&rand, 64) : tn_rand_below(&rand, BUF + 1);
+		tern_status status;
+
+		while ((status = send_one(s->tx, bytes, i)) == TERN_AGAIN)
+			sched_yield();
+		if (status != TERN_OK)
+			s->bad++;
+	}
+	return NULL;
+}
+
+static void *consume(void *arg)
+{
+	stream *s = arg;
+	tn_rand rand = {11};
+	tn_shm_msg held[SLOTS / 2];
+	uint32_t held_count = 0;
+
+	for (uint64_t i = 0; i < s->count; i++) {
+		uint64_t bytes =
+			tn_rand_below(&rand, 4) ? tn_rand_below(&rand, 64) : tn_rand_below(&rand, BUF + 1);
+		tn_shm_msg msg;
+		tern_status status;
+
+		while ((status = tn_shm_rx_next(s->rx, &msg)) == TERN_AGAIN) {
+			(void)tn_shm_rx_publish(s->rx);
+			sched_yield();
+		}
+		if (status != TERN_OK || !same(&msg, bytes, i)) {
+			s->bad++;
+			return NULL;
+		}
+		held[held_count++] = msg;
+		while (held_count == SLOTS / 2 || (held_count > 0 && i % 3 == 0))
+			(void)tn_shm_rx_done(s->rx, held[--held_count].slot);
+	}
+	return NULL;
+}
+
+static void test_threads(void **state)
+{
+	rig r;
+	stream p, c;
+	pthread_t producer, consumer;
+
+	(void)state;
+	rig_make(&r, SLOTS);
+	p = (stream){.tx = &r.tx, .count = MANY(1000000u)};
+	c = (stream){.rx = &r.rx, .count = MANY(1000000u)};
+	assert_int_equal(pthread_create(&producer, NULL, produce, &p), 0);
+	assert_int_equal(pthread_create(&consumer, NULL, consume, &c), 0);
+	pthread_join(producer, NULL);
+	pthread_join(consumer, NULL);
+	assert_int_equal(p.bad + c.bad, 0);
+	rig_free(&r);
+}
+
+static void test_processes(void **state)
+{
+	tn_shm_ring ring;
+	uint64_t bytes = tn_shm_lane_bytes(SLOTS, BUF);
+	void *base, *again;
+	tn_shm_rx rx;
+	stream c;
+	int fd, status;
+	pid_t pid;
+
+	(void)state;
+	assert_ok(tn_shm_seg_create("test", bytes, false, &fd, &base));
+	pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		tn_shm_tx tx;
+		stream p = {.tx = &tx, .count = MANY(500000u)};
+
+		/* Mappings are not inherited: the child makes its own, at another address. */
+		if (tn_shm_seg_map(fd, bytes, TN_SHM_RW, &again) != TERN_OK)
+			_exit(2);
+		tn_shm_lane_ring(again, SLOTS, BUF, 0, &ring);
+		if (tn_shm_tx_init(&tx, &ring) != TERN_OK)
+			_exit(3);
+		produce(&p);
+		_exit(p.bad ? 4 : 0);
+	}
+	tn_shm_lane_ring(base, SLOTS, BUF, 0, &ring);
+	assert_ok(tn_shm_rx_init(&rx, &ring));
+	c = (stream){.rx = &rx, .count = MANY(500000u)};
+	consume(&c);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	assert_int_equal(c.bad, 0);
+	tn_shm_rx_fini(&rx);
+	tn_shm_seg_unmap(base, bytes);
+	tn_os_close(&fd);
+}
+
+/*
+ * The sleeper: sets its word, looks again, sleeps. The producer publishes, looks at the word, wakes. If the
+ * pairing failed, both would miss and the sleeper would wait for ever; poll's time-out turns that into a
+ * failure.
+ */
+typedef struct sleeper {
+	rig *r;
+	_Atomic uint32_t sleep;
+	_Atomic uint64_t got;
+	int fd;
+	uint64_t count;
+	uint64_t lost;
+} sleeper;
+
+static void *sleep_and_consume(void *arg)
+{
+	sleeper *s = arg;
+	uint32_t seq = 0;
+	tn_shm_msg msg;
+
+	while (atomic_load(&s->got) < s->count) {
+		if (tn_shm_rx_next(&s->r->rx, &msg) == TERN_OK) {
+			(void)tn_shm_rx_done(&s->r->rx, msg.slot);
+			(void)tn_shm_rx_publish(&s->r->rx);
+			atomic_fetch_add(&s->got, 1);
+			continue;
+		}
+		atomic_store_explicit(&s->sleep, ++seq, memory_order_seq_cst);
+		if (!tn_shm_rx_ready(&s->r->rx)) {
+			struct pollfd pfd = {.fd = s->fd, .events = POLLIN};
+
+			if (poll(&pfd, 1, 20000) != 1)
+				s->lost++;
+			(void)tn_os_event_drain(s->fd);
+		}
+		atomic_store_explicit(&s->sleep, 0, memory_order_relaxed);
+	}
+	return NULL;
+}
+
+static void test_sleeper(void **state)
+{
+	rig r;
+	sleeper s = {.count = MANY(200000u)};
+	pthread_t thread;
+	uint32_t kicked = 0;
+	tn_rand rand = {5};
+
+	(void)state;
+	rig_make(&r, SLOTS);
+	s.r = &r;
+	assert_ok(tn_os_event_create(&s.fd));
+	assert_int_equal(pthread_create(&thread, NULL, sleep_and_consume, &s), 0);
+	for (uint64_t i = 0; i < s.count; i++) {
+		uint32_t word;
+
+		while (send_one(&r.tx, 8, i) != TERN_OK)
+			sched_yield();
+		word = atomic_load_explicit(&s.sleep, memory_order_seq_cst);
+		if (word != 0 && word != kicked) {
+			kicked = word;
+			tn_os_event_signal(s.fd);
+		}
+		/* Wait for the reader to run dry, more or less exactly: the race is there. */
+		if (i % 2)
+			while (atomic_load(&s.got) <= i)
+				tn_cpu_relax();
+		for (uint64_t k = tn_rand_below(&rand, 50); k > 0; k--)
+			tn_cpu_relax();
+	}
+	pthread_join(thread, NULL);
+	assert_int_equal(s.lost, 0);
+	tn_os_close(&s.fd);
+	rig_free(&r);
+}
+
+/*
+ * The initiator writes to memory while the owner forbids it and takes the memory back: after the owner saw
+ * an even access word behind its stop, the memory keeps what the owner wrote.
+ */
+typedef struct forbid {
+	tn_shm_ctl ctl;
+	_Atomic uint64_t target[8];
+	_Atomic uint32_t go;
+	_Atomic uint32_t ready;
+	bool light;
+	bool end;
+} forbid;
+
+static void *initiate(void *arg)
+{
+	forbid *f = arg;
+	uint32_t turn = 0;
+
+	for (;;) {
+		while (atomic_load(&f->go) == turn)
+			tn_cpu_relax();
+		turn++;
+		if (f->end)
+			return NULL;
+		for (uint32_t mark = 1;; mark += 2) {
+			bool stop;
+
+			atomic_store_explicit(&f->ctl.access, mark, memory_order_relaxed);
+			tn_shm_fence_light(f->light);
+			stop = atomic_load_explicit(&f->ctl.stop, memory_order_relaxed) != 0;
+			for (int i = 0; i < 8 && !stop; i++)
+				atomic_store_explicit(&f->target[i], 1, memory_order_relaxed);
+			atomic_store_explicit(&f->ctl.access, mark + 1, memory_order_release);
+			if (stop)
+				break;
+		}
+		atomic_store(&f->ready, turn);
+	}
+}
+
+static void forbid_rounds(bool light, unsigned rounds)
+{
+	forbid *f = aligned_alloc(TN_SHM_LINE, sizeof(*f));
+	pthread_t thread;
+	tn_rand rand = {3};
+
+	assert_non_null(f);
+	memset(f, 0, sizeof(*f));
+	f->light = light;
+	assert_int_equal(pthread_create(&thread, NULL, initiate, f), 0);
+	for (uint32_t turn = 1; turn <= rounds; turn++) {
+		uint32_t word;
+
+		atomic_store(&f->ctl.stop, 0);
+		atomic_store(&f->go, turn);
+		for (uint64_t k = tn_rand_below(&rand, 200); k > 0; k--)
+			tn_cpu_relax();
+		atomic_store_explicit(&f->ctl.stop, 1, memory_order_seq_cst);
+		if (light)
+			tn_shm_fence_heavy();
+		word = atomic_load_explicit(&f->ctl.access, memory_order_seq_cst);
+		while (word % 2 != 0 && atomic_load_explicit(&f->ctl.access, memory_order_acquire) == word)
+			tn_cpu_relax();
+		for (int i = 0; i < 8; i++)
+			atomic_store_explicit(&f->target[i], 2, memory_order_relaxed);
+		for (uint64_t k = tn_rand_below(&rand, 100); k > 0; k--)
+			tn_cpu_relax();
+		while (atomic_load(&f->ready) != turn)
+			tn_cpu_relax();
+		for (int i = 0; i < 8; i++)
+			assert_int_equal(atomic_load_explicit(&f->target[i], memory_order_relaxed), 2);
+	}
+	f->end = true;
+	atomic_store(&f->go, rounds + 1);
+	pthread_join(thread, NULL);
+	free(f);
+}
+
+static void test_forbid(void **state)
+{
+	(void)state;
+	forbid_rounds(false, MANY(50000u));
+	if (tn_shm_membarrier_register())
+		forbid_rounds(true, MANY(50000u));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_model),           cmocka_unit_test(test_tag_wraps),
+		cmocka_unit_test(test_full_wakes_once), cmocka_unit_test(test_bad_cells),
+		cmocka_unit_test(test_bad_consumed),    cmocka_unit_test(test_bad_returns),
+		cmocka_unit_test(test_scribble),        cmocka_unit_test(test_threads),
+		cmocka_unit_test(test_processes),       cmocka_unit_test(test_sleeper),
+		cmocka_unit_test(test_forbid),
+	};
+
+	return RUN(tests);
+}
