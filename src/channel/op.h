@@ -10,6 +10,12 @@
 
 #include <tern/ctx.h>
 
+/*
+ * In op->flags, for layers above: the callback may run inside the submitting call when the operation is
+ * done there (the submitter holds no lock that it takes). Saves the way through dispatch.
+ */
+#define TN_OP_INLINE 0x40000000u
+
 /* Mark an operation as in flight. TERN_E_STATE if it is already. */
 tern_status tn_op_begin(tern_op *op);
 /* Take tn_op_begin back: the submission was not accepted after all. */

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The devices of a context, and tern_provider_probe. See devices.h.
+ * Threads: see devices.h. Tests: tests/unit/channel/test_ctx.c.
+ */
+#include "channel/devices.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "base/log.h"
+#include "channel/ctx_impl.h"
+
+static bool is_auto(const char *transports)
+{
+	return !transports || transports[0] == '\0' || strcmp(transports, "auto") == 0;
+}
+
+int tn_transports_rank(const char *transports, const char *name)
+{
+	size_t n = strlen(name);
+	int rank = 0;
+
+	if (is_auto(transports)) {
+		if (strcmp(name, "loop") == 0)
+			return -1; /* it reaches only its own process: never by itself */
+		for (size_t i = 0; tn_providers()[i]; i++) {
+			if (strcmp(tn_providers()[i]->name, name) == 0)
+				return (int)i;
+		}
+		return -1;
+	}
+	for (const char *at = transports; at; rank++) {
+		const char *comma = strchr(at, ',');
+		size_t len = comma ? (size_t)(comma - at) : strlen(at);
+
+		if (len == n && memcmp(at, name, n) == 0)
+			return rank;
+		at = comma ? comma + 1 : NULL;
+	}
+	return -1;
+}
+
+static tern_status open_device(tern_ctx *ctx, const tn_provider *provider, const char *bind_host)
+{
+	tn_shell_dev *sdev = &ctx->devs[ctx->dev_count];
+	tn_dev_params params = {.mem = ctx->mem, .options = ctx->options, .bind_host = bind_host};
+	tern_status status = provider->probe(sdev->reason, sizeof(sdev->reason));
+
+	if (status != TERN_OK)
+		return tn_fail(TERN_E_NO_DEVICE, "provider %s is not usable: %s", provider->name,
+			       sdev->reason);
+	status = provider->open(&params, &sdev->dev);
+	if (status != TERN_OK) {
+		tn_detail_prefix("provider %s", provider->name);
+		return status;
+	}
+	sdev->ctx = ctx;
+	sdev->name = provider->name;
+	sdev->dev->ops->caps(sdev->dev, &sdev->caps);
+	sdev->dev->ops->address(sdev->dev, &sdev->address);
+	sdev->watch.ready = tn_progress_device_ready;
+	sdev->watch.fd = sdev->dev->ops->fd(sdev->dev);
+	sdev->armed = false;
+	status = tn_progress_watch(ctx, &sdev->watch, EPOLLIN);
+	if (status != TERN_OK) {
+		sdev->dev->ops->close(sdev->dev);
+		sdev->dev = NULL;
+		return status;
+	}
+	ctx->dev_count++;
+	TN_LOG(INFO, CTX, "provider %s: %s", provider->name, sdev->reason);
+	return TERN_OK;
+}
+
+/* "auto": whatever is usable. */
+static tern_status open_auto(tern_ctx *ctx, const char *bind_host)
+{
+	for (size_t i = 0; tn_providers()[i] && ctx->dev_count < TN_CTX_DEVICES_MAX; i++) {
+		if (tn_transports_rank(NULL, tn_providers()[i]->name) < 0)
+			continue;
+		if (open_device(ctx, tn_providers()[i], bind_host) != TERN_OK)
+			TN_LOG(INFO, CTX, "%s: going on without it", tn_detail_get());
+	}
+	if (ctx->dev_count == 0)
+		return tn_fail(TERN_E_NO_DEVICE, "no provider is usable: see tern info for the reasons");
+	return TERN_OK;
+}
+
+tern_status tn_devices_open(tern_ctx *ctx, const char *transports, const char *bind_host)
+{
+	if (is_auto(transports))
+		return open_auto(ctx, bind_host);
+	for (const char *at = transports; at;) {
+		const char *comma = strchr(at, ',');
+		size_t n = comma ? (size_t)(comma - at) : strlen(at);
+		const tn_provider *provider;
+		char name[32] = "";
+
+		if (n < sizeof(name))
+			memcpy(name, at, n);
+		at = comma ? comma + 1 : NULL;
+		provider = tn_provider_find(name);
+		if (!provider)
+			return tn_fail(TERN_E_NO_DEVICE,
+				       "there is no provider \"%s\" in \"%s\": use auto, shm or tcp", name,
+				       transports);
+		if (ctx->dev_count == TN_CTX_DEVICES_MAX)
+			return tn_fail(TERN_E_LIMIT, "at most %d transports", TN_CTX_DEVICES_MAX);
+		TN_TRY(open_device(ctx, provider, bind_host));
+	}
+	return TERN_OK;
+}
+
+void tn_devices_close(tern_ctx *ctx)
+{
+	while (ctx->dev_count > 0) {
+		tn_shell_dev *sdev = &ctx->devs[--ctx->dev_count];
+
+		TN_ASSERT(sdev->lanes == 0);
+		tn_progress_unwatch(ctx, &sdev->watch);
+		sdev->dev->ops->close(sdev->dev);
+		sdev->dev = NULL;
+	}
+}
+
+tern_status tern_provider_probe(unsigned i, tern_provider_info *info)
+{
+	const tn_provider *const *list = tn_providers();
+
+	memset(info, 0, sizeof(*info));
+	for (unsigned k = 0; k <= i; k++) {
+		if (!list[k])
+			return TERN_E_NOT_FOUND;
+	}
+	info->name = list[i]->name;
+	info->usable = list[i]->probe(info->reason, sizeof(info->reason)) == TERN_OK;
+	return TERN_OK;
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The devices of a context: one per usable provider, in order of preference.
+ *
+ *   "auto"       shm, tcp and whatever the registry puts before loop; unusable ones are skipped, with the
+ *                reason in the log
+ *   "shm,tcp"    exactly these, in this order; one that is not usable is an error
+ *
+ * Threads: set-up and end by one thread; the driver in between. Tests: tests/unit/channel/test_ctx.c.
+ */
+#ifndef TN_CHANNEL_DEVICES_H
+#define TN_CHANNEL_DEVICES_H
+
+#include "channel/progress.h"
+#include "transport/transport.h"
+
+#define TN_CTX_DEVICES_MAX 4
+
+typedef struct tn_shell_dev {
+	tern_ctx *ctx;
+	tn_dev *dev;
+	const char *name; /* of the provider */
+	tn_watch watch;
+	tn_dev_caps caps;
+	tn_blob address;
+	unsigned lanes;   /* not destroyed yet; driver only */
+	uint32_t granted; /* receive slots that lanes may use; driver only */
+	bool armed;       /* since the last poll; driver only */
+	char reason[240];
+} tn_shell_dev;
+
+/* TERN_E_NO_DEVICE: a named one is unknown or unusable, or none is left. */
+tern_status tn_devices_open(tern_ctx *ctx, const char *transports, const char *bind_host);
+/* Lanes must be gone. */
+void tn_devices_close(tern_ctx *ctx);
+/* Is the provider in the comma list (or the list "auto" and not loop)? Index of its place, -1 if not. */
+int tn_transports_rank(const char *transports, const char *name);
+
+#endif

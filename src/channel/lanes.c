@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Lanes of links on devices: creation, events, drain.
+ *
+ *   life: create -> connect -> (up) -> (down) -> close -> draining -> gone: destroyed, freed
+ *
+ * Everything here runs in the driver's thread. A lane object is freed only at the end of a round, so that
+ * events of a batch that came before its close still find it.
+ * Tests: tests/unit/channel.
+ */
+#include <stdlib.h>
+
+#include "base/fail.h"
+#include "base/fault.h"
+#include "base/log.h"
+#include "channel/channel_impl.h"
+#include "channel/shell.h"
+
+#define GRANT_MIN          8u /* what the machine needs to start with */
+#define DRAIN_PAUSE_MIN_NS (1 * TN_NS_PER_MS)
+#define DRAIN_PAUSE_MAX_NS (100 * TN_NS_PER_MS)
+
+/* ---- actions ---- */
+
+static void blob_of(const uint8_t *bytes, uint16_t n, tn_blob *blob)
+{
+	blob->length = n <= TN_BLOB_MAX ? n : TN_BLOB_MAX;
+	if (blob->length)
+		memcpy(blob->bytes, bytes, blob->length);
+}
+
+void tn_shell_reach(tern_link *link, const tn_link_action *act, uint64_t now_ns)
+{
+	tn_shell_dev *sdev = link->devs[act->lane.provider];
+	tern_status status;
+	tn_blob peer;
+
+	blob_of(act->lane.peer_device, act->lane.peer_device_bytes, &peer);
+	tn_detail_clear();
+	status = sdev->dev->ops->reach(sdev->dev, &peer);
+	tn_link_on_reach(link->m, status, status == TERN_OK ? "" : tn_detail_get(), now_ns);
+}
+
+/* Each lane may use as much as it can hold while there is plenty, less when there are many lanes. */
+static uint32_t grant_of(tn_shell_dev *sdev)
+{
+	uint32_t left = sdev->caps.recv_slots - sdev->granted;
+	uint32_t share = left / 4 < GRANT_MIN ? GRANT_MIN : left / 4;
+
+	if (left < GRANT_MIN)
+		return 0;
+	return TN_MIN(share, sdev->caps.lane_recv_slots);
+}
+
+void tn_shell_lane_create(tern_link *link, const tn_link_action *act, uint64_t now_ns)
+{
+	tn_shell_dev *sdev = link->devs[act->lane.provider];
+	tn_lane_params params = {.active = act->lane.active, .connect_timeout_ns = act->lane.timeout_ns};
+	tn_shell_lane *slane = calloc(1, sizeof(*slane));
+	tn_blob addr = {0};
+	tern_status status;
+
+	if (!slane) {
+		tn_link_on_lane_created(link->m, act->lane.lane, TERN_E_NOMEM, NULL, NULL, 0, 0, now_ns);
+		return;
+	}
+	slane->link = link;
+	slane->sdev = sdev;
+	slane->handle = act->lane.lane;
+	slane->grant = grant_of(sdev);
+	memcpy(params.token, act->lane.token, sizeof(params.token));
+	params.arg = slane;
+	if (slane->grant < GRANT_MIN)
+		status = tn_fail(TERN_E_LIMIT,
+				 "%s has only %u receive slots, all granted: raise its recv_slots",
+				 sdev->name, sdev->caps.recv_slots);
+	else if (TN_FAULT("channel.lane.create"))
+		status = tn_fail(TERN_E_NOMEM, "fault point channel.lane.create");
+	else
+		status = sdev->dev->ops->lane_create(sdev->dev, &params, &slane->lane, &addr);
+	if (status != TERN_OK) {
+		TN_LOG(INFO, CHANNEL, "lane on %s: %s", sdev->name, tn_detail_get());
+		free(slane);
+		tn_link_on_lane_created(link->m, act->lane.lane, status, NULL, NULL, 0, 0, now_ns);
+		return;
+	}
+	sdev->lanes++;
+	sdev->granted += slane->grant;
+	tn_list_push_back(&link->lanes, &slane->node);
+	tn_link_on_lane_created(link->m, act->lane.lane, TERN_OK, slane, addr.bytes, addr.length,
+				slane->grant, now_ns);
+}
+
+void tn_shell_lane_connect(tern_link *link, const tn_link_action *act, uint64_t now_ns)
+{
+	tn_shell_lane *slane = act->lane.user;
+	tn_blob peer_dev, peer_lane;
+	tern_status status;
+
+	blob_of(act->lane.peer_device, act->lane.peer_device_bytes, &peer_dev);
+	blob_of(act->lane.peer_lane, act->lane.peer_lane_bytes, &peer_lane);
+	status = slane->sdev->dev->ops->lane_connect(slane->lane, &peer_dev, &peer_lane);
+	if (status != TERN_OK)
+		tn_link_on_lane_down(link->m, slane->handle, status, tn_detail_get(), now_ns);
+}
+
+void tn_shell_lane_close(tern_link *link, const tn_link_action *act)
+{
+	tn_shell_lane *slane = act->lane.user;
+
+	slane->sdev->dev->ops->lane_close(slane->lane);
+	tn_list_remove(&slane->node);
+	tn_list_push_back(&link->ctx->draining, &slane->node);
+	link->ctx->drain_pause_ns = 0;
+}
+
+/* ---- end of a round ---- */
+
+static void lane_gone(tn_shell_lane *slane)
+{
+	tern_link *link = slane->link;
+	uint64_t now = tn_ctx_now(link->ctx);
+
+	slane->sdev->dev->ops->lane_destroy(slane->lane);
+	TN_ASSERT(slane->sdev->lanes > 0 && slane->sdev->granted >= slane->grant);
+	slane->sdev->lanes--;
+	slane->sdev->granted -= slane->grant;
+	tn_lock_take(&link->lock);
+	tn_link_on_lane_gone(link->m, slane->handle, now);
+	tn_shell_run(link, now);
+	tn_lock_drop(&link->lock);
+	free(slane);
+}
+
+void tn_shell_bury(tern_ctx *ctx, tn_conn *conn)
+{
+	tn_list_push_back(&ctx->buried, &conn->node);
+}
+
+void tn_shell_reap(tern_ctx *ctx)
+{
+	if (TN_UNLIKELY(!tn_list_empty(&ctx->draining))) {
+		TN_LIST_FOREACH_SAFE(node, &ctx->draining) {
+			tn_shell_lane *slane = TN_LIST_ENTRY(node, tn_shell_lane, node);
+
+			if (!slane->sdev->dev->ops->lane_drained(slane->lane))
+				continue;
+			tn_list_remove(node);
+			lane_gone(slane);
+			ctx->drain_pause_ns = 0;
+		}
+	}
+	while (TN_UNLIKELY(!tn_list_empty(&ctx->buried))) {
+		tn_conn *conn = TN_LIST_ENTRY(tn_list_pop_front(&ctx->buried), tn_conn, node);
+
+		free(conn->tx);
+		free(conn);
+	}
+}
+
+uint64_t tn_shell_reap_wake(tern_ctx *ctx, uint64_t now_ns)
+{
+	if (TN_LIKELY(tn_list_empty(&ctx->draining)))
+		return TN_TIME_NEVER;
+	ctx->drain_pause_ns = ctx->drain_pause_ns ? TN_MIN(ctx->drain_pause_ns * 2, DRAIN_PAUSE_MAX_NS)
+						  : DRAIN_PAUSE_MIN_NS;
+	return now_ns + ctx->drain_pause_ns;
+}
+
+/* ---- events ---- */
+
+/* Lock held. */
+static void receive(tern_link *link, tn_shell_dev *sdev, const tn_event *ev, uint64_t now)
+{
+	tn_shell_lane *slane = ev->lane_arg;
+	tn_link_rx rx;
+
+	if (ev->type == TN_EV_RECV)
+		tn_link_on_frame(link->m, slane->handle, ev->buf, ev->bytes, now, &rx);
+	else
+		tn_link_on_imm(link->m, slane->handle, ev->imm, ev->bytes, now, &rx);
+	if (rx.type != TN_RX_NONE)
+		tn_channel_deliver(link, &rx);
+	sdev->dev->ops->recv_done(sdev->dev, ev);
+	tn_link_on_slot_free(link->m, slane->handle, 1);
+}
+
+/* Lock held. */
+static void handle(tern_link *link, tn_shell_dev *sdev, const tn_event *ev, uint64_t now)
+{
+	tn_shell_lane *slane = ev->lane_arg;
+
+	switch (ev->type) {
+	case TN_EV_DONE:
+		tn_link_on_wr_done(link->m, ev->cookie, ev->status, now);
+		break;
+	case TN_EV_RECV:
+	case TN_EV_IMM:
+		receive(link, sdev, ev, now);
+		break;
+	case TN_EV_LANE_UP:
+		tn_link_on_lane_up(link->m, slane->handle, now);
+		break;
+	case TN_EV_LANE_DOWN:
+		if (!slane->down)
+			tn_link_on_lane_down(link->m, slane->handle, ev->status, tern_status_text(ev->status),
+					     now);
+		slane->down = true;
+		break;
+	default:
+		break;
+	}
+}
+
+static void device_event(tn_shell_dev *sdev, const tn_event *ev)
+{
+	if (ev->type == TN_EV_DEVICE)
+		TN_LOG(WARN, CHANNEL, "device %s: %s", sdev->name, tern_status_text(ev->status));
+}
+
+void tn_shell_events(tern_ctx *ctx, tn_shell_dev *sdev, const tn_event *events, int n)
+{
+	uint64_t now = tn_ctx_now(ctx);
+	tern_link *link = NULL; /* whose lock is held: neighbours usually belong to one link */
+
+	tn_dispatch_depth++;
+	for (int i = 0; i < n; i++) {
+		const tn_event *ev = &events[i];
+		tn_shell_lane *slane = ev->lane_arg;
+
+		if (!ev->lane || !slane) {
+			device_event(sdev, ev);
+			continue;
+		}
+		if (link != slane->link) {
+			if (link) {
+				tn_shell_run(link, now);
+				tn_lock_drop(&link->lock);
+			}
+			link = slane->link;
+			tn_lock_take(&link->lock);
+		}
+		handle(link, sdev, ev, now);
+	}
+	if (link) {
+		tn_shell_run(link, now);
+		tn_lock_drop(&link->lock);
+	}
+	tn_dispatch_depth--;
+}

@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Runs a link machine: takes its actions and carries them out.
+ *
+ * Posts, completions and control bytes are done by whoever holds the lock. The first action that is the
+ * driver's own (lanes, connection, callbacks) is put into the stash, the link queues for the driver's
+ * attention, and nobody takes further actions until the driver has emptied the stash: so the order of the
+ * machine's actions is kept.
+ *
+ * Threads: shell.h. Tests: tests/unit/channel.
+ */
+#include <stdio.h>
+
+#include "base/fail.h"
+#include "base/log.h"
+#include "channel/channel_impl.h"
+#include "channel/shell.h"
+
+tern_status tn_shell_post(const tn_link_post *post, bool *done)
+{
+	tn_shell_lane *slane = post->lane_user;
+	tn_wr wr;
+	tern_status status;
+
+	*done = false;
+	if (post->type == TN_POST_SEND)
+		return tn_lane_send(slane->lane, (const tn_iov *)post->iov, (int)post->iov_count,
+				    post->cookie, done);
+	wr = (tn_wr){.cookie = post->cookie,
+		     .level = (tn_level)post->level,
+		     .local = post->local,
+		     .bytes = post->bytes,
+		     .offset = post->offset,
+		     .imm = post->imm};
+	if (!tn_key_decode(post->key, &wr.key))
+		return tn_fail(TERN_E_INVALID, "this is not a key: its 64 bytes are malformed");
+	if (post->type == TN_POST_WRITE)
+		status = tn_lane_write(slane->lane, &wr);
+	else if (post->type == TN_POST_WRITE_IMM)
+		status = tn_lane_write_imm(slane->lane, &wr);
+	else
+		status = tn_lane_read(slane->lane, &wr);
+	*done = wr.done;
+	return status;
+}
+
+_Static_assert(sizeof(tn_link_iov) == sizeof(tn_iov) &&
+		       offsetof(tn_link_iov, bytes) == offsetof(tn_iov, bytes),
+	       "iov of the machine is the transport's");
+_Static_assert(TN_LINK_IOV_MAX + 1 <= TN_IOV_MAX, "a frame's pieces fit a send");
+_Static_assert((int)TN_LINK_LOCAL == (int)TN_LEVEL_LOCAL && (int)TN_LINK_REMOTE == (int)TN_LEVEL_REMOTE,
+	       "levels");
+
+void tn_shell_attention(tern_link *link)
+{
+	tern_ctx *ctx = link->ctx;
+
+	if (atomic_exchange_explicit(&link->attention_queued, 1, memory_order_acq_rel))
+		return;
+	tn_shell_ref(link);
+	if (tn_mpsc_push(&ctx->attention, &link->attention))
+		tn_roles_kick(ctx);
+}
+
+/* Text of an end: whose link it was matters when the path or the peer is the cause. */
+static uint64_t end_detail(tern_link *link, tern_status status, const char *detail)
+{
+	char label[TN_NAME_MAX + TN_ADDRESS_MAX + 32], text[TN_DETAIL_MAX];
+	tern_radius radius = tern_status_radius(status);
+
+	if (status == TERN_OK)
+		return 0;
+	if (!detail || !detail[0])
+		detail = tern_status_text(status);
+	if (radius != TERN_RADIUS_PATH && radius != TERN_RADIUS_PEER)
+		return tn_details_put(link->ctx, detail);
+	snprintf(text, sizeof(text), "%s: %s", tn_shell_label(link, label, sizeof(label)), detail);
+	return tn_details_put(link->ctx, text);
+}
+
+void tn_shell_op_done(tern_link *link, const tn_link_action *act)
+{
+	tern_op *op = act->done.user;
+
+	tn_op_finish(link->ctx, op, act->done.status, act->done.length,
+		     end_detail(link, act->done.status, act->done.detail));
+}
+
+/* Lock held: the timer may be late (it looks again), never early. */
+static void set_timer(tern_link *link)
+{
+	uint64_t at = tn_link_next_wake(link->m);
+
+	if (link->connect_deadline_ns < at)
+		at = link->connect_deadline_ns;
+	if (link->redial_at_ns < at)
+		at = link->redial_at_ns;
+	if (at >= link->timer_at)
+		return;
+	link->timer_at = at;
+	tn_ctx_timer_set(link->ctx, &link->timer, at);
+}
+
+static void ctrl_send(tern_link *link, const tn_link_action *act)
+{
+	if (!link->conn || tn_conn_send(link->conn, act->ctrl.bytes, act->ctrl.n) == TERN_OK)
+		return;
+	link->errands |= TN_ERRAND_OVERFLOW;
+	tn_shell_attention(link);
+}
+
+/* The action waits for the driver. Its texts are good only until the next call of the machine: keep them. */
+static void put_stash(tern_link *link, const tn_link_action *act)
+{
+	const char *text = act->type == TN_ACT_CHANNEL_CLOSED     ? act->channel.detail
+			   : act->type == TN_ACT_CHANNEL_INCOMING ? act->channel.service
+			   : act->type == TN_ACT_LINK_DOWN        ? act->link.detail
+								  : "";
+
+	TN_ASSERT(!link->has_stash);
+	link->stash = *act;
+	snprintf(link->stash_text, sizeof(link->stash_text), "%s", text ? text : "");
+	link->has_stash = true;
+	tn_shell_attention(link);
+}
+
+void tn_shell_run(tern_link *link, uint64_t now_ns)
+{
+	tn_link_action act;
+
+	if (link->gone)
+		return;
+	while (!link->has_stash && tn_link_next_action(link->m, now_ns, &act)) {
+		tern_status status;
+		bool done;
+
+		switch (act.type) {
+		case TN_ACT_POST:
+			status = tn_shell_post(&act.post, &done);
+			tn_link_posted(link->m, &act.post, status, done, now_ns);
+			break;
+		case TN_ACT_OP_DONE:
+			tn_shell_op_done(link, &act);
+			break;
+		case TN_ACT_CTRL_SEND:
+			ctrl_send(link, &act);
+			break;
+		case TN_ACT_NONE:
+			break;
+		default:
+			put_stash(link, &act);
+		}
+	}
+	set_timer(link);
+}
+
+void tn_shell_timer(tn_ctx_timer *timer)
+{
+	tern_link *link = TN_CONTAINER_OF(timer, tern_link, timer);
+	uint64_t now = tn_ctx_now(link->ctx);
+	char pause[32];
+
+	tn_lock_take(&link->lock);
+	link->timer_at = TN_TIME_NEVER;
+	if (!link->gone) {
+		if (now >= link->connect_deadline_ns) {
+			link->connect_deadline_ns = link->redial_at_ns = TN_TIME_NEVER;
+			tn_fail(TERN_E_DEADLINE, "not connected within %s",
+				tn_format_duration(link->timeout_ns, pause, sizeof(pause)));
+			tn_link_abort(link->m, link->redial_pause_ns ? TERN_E_REFUSED : TERN_E_DEADLINE,
+				      link->redial_pause_ns ? "connection refused again and again until the "
+							      "time-out: does it run there?"
+							    : tn_detail_get(),
+				      now);
+		}
+		if (now >= link->redial_at_ns) {
+			link->redial_at_ns = TN_TIME_NEVER;
+			link->errands |= TN_ERRAND_DIAL;
+			tn_shell_attention(link);
+		}
+		tn_link_on_time(link->m, now);
+		tn_shell_run(link, now);
+	}
+	tn_lock_drop(&link->lock);
+}
+
+/* ---- the driver's part ---- */
+
+/* Lock held; may drop it around callbacks. False: the link is over, the lock is not held any more. */
+static bool carry_out(tern_link *link, const tn_link_action *act, const char *text, uint64_t now)
+{
+	switch (act->type) {
+	case TN_ACT_CTRL_CLOSE:
+		if (link->conn)
+			tn_conn_close(link->conn);
+		link->conn = NULL;
+		break;
+	case TN_ACT_PEER:
+		tn_lock_drop(&link->lock);
+		tn_shell_meet(link);
+		tn_lock_take(&link->lock);
+		break;
+	case TN_ACT_REACH:
+		tn_shell_reach(link, act, now);
+		break;
+	case TN_ACT_LANE_CREATE:
+		tn_shell_lane_create(link, act, now);
+		break;
+	case TN_ACT_LANE_CONNECT:
+		tn_shell_lane_connect(link, act, now);
+		break;
+	case TN_ACT_LANE_CLOSE:
+		tn_shell_lane_close(link, act);
+		break;
+	case TN_ACT_CHANNEL_INCOMING:
+		tn_channel_incoming(link, act, text, now);
+		break;
+	case TN_ACT_CHANNEL_OPENED:
+		break;
+	case TN_ACT_CHANNEL_CLOSED:
+		tn_channel_ended(link, act, text);
+		break;
+	case TN_ACT_LINK_UP:
+		link->connect_deadline_ns = TN_TIME_NEVER;
+		tn_lock_drop(&link->lock);
+		tn_shell_link_up(link);
+		tn_lock_take(&link->lock);
+		break;
+	case TN_ACT_LINK_DOWN:
+		link->gone = true;
+		link->connect_deadline_ns = link->redial_at_ns = TN_TIME_NEVER;
+		tn_lock_drop(&link->lock);
+		tn_shell_link_down(link, act->link.status, text);
+		return false;
+	default:
+		TN_ASSERT(false);
+	}
+	return true;
+}
+
+static void run_errands(tern_link *link, uint64_t now)
+{
+	uint32_t errands = link->errands;
+
+	link->errands = 0;
+	if (errands & TN_ERRAND_OVERFLOW && link->conn) {
+		tn_conn_close(link->conn);
+		link->conn = NULL;
+		tn_link_on_ctrl_down(link->m, TERN_E_PEER_LOST, "it does not read its control connection",
+				     now);
+	}
+	if (errands & TN_ERRAND_DIAL)
+		tn_shell_dial(link);
+}
+
+static void attend(tern_link *link)
+{
+	uint64_t now = tn_ctx_now(link->ctx);
+
+	atomic_store_explicit(&link->attention_queued, 0, memory_order_release);
+	tn_lock_take(&link->lock);
+	if (link->errands && !link->gone)
+		run_errands(link, now);
+	for (;;) {
+		tn_link_action act;
+		char text[sizeof(link->stash_text)];
+
+		tn_shell_run(link, now);
+		if (!link->has_stash)
+			break;
+		act = link->stash;
+		memcpy(text, link->stash_text, sizeof(text));
+		link->has_stash = false;
+		if (!carry_out(link, &act, text, now))
+			return;
+	}
+	tn_lock_drop(&link->lock);
+}
+
+int tn_shell_attend(tern_ctx *ctx)
+{
+	tn_mpsc_node *node = tn_mpsc_take(&ctx->attention);
+	int n = 0;
+
+	tn_dispatch_depth++;
+	while (node) {
+		tern_link *link = TN_CONTAINER_OF(node, tern_link, attention);
+
+		node = node->next;
+		attend(link);
+		tn_shell_unref(link);
+		n++;
+	}
+	tn_dispatch_depth--;
+	return n;
+}

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Options of the context and of channels, and tern_option_get.
+ * Threads: constant tables. Tests: tests/unit/channel/test_ctx.c.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "channel/ctx_impl.h"
+#include "link/link.h"
+
+const tn_option_row tn_ctx_option_rows[] = {
+	{.layer = "ctx",
+	 .name = "name",
+	 .type = TN_OPT_STRING,
+	 .dflt = "",
+	 .help = "this node's name in logs and in peers' messages"},
+	{.layer = "ctx",
+	 .name = "listen",
+	 .type = TN_OPT_STRING,
+	 .dflt = "127.0.0.1:0",
+	 .help = "address of the control listener, host:port; port 0 = any; \"none\" = do not listen"},
+	{.layer = "ctx",
+	 .name = "transports",
+	 .type = TN_OPT_STRING,
+	 .dflt = "auto",
+	 .help = "providers in order of preference: auto, or a list of shm, tcp, loop"},
+	{.layer = "ctx",
+	 .name = "secret",
+	 .type = TN_OPT_STRING,
+	 .dflt = "",
+	 .secret = true,
+	 .help = "shared secret of the job; needed to listen beyond loopback"},
+	{.layer = "ctx",
+	 .name = "job",
+	 .type = TN_OPT_STRING,
+	 .dflt = "",
+	 .help = "job cookie: nodes of another job are refused"},
+	{.layer = "ctx",
+	 .name = "spin_ns",
+	 .type = TN_OPT_U64,
+	 .dflt = "20000",
+	 .help = "nanoseconds that a waiting thread spins before it sleeps; 0 = sleep at once, "
+		 "18446744073709551615 = never sleep"},
+	{.layer = "ctx",
+	 .name = "backlog",
+	 .type = TN_OPT_U64,
+	 .dflt = "64",
+	 .min = 1,
+	 .max = 65536,
+	 .help = "connections that may be in their hello at a time; more are closed"},
+	{0},
+};
+TN_OPTION_TABLE(ctx, tn_ctx_option_rows)
+
+const tn_option_row tn_link_option_rows[] = {
+	{.layer = "link",
+	 .name = "connect_timeout",
+	 .type = TN_OPT_DURATION,
+	 .dflt = "10s",
+	 .min = TN_NS_PER_MS,
+	 .help = "for connect, hello and lanes together, unless the caller says otherwise"},
+	{.layer = "link",
+	 .name = "step_timeout",
+	 .type = TN_OPT_DURATION,
+	 .dflt = "5s",
+	 .min = TN_NS_PER_MS,
+	 .help = "each step of the hello"},
+	{.layer = "link",
+	 .name = "lane_timeout",
+	 .type = TN_OPT_DURATION,
+	 .dflt = "5s",
+	 .min = TN_NS_PER_MS,
+	 .help = "connecting all lanes with one provider"},
+	{.layer = "link",
+	 .name = "keepalive",
+	 .type = TN_OPT_DURATION,
+	 .dflt = "1s",
+	 .help = "a link that is silent that long is asked whether it lives; 0 = never"},
+	{.layer = "link",
+	 .name = "keepalive_misses",
+	 .type = TN_OPT_U64,
+	 .dflt = "5",
+	 .min = 1,
+	 .max = 1000,
+	 .help = "unanswered questions until the peer counts as lost"},
+	{.layer = "link",
+	 .name = "close_timeout",
+	 .type = TN_OPT_DURATION,
+	 .dflt = "500ms",
+	 .min = TN_NS_PER_MS,
+	 .help = "an orderly close that takes longer becomes a hard one"},
+	{.layer = "link",
+	 .name = "window_bytes",
+	 .type = TN_OPT_BYTES,
+	 .dflt = "8MiB",
+	 .min = 65536,
+	 .max = 1ull << 40,
+	 .help = "bytes in flight per link"},
+	{.layer = "link",
+	 .name = "chunk_bytes",
+	 .type = TN_OPT_BYTES,
+	 .dflt = "1MiB",
+	 .min = 4096,
+	 .max = 1ull << 40,
+	 .help = "longest piece of a one-sided transfer"},
+	{.layer = "link",
+	 .name = "small_bytes",
+	 .type = TN_OPT_BYTES,
+	 .dflt = "8KiB",
+	 .max = 1ull << 30,
+	 .help = "transfers up to this go ahead of bulk"},
+	{.layer = "link",
+	 .name = "data_lanes",
+	 .type = TN_OPT_U64,
+	 .dflt = "2",
+	 .max = TN_LINK_LANES_MAX - 1,
+	 .help = "lanes for one-sided transfers beside the one for messages, where transfers queue"},
+	{.layer = "link",
+	 .name = "channels_max",
+	 .type = TN_OPT_U64,
+	 .dflt = "256",
+	 .min = 2,
+	 .max = TN_LINK_CHANNELS_MAX,
+	 .help = "channels per link"},
+	{.layer = "link",
+	 .name = "ops_max",
+	 .type = TN_OPT_U64,
+	 .dflt = "1024",
+	 .min = 16,
+	 .max = TN_LINK_OPS_MAX,
+	 .help = "operations in flight per link; more are told to come again"},
+	{.layer = "link",
+	 .name = "wrs_max",
+	 .type = TN_OPT_U64,
+	 .dflt = "512",
+	 .min = 16,
+	 .max = TN_LINK_WRS_MAX,
+	 .help = "work requests in flight per link"},
+	{0},
+};
+TN_OPTION_TABLE(link, tn_link_option_rows)
+
+const tn_option_row tn_channel_option_rows[] = {
+	{.layer = "channel",
+	 .name = "message_max",
+	 .type = TN_OPT_BYTES,
+	 .dflt = "64MiB",
+	 .min = 1,
+	 .max = 1ull << 40,
+	 .help = "longest message that a channel receives unless it says otherwise"},
+	{.layer = "channel",
+	 .name = "inbox_bytes",
+	 .type = TN_OPT_BYTES,
+	 .dflt = "1MiB",
+	 .min = 4096,
+	 .max = 1ull << 40,
+	 .help = "bytes of messages that wait for tern_recv in one channel before its link stops receiving"},
+	{0},
+};
+TN_OPTION_TABLE(channel, tn_channel_option_rows)
+
+tern_status tern_option_get(unsigned i, tern_option_info *info)
+{
+	tn_option_view view;
+	tn_options *options = NULL;
+	bool found;
+
+	memset(info, 0, sizeof(*info));
+	TN_TRY(tn_options_load(NULL, &options));
+	found = tn_options_view(options, i, &view);
+	if (found) {
+		snprintf(info->name, sizeof(info->name), "%s", view.name);
+		snprintf(info->env, sizeof(info->env), "%s", view.env);
+		snprintf(info->value, sizeof(info->value), "%.127s", view.value);
+		snprintf(info->dflt, sizeof(info->dflt), "%s", view.dflt);
+		info->source = tn_opt_source_name(view.source);
+		info->type = tn_opt_type_name(view.row->type);
+		info->help = view.row->help;
+	}
+	tn_options_free(options);
+	return found ? TERN_OK : TERN_E_NOT_FOUND;
+}

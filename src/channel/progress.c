@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rounds of progress. See progress.h.
+ *
+ * A device is armed once and stays so until it is polled: one without lanes costs nothing. After an
+ * epoll_wait only the devices that it named are polled: a blocking wait on tcp costs one epoll_wait of the
+ * context and one poll of the device.
+ *
+ * Threads: the driver's. Tests: tests/unit/channel/test_roles.c.
+ */
+#include "channel/progress.h"
+
+#include <errno.h>
+
+#include "base/clock.h"
+#include "base/fail.h"
+#include "channel/ctx_impl.h"
+#include "channel/shell.h"
+
+tern_status tn_progress_watch(tern_ctx *ctx, tn_watch *watch, uint32_t events)
+{
+	struct epoll_event ev = {.events = events, .data.ptr = watch};
+
+	if (epoll_ctl(ctx->epoll_fd, EPOLL_CTL_ADD, watch->fd, &ev) != 0)
+		return tn_fail_errno(tn_status_of_errno(errno), "epoll_ctl", "descriptor %d", watch->fd);
+	return TERN_OK;
+}
+
+void tn_progress_rewatch(tern_ctx *ctx, tn_watch *watch, uint32_t events)
+{
+	struct epoll_event ev = {.events = events, .data.ptr = watch};
+
+	epoll_ctl(ctx->epoll_fd, EPOLL_CTL_MOD, watch->fd, &ev);
+}
+
+void tn_progress_unwatch(tern_ctx *ctx, tn_watch *watch)
+{
+	struct epoll_event ev = {0};
+
+	epoll_ctl(ctx->epoll_fd, EPOLL_CTL_DEL, watch->fd, &ev);
+}
+
+/* At most a few batches per device and round, so that one device cannot starve the others. */
+static int poll_device(tern_ctx *ctx, tn_shell_dev *sdev)
+{
+	tn_event events[TN_POLL_BATCH];
+	int total = 0, n;
+
+	sdev->armed = false;
+	do {
+		n = tn_dev_poll(sdev->dev, events, TN_POLL_BATCH);
+		if (n > 0) {
+			tn_shell_events(ctx, sdev, events, n);
+			total += n;
+		}
+	} while (n == TN_POLL_BATCH && total < 4 * TN_POLL_BATCH);
+	return total;
+}
+
+/* What devices and descriptors led to: link work of other threads, completions, callbacks. */
+static int run_queues(tern_ctx *ctx, int handled)
+{
+	int n = tn_shell_attend(ctx) + tn_dispatch_run(ctx);
+
+	if (n + handled > 0) {
+		tn_ctx_count_event(ctx);
+		if (atomic_load_explicit(&ctx->roles.followers, memory_order_relaxed))
+			tn_roles_check_waiters(ctx);
+	}
+	tn_shell_reap(ctx);
+	return n;
+}
+
+int tn_progress_epoll(tern_ctx *ctx, struct epoll_event events[TN_EPOLL_MAX], uint64_t until_ns)
+{
+	int timeout_ms = until_ns == 0               ? 0
+			 : until_ns == TN_TIME_NEVER ? -1
+						     : tn_poll_timeout_ms(tn_ctx_now(ctx), until_ns);
+
+	return epoll_wait(ctx->epoll_fd, events, TN_EPOLL_MAX, timeout_ms);
+}
+
+static int handle_ready(struct epoll_event *events, int n)
+{
+	int handled = 0;
+
+	for (int i = 0; i < n; i++) {
+		tn_watch *watch = events[i].data.ptr;
+
+		handled += watch->ready(watch, events[i].events);
+	}
+	return handled;
+}
+
+int tn_progress_round(tern_ctx *ctx)
+{
+	struct epoll_event events[TN_EPOLL_MAX];
+	int n = 0;
+
+	for (unsigned i = 0; i < ctx->dev_count; i++) {
+		if (ctx->devs[i].lanes)
+			n += poll_device(ctx, &ctx->devs[i]);
+	}
+	if ((++ctx->rounds & 31u) == 0 || ctx->look_at_control) {
+		uint64_t now = tn_ctx_now(ctx);
+
+		if (ctx->look_at_control || now - ctx->control_ns >= TN_CONTROL_EVERY_NS) {
+			ctx->control_ns = now;
+			ctx->look_at_control = false;
+			n += handle_ready(events, tn_progress_epoll(ctx, events, 0));
+		}
+	}
+	return n + run_queues(ctx, n);
+}
+
+bool tn_progress_arm(tern_ctx *ctx)
+{
+	for (unsigned i = 0; i < ctx->dev_count; i++) {
+		tn_shell_dev *sdev = &ctx->devs[i];
+		tern_status status;
+
+		if (sdev->armed)
+			continue;
+		status = sdev->dev->ops->arm(sdev->dev);
+		if (status == TERN_BUSY) {
+			run_queues(ctx, poll_device(ctx, sdev));
+			return false;
+		}
+		sdev->armed = true;
+	}
+	return !tn_progress_pending(ctx);
+}
+
+bool tn_progress_pending(tern_ctx *ctx)
+{
+	return !tn_mpsc_empty(&ctx->dispatch.queue) || !tn_mpsc_empty(&ctx->attention);
+}
+
+void tn_progress_ready(tern_ctx *ctx, struct epoll_event *events, int n)
+{
+	ctx->control_ns = 0;
+	run_queues(ctx, handle_ready(events, n));
+}
+
+tern_status tn_progress_sleep(tern_ctx *ctx, uint64_t until_ns)
+{
+	struct epoll_event events[TN_EPOLL_MAX];
+	int n;
+
+	until_ns = TN_MIN(until_ns, tn_shell_reap_wake(ctx, tn_ctx_now(ctx)));
+	n = tn_progress_epoll(ctx, events, until_ns);
+	atomic_store_explicit(&ctx->roles.asleep, 0, memory_order_relaxed);
+	if (n < 0 && errno != EINTR)
+		return tn_fail_errno(TERN_E_OS, "epoll_wait", "descriptor %d", ctx->epoll_fd);
+	if (n > 0)
+		tn_progress_ready(ctx, events, n);
+	else
+		tn_shell_reap(ctx);
+	return TERN_OK;
+}
+
+int tn_progress_device_ready(tn_watch *watch, uint32_t events)
+{
+	tn_shell_dev *sdev = TN_CONTAINER_OF(watch, tn_shell_dev, watch);
+
+	(void)events;
+	return poll_device(sdev->ctx, sdev);
+}

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Submitting messages and one-sided transfers, and cancelling.
+ *
+ * The fast path: on an idle link the machine says at once what to post, it is posted under the same lock,
+ * and a post that is done completes the operation before the call returns, without the action queue. An
+ * operation without callback is then finished for good; one with a callback gets it from dispatch (or, with
+ * TN_OP_INLINE, before the call returns).
+ *
+ * Threads: any. Tests: tests/unit/channel/test_channel.c, test_xfer.c.
+ */
+#include "base/fail.h"
+#include "channel/channel_impl.h"
+#include "channel/op.h"
+
+_Static_assert(sizeof(tern_iovec) == sizeof(tn_link_iov) &&
+		       offsetof(tern_iovec, bytes) == offsetof(tn_link_iov, bytes),
+	       "pieces of a message go to the machine as they are");
+
+/* Lock held. */
+static tern_status usable(tern_channel *channel)
+{
+	tern_link *link = channel->link;
+
+	if (TN_LIKELY(!channel->closed && !channel->ended && !link->gone && !channel->unaccepted))
+		return TERN_OK;
+	if (channel->unaccepted)
+		return tn_fail(TERN_E_STATE, "the channel is not accepted before on_open returns");
+	if (channel->ended) {
+		tn_details_use(link->ctx, channel->detail, channel->status);
+		return channel->status;
+	}
+	if (channel->closed)
+		return tn_fail(TERN_E_STATE, "the channel is closed");
+	return tn_fail(tern_link_status(link), "%s", link->down_text);
+}
+
+static void set_deadline(tern_link *link, const tern_op *op, tn_link_op_params *params)
+{
+	params->deadline_ns = TN_TIME_NEVER;
+	if (op->timeout_ns)
+		params->deadline_ns = tn_deadline(tn_ctx_now(link->ctx), op->timeout_ns);
+}
+
+/* Lock held: a post was done at once. True: the caller runs the callback after it dropped the lock. */
+static bool finish_fast(tern_link *link, tern_op *op, uint64_t bytes)
+{
+	if (op->done && !(op->flags & TN_OP_INLINE)) {
+		tn_op_finish(link->ctx, op, TERN_OK, bytes, 0);
+		return false;
+	}
+	op->status = TERN_OK;
+	op->length = bytes;
+	tn_op_set_state(op, TN_OP_DONE);
+	return op->done != NULL;
+}
+
+static void run_inline(tern_op *op)
+{
+	tn_detail_clear();
+	op->done(op, op->arg);
+}
+
+/* Lock held: post what the machine says until the fast op is decided. */
+static tn_link_fast_result post_fast(tern_link *link, tn_link_fast *fast, uint64_t *handle,
+				     tern_status *status)
+{
+	tn_link_fast_result result;
+	bool done;
+
+	do {
+		*status = tn_shell_post(&fast->post, &done);
+		result = tn_link_fast_posted(link->m, fast, *status, done, handle);
+	} while (result == TN_FAST_MORE);
+	return result;
+}
+
+/* Lock held: after the fast path the machine may have more to say (credits, deadlines). */
+static void settle(tern_link *link, bool timer)
+{
+	if (timer || TN_UNLIKELY(tn_link_pending(link->m)))
+		tn_shell_run(link, tn_ctx_now(link->ctx));
+}
+
+typedef enum outcome { REFUSED, IN_FLIGHT, COMPLETE, COMPLETE_INLINE } outcome;
+
+/* Lock held. */
+static outcome fast_outcome(tern_link *link, tn_link_fast *fast, tern_op *op, uint64_t bytes,
+			    tern_status *status, bool *slow)
+{
+	outcome result = IN_FLIGHT;
+
+	*slow = false;
+	switch (post_fast(link, fast, &tn_op_priv_of(op)->handle, status)) {
+	case TN_FAST_COMPLETE:
+		tn_count_own(&link->counters.fast, 1);
+		result = finish_fast(link, op, bytes) ? COMPLETE_INLINE : COMPLETE;
+		*status = TERN_OK;
+		settle(link, false);
+		break;
+	case TN_FAST_PENDING:
+		*status = TERN_OK;
+		settle(link, true);
+		break;
+	case TN_FAST_FAILED:
+		result = REFUSED;
+		settle(link, false);
+		break;
+	default:
+		*slow = true; /* the device did not take it: the ordinary way */
+	}
+	return result;
+}
+
+static tern_status conclude(tern_channel *channel, tern_op *op, outcome result, tern_status status)
+{
+	switch (result) {
+	case REFUSED:
+		tn_op_abort(op);
+		if (status == TERN_AGAIN)
+			tn_count(&channel->link->counters.again, 1);
+		return status;
+	case COMPLETE_INLINE:
+		run_inline(op);
+		return TERN_OK;
+	default:
+		return TERN_OK;
+	}
+}
+
+tern_status tern_sendv(tern_channel *channel, const tern_iovec *iov, int count, tern_op *op)
+{
+	tern_link *link = channel->link;
+	tn_link_op_params params = {.user = op,
+				    .level = op->flags & TERN_OP_REMOTE ? TN_LINK_REMOTE : TN_LINK_LOCAL};
+	const tn_link_iov *pieces = (const void *)iov;
+	outcome result = REFUSED;
+	tn_link_fast fast;
+	tern_status status;
+	uint64_t bytes = 0;
+	bool slow = true;
+
+	TN_TRY(tn_ctx_enter(link->ctx));
+	if (TN_UNLIKELY(count < 0 || count > TN_LINK_IOV_MAX))
+		return tn_fail(TERN_E_INVALID, "a message has at most %d pieces", TN_LINK_IOV_MAX);
+	for (int i = 0; i < count; i++)
+		bytes += iov[i].bytes;
+	TN_TRY(tn_op_begin(op));
+	tn_op_priv_of(op)->handle = 0;
+	set_deadline(link, op, &params);
+	tn_lock_take(&link->lock);
+	status = usable(channel);
+	if (TN_LIKELY(status == TERN_OK)) {
+		if (tn_link_fast_send(link->m, channel->handle, pieces, (uint32_t)count, &params, &fast))
+			result = fast_outcome(link, &fast, op, bytes, &status, &slow);
+		if (slow) {
+			status = tn_link_send(link->m, channel->handle, pieces, (uint32_t)count, &params,
+					      &tn_op_priv_of(op)->handle);
+			result = status == TERN_OK ? IN_FLIGHT : REFUSED;
+			tn_shell_run(link, tn_ctx_now(link->ctx));
+		}
+	}
+	if (result != REFUSED) { /* under the lock: no locked instruction is needed */
+		tn_count_own(&link->counters.messages_tx, 1);
+		tn_count_own(&link->counters.message_bytes_tx, bytes);
+	}
+	tn_lock_drop(&link->lock);
+	return conclude(channel, op, result, status);
+}
+
+tern_status tern_send(tern_channel *channel, const void *buf, uint64_t bytes, tern_op *op)
+{
+	tern_iovec iov = {buf, bytes};
+
+	return tern_sendv(channel, &iov, 1, op);
+}
+
+static tern_status transfer(tern_channel *channel, const tn_link_xfer *xfer, tern_op *op, tn_counter *count,
+			    tn_counter *count_bytes)
+{
+	tern_link *link = channel->link;
+	tn_link_op_params params = {.user = op, .level = TN_LINK_REMOTE};
+	outcome result = REFUSED;
+	tn_link_fast fast;
+	tern_status status;
+	bool slow = true;
+
+	TN_TRY(tn_ctx_enter(link->ctx));
+	TN_TRY(tn_op_begin(op));
+	tn_op_priv_of(op)->handle = 0;
+	set_deadline(link, op, &params);
+	tn_lock_take(&link->lock);
+	status = usable(channel);
+	if (TN_LIKELY(status == TERN_OK)) {
+		if (tn_link_fast_xfer(link->m, channel->handle, xfer, &params, &fast))
+			result = fast_outcome(link, &fast, op, xfer->bytes, &status, &slow);
+		if (slow) {
+			status = tn_link_transfer(link->m, channel->handle, xfer, &params,
+						  &tn_op_priv_of(op)->handle);
+			result = status == TERN_OK ? IN_FLIGHT : REFUSED;
+			tn_shell_run(link, tn_ctx_now(link->ctx));
+		}
+		if (result != REFUSED) {
+			tn_count_own(count, 1);
+			tn_count_own(count_bytes, xfer->bytes);
+		}
+	}
+	tn_lock_drop(&link->lock);
+	return conclude(channel, op, result, status);
+}
+
+tern_status tern_put(tern_channel *channel, const void *src, uint64_t bytes, const tern_key *key,
+		     uint64_t offset, tern_op *op)
+{
+	tn_link_xfer xfer = {
+		.type = TN_XFER_PUT, .local = (void *)src, .bytes = bytes, .key = key, .offset = offset};
+
+	return transfer(channel, &xfer, op, &channel->link->counters.puts,
+			&channel->link->counters.put_bytes);
+}
+
+tern_status tern_put_notify(tern_channel *channel, const void *src, uint64_t bytes, const tern_key *key,
+			    uint64_t offset, uint32_t value, tern_op *op)
+{
+	tn_link_xfer xfer = {.type = TN_XFER_PUT_NOTIFY,
+			     .local = (void *)src,
+			     .bytes = bytes,
+			     .key = key,
+			     .offset = offset,
+			     .value = value};
+
+	if (value >> TERN_NOTIFY_BITS)
+		return tn_fail(TERN_E_INVALID, "the value of a notification has %d bits", TERN_NOTIFY_BITS);
+	return transfer(channel, &xfer, op, &channel->link->counters.puts,
+			&channel->link->counters.put_bytes);
+}
+
+tern_status tern_put_flag(tern_channel *channel, const void *src, uint64_t bytes, const tern_key *key,
+			  uint64_t offset, uint64_t flag, const tern_key *flag_key, uint64_t flag_offset,
+			  tern_op *op)
+{
+	tn_link_xfer xfer = {.type = TN_XFER_PUT_FLAG,
+			     .local = (void *)src,
+			     .bytes = bytes,
+			     .key = key,
+			     .offset = offset,
+			     .flag = flag,
+			     .flag_key = flag_key,
+			     .flag_offset = flag_offset};
+
+	return transfer(channel, &xfer, op, &channel->link->counters.puts,
+			&channel->link->counters.put_bytes);
+}
+
+tern_status tern_get(tern_channel *channel, void *dst, uint64_t bytes, const tern_key *key, uint64_t offset,
+		     tern_op *op)
+{
+	tn_link_xfer xfer = {.type = TN_XFER_GET, .local = dst, .bytes = bytes, .key = key, .offset = offset};
+
+	return transfer(channel, &xfer, op, &channel->link->counters.gets,
+			&channel->link->counters.get_bytes);
+}
+
+tern_status tern_cancel(tern_channel *channel, tern_op *op)
+{
+	tern_link *link = channel->link;
+	tern_status status;
+
+	TN_TRY(tn_ctx_enter(link->ctx));
+	tn_lock_take(&link->lock);
+	status = tn_channel_cancel_recv(channel, op);
+	if (status == TERN_E_NOT_FOUND && !link->gone && tn_op_state(op) == TN_OP_INFLIGHT &&
+	    tn_op_priv_of(op)->handle) {
+		uint64_t now = tn_ctx_now(link->ctx);
+
+		status = tn_link_cancel(link->m, tn_op_priv_of(op)->handle, now);
+		tn_shell_run(link, now);
+	}
+	tn_lock_drop(&link->lock);
+	return status == TERN_E_NOT_FOUND ? tn_fail(status, "the operation is not in flight on this channel")
+					  : status;
+}
