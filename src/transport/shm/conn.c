@@ -293,6 +293,35 @@ tern_status tn_shm_conn_dial(tn_shm_lane *lane)
 	return TERN_OK; /* the lane says LANE_DOWN if it failed */
 }
 
+/* Room for one more: the oldest that has said nothing goes, so that silence can't keep others out. */
+static void make_room(tn_shm_dev *dev)
+{
+	tn_list *node;
+
+	for (node = dev->conns.next; node != &dev->conns; node = node->next) {
+		tn_shm_conn *conn = TN_CONTAINER_OF(node, tn_shm_conn, node);
+
+		if (conn->state == TN_SHM_CONN_HELLO) {
+			TN_LOG_LIMITED(WARN, SHM, 1, "more than %d silent connections: the oldest is closed",
+				       TN_SHM_CONNS_MAX);
+			tn_shm_conn_close(conn);
+			return;
+		}
+	}
+}
+
+/* Out of descriptors: without the spare one the backlog would stay, and wake us for ever. */
+static void turn_away(tn_shm_dev *dev)
+{
+	int fd;
+
+	TN_LOG_LIMITED(WARN, SHM, 1, "%s", tn_detail_get());
+	tn_os_close(&dev->spare_fd);
+	if (tn_shm_sock_accept(dev->listen_fd, &fd) == TERN_OK)
+		tn_os_close(&fd);
+	dev->spare_fd = fcntl(dev->page_fd, F_DUPFD_CLOEXEC, 0);
+}
+
 void tn_shm_conn_accept(tn_shm_dev *dev)
 {
 	for (int i = 0; i < RECORDS_PER_TURN; i++) {
@@ -303,14 +332,13 @@ void tn_shm_conn_accept(tn_shm_dev *dev)
 		status = tn_shm_sock_accept(dev->listen_fd, &fd);
 		if (status != TERN_OK) {
 			if (status != TERN_AGAIN)
-				TN_LOG_LIMITED(WARN, SHM, 1, "%s", tn_detail_get());
+				turn_away(dev);
 			return;
 		}
+		if (dev->inbound >= TN_SHM_CONNS_MAX)
+			make_room(dev);
 		conn = dev->inbound < TN_SHM_CONNS_MAX ? conn_new(dev, false) : NULL;
 		if (!conn) {
-			TN_LOG_LIMITED(WARN, SHM, 1,
-				       "more than %d connections that have not proved themselves: refused",
-				       TN_SHM_CONNS_MAX);
 			tn_os_close(&fd);
 			continue;
 		}

@@ -5,6 +5,7 @@
  * Must not: know what a lane does. Threads: transport.h rule 5; tn_shm_attention from any.
  * Tests: tests/unit/transport/test_shm_device.c.
  */
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -216,6 +217,7 @@ static void shm_dev_close(tn_dev *base)
 	tn_os_close(&dev->epoll_fd);
 	tn_os_close(&dev->page_fd);
 	tn_os_close(&dev->keys_fd);
+	tn_os_close(&dev->spare_fd);
 	tn_shm_seg_unmap(dev->page, sizeof(*dev->page));
 	free(dev->lanes);
 	free(dev->polled);
@@ -270,7 +272,12 @@ static tern_status open_page(tn_shm_dev *dev)
 	status = tn_shm_seg_read_only(fd, &dev->page_fd);
 	tn_os_close(&fd);
 	TN_TRY(status);
-	return tn_shm_seg_read_only(dev->keys->fd, &dev->keys_fd);
+	TN_TRY(tn_shm_seg_read_only(dev->keys->fd, &dev->keys_fd));
+	dev->spare_fd = fcntl(dev->page_fd, F_DUPFD_CLOEXEC, 0);
+	if (dev->spare_fd < 0)
+		return tn_fail_errno(TERN_E_LIMIT, "F_DUPFD_CLOEXEC",
+				     "descriptors may be used up (ulimit -n)");
+	return TERN_OK;
 }
 
 static tern_status open_descriptors(tn_shm_dev *dev)

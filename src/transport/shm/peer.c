@@ -138,46 +138,52 @@ static void map_set(tn_shm_map *map, tn_shm_map_state state)
 	atomic_store_explicit(&map->state, state, memory_order_release);
 }
 
-tern_status tn_shm_peer_extent(tn_shm_peer *peer, const tn_shm_extent *msg, int fd)
+/* Check and map what came; the states are the caller's. TERN_E_PROTOCOL: the peer lies. */
+static tern_status extent_map(tn_shm_map *map, const tn_shm_extent *msg, int fd)
 {
-	tn_shm_map *map = &peer->maps[msg->index];
+	tn_shm_prot prot = (msg->access & TERN_ACCESS_WRITE) ? TN_SHM_RW : TN_SHM_RO;
 	tn_shm_seg_id id;
 	uint64_t size;
 	void *base;
+
+	/* No errors of the peer's device here: to the initiator they are all refused accesses. */
+	if (msg->status != TERN_OK)
+		return tn_fail(msg->status == TERN_E_NOT_FOUND ? TERN_E_STALE_KEY : TERN_E_ACCESS,
+			       "the peer refused extent %u", msg->index);
+	if (msg->bytes == 0 || msg->bytes > TN_MEM_EXTENT_BYTES_MAX || msg->access == TERN_ACCESS_NONE ||
+	    (msg->access & ~(TERN_ACCESS_READ | TERN_ACCESS_WRITE)) != 0)
+		return tn_fail(TERN_E_PROTOCOL, "the peer passed an extent of %" PRIu64 " bytes, access %u",
+			       msg->bytes, msg->access);
+	TN_TRY(tn_shm_seg_check(fd, msg->bytes, &size, &id));
+	TN_TRY(tn_shm_seg_map(fd, msg->bytes, prot, &base));
+	map->base = base;
+	map->bytes = msg->bytes;
+	map->access = msg->access;
+	return TERN_OK;
+}
+
+tern_status tn_shm_peer_extent(tn_shm_peer *peer, const tn_shm_extent *msg, int fd)
+{
+	tn_shm_map *map = &peer->maps[msg->index];
 	tern_status status;
 
 	TN_ASSERT(msg->index < TN_MEM_EXTENTS_MAX);
 	TN_ASSERT(atomic_load_explicit(&map->state, memory_order_relaxed) == TN_SHM_MAP_ASKED);
 	TN_ASSERT(peer->dev->urgent > 0);
 	peer->dev->urgent--;
-	if (msg->status != TERN_OK) {
-		/* No errors of the peer's device here: to the initiator they are all refused accesses. */
-		status = msg->status == TERN_E_NOT_FOUND ? TERN_E_STALE_KEY : TERN_E_ACCESS;
-		goto refused;
+	map->asked_by = 0;
+	status = extent_map(map, msg, fd);
+	if (status == TERN_OK) {
+		map_set(map, TN_SHM_MAP_READY);
+		tn_count(&peer->dev->counters.extents_mapped, 1);
+		TN_LOG(DEBUG, SHM, "mapped extent %u of pid %d: %" PRIu64 " bytes, access %u", msg->index,
+		       (int)peer->pid, msg->bytes, msg->access);
+		return TERN_OK;
 	}
-	if (msg->bytes == 0 || msg->bytes > TN_MEM_EXTENT_BYTES_MAX || msg->access == TERN_ACCESS_NONE ||
-	    (msg->access & ~(TERN_ACCESS_READ | TERN_ACCESS_WRITE)) != 0)
-		return tn_fail(TERN_E_PROTOCOL, "the peer passed an extent of %" PRIu64 " bytes, access %u",
-			       msg->bytes, msg->access);
-	TN_TRY(tn_shm_seg_check(fd, msg->bytes, &size, &id));
-	status = tn_shm_seg_map(fd, msg->bytes, (msg->access & TERN_ACCESS_WRITE) ? TN_SHM_RW : TN_SHM_RO,
-				&base);
-	if (status != TERN_OK) {
-		TN_LOG(WARN, SHM, "extent %u of a peer can't be mapped: %s", msg->index, tn_detail_get());
-		goto refused;
-	}
-	map->base = base;
-	map->bytes = msg->bytes;
-	map->access = msg->access;
-	map_set(map, TN_SHM_MAP_READY);
-	tn_count(&peer->dev->counters.extents_mapped, 1);
-	TN_LOG(DEBUG, SHM, "mapped extent %u of pid %d: %" PRIu64 " bytes, %s", msg->index, (int)peer->pid,
-	       msg->bytes, (msg->access & TERN_ACCESS_WRITE) ? "read-write" : "read-only");
-	return TERN_OK;
-refused:
+	TN_LOG(DEBUG, SHM, "extent %u of pid %d: %s", msg->index, (int)peer->pid, tn_detail_get());
 	atomic_store_explicit(&map->status, status, memory_order_relaxed);
 	map_set(map, TN_SHM_MAP_REFUSED);
-	return TERN_OK;
+	return status == TERN_E_PROTOCOL ? status : TERN_OK;
 }
 
 void tn_shm_peer_forget(tn_shm_peer *peer, uint64_t lane_id)

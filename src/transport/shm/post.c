@@ -80,6 +80,20 @@ static void cache_key(tn_shm_lane *lane, const tn_key *key, tn_shm_map *map, uin
 	slot->generation = key->generation;
 }
 
+/* Said to one post; the next one asks again. */
+static tern_status map_refused(tn_shm_map *map, uint32_t extent)
+{
+	tern_status status = (tern_status)atomic_load_explicit(&map->status, memory_order_relaxed);
+	uint32_t refused = TN_SHM_MAP_REFUSED;
+
+	(void)atomic_compare_exchange_strong(&map->state, &refused, TN_SHM_MAP_NONE);
+	return tn_fail(
+		status,
+		"extent %u of the peer can't be mapped here: it is not exposed, or this process is out of "
+		"mappings (vm.max_map_count)",
+		extent);
+}
+
 static tern_status map_of(tn_shm_lane *lane, uint32_t extent, tn_shm_map **out)
 {
 	tn_shm_map *map;
@@ -93,16 +107,8 @@ static tern_status map_of(tn_shm_lane *lane, uint32_t extent, tn_shm_map **out)
 		return TERN_OK;
 	case TN_SHM_MAP_ASKED:
 		return TERN_AGAIN;
-	case TN_SHM_MAP_REFUSED: {
-		tern_status status = (tern_status)atomic_load_explicit(&map->status, memory_order_relaxed);
-
-		(void)post_want(lane, extent);
-		return tn_fail(
-			status,
-			"extent %u of the peer can't be mapped here: it is not exposed, or this process is "
-			"out of mappings (vm.max_map_count)",
-			extent);
-	}
+	case TN_SHM_MAP_REFUSED:
+		return map_refused(map, extent);
 	case TN_SHM_MAP_NONE:
 		break;
 	}

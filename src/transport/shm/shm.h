@@ -20,7 +20,8 @@
  * Invariants:
  *   peer.refs = lanes with lane.peer == peer;   a map of a peer lives until its last lane is destroyed
  *   lane.segment lives until lane_destroy: posts may run beside poll
- *   only the polling thread writes sockets, maps and states; a post leaves a note (want, fault) instead
+ *   only the polling thread writes sockets, maps and states (but REFUSED -> NONE); a post leaves a note (want,
+ *   fault) instead
  *
  * Threads: transport.h rule 5. Fields say who writes them where it is not the polling thread.
  * Tests: tests/unit/transport/test_shm*.c, tests/conformance.
@@ -88,7 +89,7 @@ typedef enum tn_shm_map_state {
 	TN_SHM_MAP_NONE,
 	TN_SHM_MAP_ASKED,
 	TN_SHM_MAP_READY,
-	TN_SHM_MAP_REFUSED, /* status says why; asked again at the next use */
+	TN_SHM_MAP_REFUSED, /* status says why; the post that is told makes it NONE */
 } tn_shm_map_state;
 
 typedef struct tn_shm_map {
@@ -256,6 +257,7 @@ struct tn_shm_dev {
 
 	int epoll_fd, listen_fd, timer_fd, self_fd;
 	int page_fd, keys_fd; /* read-only, passed to peers */
+	int spare_fd;         /* given up to turn a peer away when descriptors are used up */
 	tn_shm_source on_listener, on_timer, on_self;
 	tn_shm_counters gone; /* of destroyed lanes */
 	tn_shm_counters counters;
