@@ -159,6 +159,26 @@ static int lane_event(tn_tcp_lane *lane, uint32_t what, tn_event *events, int ma
 	return lane->rx.paused ? 0 : lane_rx(lane, events, max);
 }
 
+static void run_deadlines(tn_tcp_dev *dev)
+{
+	uint64_t now = tn_now(), next;
+
+	/* disarmed first: a deadline that comes into being below arms it anew */
+	tn_tcp_timer_set(dev->timer, 0);
+	dev->next_deadline = UINT64_MAX;
+	next = tn_tcp_pending_deadlines(dev, now);
+	TN_LIST_FOREACH_SAFE(node, &dev->lanes) {
+		tn_tcp_lane *lane = TN_LIST_ENTRY(node, tn_tcp_lane, node);
+
+		next = TN_MIN(next, tn_tcp_lane_deadline(lane, now));
+		if (lane->rx.paused)
+			tn_tcp_rx_stalled(lane);
+		if (lane->rx.paused)
+			next = TN_MIN(next, now + TN_TCP_STALL_NS);
+	}
+	tn_tcp_deadline(dev, next);
+}
+
 static int run_epoll(tn_tcp_dev *dev, tn_event *events, int max)
 {
 	struct epoll_event ready[EPOLL_BATCH];
@@ -182,10 +202,7 @@ static int run_epoll(tn_tcp_dev *dev, tn_event *events, int max)
 			tn_os_event_drain(dev->kick);
 			break;
 		case TN_TCP_SRC_TIMER:
-			/* disarmed first: a deadline that is found below arms it anew */
-			tn_tcp_timer_set(dev->timer, 0);
-			dev->next_deadline = UINT64_MAX;
-			tn_tcp_greet_deadlines(dev, tn_now());
+			run_deadlines(dev);
 			break;
 		}
 	}

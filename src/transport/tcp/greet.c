@@ -450,28 +450,30 @@ void tn_tcp_pending_event(tn_tcp_dev *dev, tn_tcp_pending *p)
 
 /* ---- deadlines ---- */
 
-static void lane_deadline(tn_tcp_lane *lane, uint64_t now)
+uint64_t tn_tcp_lane_deadline(tn_tcp_lane *lane, uint64_t now)
 {
-	char why[TN_TCP_DETAIL_BYTES] = "";
+	char addr[80];
 
-	if (lane->state == TN_TCP_DIALLING || lane->state == TN_TCP_GREETING) {
-		if (now < lane->dial_deadline)
-			return;
-		if (now < lane->deadline) {
-			next_address(lane, TERN_E_UNREACHABLE, "no answer in time");
-			return;
-		}
-		tn_tcp_addr_print(&lane->peer.addrs[lane->dial_next - 1], why, sizeof(why));
-		tn_tcp_lane_fail(lane, TERN_E_DEADLINE, "%s: %s within %llu ms", why,
-				 lane->state == TN_TCP_DIALLING ? "no connection" : "no end of the handshake",
-				 (unsigned long long)(lane->timeout_ns / TN_NS_PER_MS));
-	} else if (lane->state == TN_TCP_WAITING && now >= lane->deadline) {
+	if (lane->state == TN_TCP_WAITING && now >= lane->deadline)
 		tn_tcp_lane_fail(lane, TERN_E_DEADLINE, "the peer did not connect within %llu ms",
 				 (unsigned long long)(lane->timeout_ns / TN_NS_PER_MS));
+	if (lane->state == TN_TCP_WAITING)
+		return lane->deadline;
+	if (lane->state != TN_TCP_DIALLING && lane->state != TN_TCP_GREETING)
+		return UINT64_MAX;
+	if (now >= lane->deadline) {
+		tn_tcp_addr_print(&lane->peer.addrs[lane->dial_next - 1], addr, sizeof(addr));
+		tn_tcp_lane_fail(lane, TERN_E_DEADLINE, "%s: no %s within %llu ms", addr,
+				 lane->state == TN_TCP_DIALLING ? "connection" : "end of the handshake",
+				 (unsigned long long)(lane->timeout_ns / TN_NS_PER_MS));
+		return UINT64_MAX;
 	}
+	if (now >= lane->dial_deadline)
+		next_address(lane, TERN_E_UNREACHABLE, "no answer in time");
+	return lane->state < TN_TCP_DOWN ? TN_MIN(lane->deadline, lane->dial_deadline) : UINT64_MAX;
 }
 
-void tn_tcp_greet_deadlines(tn_tcp_dev *dev, uint64_t now)
+uint64_t tn_tcp_pending_deadlines(tn_tcp_dev *dev, uint64_t now)
 {
 	uint64_t next = UINT64_MAX;
 
@@ -487,18 +489,5 @@ void tn_tcp_greet_deadlines(tn_tcp_dev *dev, uint64_t now)
 		dev->listener_again = 0;
 		tn_tcp_watch(dev, dev->listener, 0, EPOLLIN, &dev->src_listener);
 	}
-	if (dev->listener_again)
-		next = TN_MIN(next, dev->listener_again);
-	TN_LIST_FOREACH_SAFE(node, &dev->lanes) {
-		tn_tcp_lane *lane = TN_LIST_ENTRY(node, tn_tcp_lane, node);
-
-		lane_deadline(lane, now);
-		if (lane->state == TN_TCP_WAITING)
-			next = TN_MIN(next, lane->deadline);
-		if (lane->state == TN_TCP_DIALLING || lane->state == TN_TCP_GREETING)
-			next = TN_MIN(next, TN_MIN(lane->deadline, lane->dial_deadline));
-	}
-	dev->next_deadline = UINT64_MAX;
-	if (next != UINT64_MAX)
-		tn_tcp_deadline(dev, next);
+	return dev->listener_again ? TN_MIN(next, dev->listener_again) : next;
 }

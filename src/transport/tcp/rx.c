@@ -19,10 +19,12 @@
  * test_tcp_bad.c, fuzz/tcp_lane.c.
  */
 #include <errno.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/epoll.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "transport/tcp/tcp.h"
@@ -84,9 +86,35 @@ static bool want_slot(tn_tcp_lane *lane)
 	tn_tcp_tx_interest(lane);
 	pthread_mutex_unlock(&lane->tx.lock);
 	lane->dev->slots_paused += paused ? 1 : UINT32_MAX;
-	if (paused)
+	rx->gone = 0;
+	if (paused) {
 		TN_TCP_COUNT(lane->dev, pauses, 1);
+		tn_tcp_deadline(lane->dev, tn_now() + TN_TCP_STALL_NS);
+	}
 	return !paused;
+}
+
+/*
+ * The end of a connection stands behind the data that nobody reads: a dead peer would go unnoticed. So it
+ * is sent something: the kernel of a process that is gone answers with a reset. Found ended twice, the lane
+ * goes down; the time in between is for a user that is about to give slots back.
+ */
+void tn_tcp_rx_stalled(tn_tcp_lane *lane)
+{
+	struct pollfd fd = {.fd = lane->fd, .events = POLLRDHUP};
+
+	if (poll(&fd, 1, 0) == 1) {
+		if (++lane->rx.gone == 2)
+			tn_tcp_lane_fail(lane, TERN_E_LANE,
+					 "the peer is gone; messages that found no receive slot are lost");
+		return;
+	}
+	pthread_mutex_lock(&lane->tx.lock);
+	if (!tn_tcp_tx_pending(&lane->tx)) {
+		lane->tx.probe = true;
+		tn_tcp_tx_run(lane, TN_TCP_HDR_BYTES);
+	}
+	pthread_mutex_unlock(&lane->tx.lock);
 }
 
 /* ---- the peer's requests ---- */
@@ -340,24 +368,27 @@ static int finish_payload(tn_tcp_lane *lane, tn_event *event)
 }
 
 /*
- * Place payload from the rx buffer. Writes of one lane become visible in their order (a flag after its
- * data), and an aligned flag word as a whole.
+ * Place payload from the rx buffer. An aligned flag word becomes visible as a whole, and after all that was
+ * placed before it.
  */
 static void place(uint8_t *dst, const uint8_t *src, uint64_t n)
 {
-	uint64_t word64;
-	uint32_t word32;
+	void *at = dst;
+	uint64_t word = 0;
 
-	atomic_thread_fence(memory_order_release);
-	if (n == sizeof(word64) && (uintptr_t)dst % sizeof(word64) == 0) {
-		memcpy(&word64, src, sizeof(word64));
-		atomic_store_explicit((_Atomic uint64_t *)(void *)dst, word64, memory_order_release);
-	} else if (n == sizeof(word32) && (uintptr_t)dst % sizeof(word32) == 0) {
-		memcpy(&word32, src, sizeof(word32));
-		atomic_store_explicit((_Atomic uint32_t *)(void *)dst, word32, memory_order_release);
-	} else if (n) {
+	if ((n != 1 && n != 2 && n != 4 && n != 8) || (uintptr_t)dst % n) {
 		memcpy(dst, src, n);
+		return;
 	}
+	memcpy(&word, src, n); /* little endian: base/limits.h */
+	if (n == 8)
+		atomic_store_explicit((_Atomic uint64_t *)at, word, memory_order_release);
+	else if (n == 4)
+		atomic_store_explicit((_Atomic uint32_t *)at, (uint32_t)word, memory_order_release);
+	else if (n == 2)
+		atomic_store_explicit((_Atomic uint16_t *)at, (uint16_t)word, memory_order_release);
+	else
+		atomic_store_explicit((_Atomic uint8_t *)at, (uint8_t)word, memory_order_release);
 }
 
 /* Payload that came with its header. True: the payload is complete. */

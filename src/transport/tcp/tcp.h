@@ -49,6 +49,7 @@ typedef struct tn_tcp_lane tn_tcp_lane;
 #define TN_TCP_CHUNK_BYTES (1u << 20) /* per system call: bounds what one lane delays the others */
 #define TN_TCP_RX_BUDGET_BYTES (4u << 20) /* per lane and poll */
 #define TN_TCP_TX_BUDGET_BYTES (4u << 20) /* per lane and poll; a post tries one chunk */
+#define TN_TCP_STALL_NS 250000000ull /* how often a lane that is not read is looked after */
 #define TN_TCP_NAKS (2u * TN_TCP_WRS_LIMIT)
 #define TN_TCP_DIRECT_LANES 2u /* up to here poll asks the sockets before the epoll set */
 #define TN_TCP_DIRECT_POLLS 16u /* and looks at the epoll set at least once in so many polls */
@@ -184,6 +185,7 @@ typedef struct tn_tcp_tx {
 	uint64_t ack_value; /* what we may tell: all of the peer below it are handled */
 	uint64_t ack_told;
 	bool ack_due;
+	bool probe;     /* send an ACK frame even if there is nothing to tell */
 	bool resp_turn; /* answers and requests take turns */
 	tern_status refuse; /* TERN_OK: posts are accepted; else what they get */
 	tn_tcp_out cur; /* the frame that the kernel took in part */
@@ -210,6 +212,7 @@ typedef struct tn_tcp_rx {
 	bool after_large; /* the frame before was large: expect another */
 	bool drained;     /* the last recv got less than it asked for */
 	bool paused;      /* no receive slot: the socket is not read */
+	uint8_t gone;     /* times in a row that a paused lane's connection was found ended */
 	bool dirty;       /* frames came in: settle acknowledgements and answers at the end of the batch */
 	bool ack_due;     /* one of them wants to be acknowledged */
 	tn_tcp_hdr hdr;
@@ -245,7 +248,7 @@ typedef struct tn_tcp_greet {
 	uint8_t nonce_dialler[TN_TCP_NONCE_BYTES], nonce_acceptor[TN_TCP_NONCE_BYTES];
 } tn_tcp_greet;
 
-#define TN_TCP_DETAIL_BYTES 200
+#define TN_TCP_DETAIL_BYTES 240
 
 struct tn_tcp_lane {
 	tn_lane base;
@@ -396,8 +399,9 @@ void tn_tcp_dial_next(tn_tcp_lane *lane);
 void tn_tcp_greet_event(tn_tcp_lane *lane);
 /* The passive side accepts: tells the dialler. False: the connection is gone. */
 bool tn_tcp_greet_ready(tn_tcp_lane *lane);
-/* Handle passed deadlines of pending connections and of lanes. */
-void tn_tcp_greet_deadlines(tn_tcp_dev *dev, uint64_t now);
+/* Handle passed deadlines of a handshake; returns the earliest that is left, UINT64_MAX if none. */
+uint64_t tn_tcp_pending_deadlines(tn_tcp_dev *dev, uint64_t now);
+uint64_t tn_tcp_lane_deadline(tn_tcp_lane *lane, uint64_t now);
 
 /* ---- post.c: work requests ---- */
 
@@ -414,7 +418,7 @@ void tn_tcp_tx_run(tn_tcp_lane *lane, uint64_t budget);
 static inline bool tn_tcp_tx_pending(const tn_tcp_tx *tx)
 {
 	return tx->cur.kind || tx->sent != tx->tail || tx->nak_head != tx->nak_tail ||
-	       tx->resp_head != tx->resp_tail || (tx->ack_due && tx->ack_value > tx->ack_told);
+	       tx->resp_head != tx->resp_tail || (tx->ack_due && tx->ack_value > tx->ack_told) || tx->probe;
 }
 /* Complete a req: into the done ring, or inside its post. */
 void tn_tcp_req_complete(tn_tcp_lane *lane, uint32_t index, tern_status status);
@@ -425,6 +429,8 @@ void tn_tcp_tx_interest(tn_tcp_lane *lane);
 
 /* ---- rx.c: frames in; poll's thread ---- */
 
+/* A paused lane, from time to time: is its peer still there? */
+void tn_tcp_rx_stalled(tn_tcp_lane *lane);
 /* Receive, place, deliver. Returns the number of events. */
 int tn_tcp_rx_run(tn_tcp_lane *lane, tn_event *events, int max);
 

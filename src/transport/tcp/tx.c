@@ -256,7 +256,7 @@ static tn_tcp_out next_frame(tn_tcp_lane *lane, plan *p)
 		out.kind = TN_TCP_OUT_REQ;
 		out.index = p->req++;
 		out.total = TN_TCP_HDR_BYTES + tn_tcp_hdr_payload(&req_at(tx, out.index)->hdr);
-	} else if (tx->ack_due && tx->ack_value > TN_MAX(tx->ack_told, p->ack)) {
+	} else if ((tx->ack_due && tx->ack_value > TN_MAX(tx->ack_told, p->ack)) || (tx->probe && !p->count)) {
 		out.kind = TN_TCP_OUT_CTL;
 		out.total = TN_TCP_HDR_BYTES;
 	}
@@ -353,6 +353,7 @@ static void account(tn_tcp_lane *lane, plan *p, uint64_t n)
 	TN_ASSERT(n == 0);
 	if (tx->ack_told >= tx->ack_value)
 		tx->ack_due = false;
+	tx->probe = false;
 }
 
 void tn_tcp_tx_interest(tn_tcp_lane *lane)
