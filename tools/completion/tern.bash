@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Completion of the command `tern` for bash: commands, options, values. Needs nothing but bash. Held against
+# the help texts of the command by tests/completion.
+
+_tern_options() { # COMMAND
+	case $1 in
+	train)
+		echo --model --data --servers --workers --batch --epochs --steps --transport --comm --sync --seed \
+			--lr --momentum --kernel-threads --spin --no-comm --no-eval --losses --json --quiet \
+			--timeout --role --index --cluster --insecure --help
+		;;
+	perf) echo --op --sizes --transport --spin --block --rounds --round-time --json --help ;;
+	info) echo --config --json --help ;;
+	demo) echo --epochs --steps --data --quiet --help ;;
+	esac
+}
+
+# The values of an option, if it has a fixed choice of them.
+_tern_choices() { # OPTION
+	case $1 in
+	--model) echo mlp fcn5 ;;
+	--transport) echo auto shm tcp ;;
+	--comm) echo zerocopy copy rpc ;;
+	--role) echo launcher server worker ;;
+	esac
+}
+
+# The next word of a list with commas: what is there already stays in front and is not offered again.
+_tern_list() { # CURRENT WORDS...
+	local current=$1 before='' word
+	shift
+	[[ $current != *,* ]] || before=${current%,*},
+	for word; do
+		[[ ,$before == *,$word,* ]] || echo "$before$word"
+	done
+}
+
+_tern() {
+	local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} words
+	COMPREPLY=()
+	# --option=value comes as three words
+	if [[ $current == = ]]; then
+		current=
+	elif [[ $previous == = ]]; then
+		previous=${COMP_WORDS[COMP_CWORD - 2]}
+	fi
+	if ((COMP_CWORD == 1)); then
+		words="train perf info demo --help --version"
+	else
+		case $previous in
+		--model | --transport | --comm | --role) words=$(_tern_choices "$previous") ;;
+		--op)
+			words=$(_tern_list "$current" put get send call)
+			compopt -o nospace 2>/dev/null
+			;;
+		--data)
+			mapfile -t COMPREPLY < <(compgen -d -- "$current")
+			compopt -o filenames 2>/dev/null
+			return
+			;;
+		--losses | --cluster)
+			mapfile -t COMPREPLY < <(compgen -f -- "$current")
+			compopt -o filenames 2>/dev/null
+			return
+			;;
+		--servers | --workers | --batch | --epochs | --steps | --seed | --lr | --momentum | --kernel-threads | \
+			--timeout | --index | --sizes | --rounds | --round-time)
+			return
+			;;
+		*) words=$(_tern_options "${COMP_WORDS[1]}") ;;
+		esac
+	fi
+	mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")
+}
+
+complete -F _tern tern
