@@ -140,7 +140,7 @@ struct tn_loop_dev {
 	uint32_t dialing; /* lanes in DIALING */
 	uint32_t turn;    /* which lane poll looks at first */
 	bool armed;
-	bool retry; /* a post got an idle TERN_AGAIN: arm says BUSY once */
+	bool retry; /* a refused post may work now: arm says BUSY once */
 	int event_fd, timer_fd, epoll_fd;
 	tn_loop_counters counters;
 	tn_loop_slot slots[TN_LOOP_RECV_SLOTS];

@@ -56,6 +56,7 @@ void tn_loop_slot_free(tn_loop_dev *dev, uint32_t slot)
 	for (tn_loop_lane *lane = dev->lanes; lane; lane = lane->next) {
 		if (lane->peer && lane->peer->again) {
 			lane->peer->again = false;
+			dev_of(lane->peer)->retry = true; /* it may be between its post and its arm */
 			tn_loop_signal(dev_of(lane->peer));
 		}
 	}
