@@ -503,6 +503,7 @@ tern_status tern_rpc_call(tern_rpc *rpc, const tern_rpc_call_params *params, ter
 	iov[0] = (tern_iovec){c->head, TN_RPC_REQUEST_BYTES + params->sink_count * TN_RPC_SINK_BYTES};
 	iov[1] = (tern_iovec){copy ? copy : c->args, params->args_bytes};
 	tern_op_init(&c->send_op, on_sent, c);
+	c->send_op.flags = TN_OP_INLINE; /* no lock of ours is held */
 	status = tern_sendv(rpc->channel, iov, params->args_bytes ? 2 : 1, &c->send_op);
 	if (status == TERN_OK)
 		return TERN_OK;

@@ -118,6 +118,7 @@ static void send_answer(tern_rpc_request *req)
 			     {req->answer_copy ? req->answer_copy : req->answer, req->answer_bytes}};
 
 	tern_op_init(&req->op, on_answer_sent, req);
+	req->op.flags = TN_OP_INLINE; /* no lock of ours is held */
 	if (conn)
 		status = tern_sendv(conn->channel, iov, req->answer_bytes ? 2 : 1, &req->op);
 	if (status == TERN_AGAIN)

@@ -297,6 +297,8 @@ static tern_status put_slot(tern_tensor_tx *tx, const void *data, uint64_t slot,
 	tern_op_init(&put->op, on_put, put);
 	put->op.timeout_ns = op->timeout_ns;
 	put->op.stream = op->stream;
+	if (!op->done) /* the caller's callback runs from dispatch; without one the end may come at once */
+		put->op.flags = TN_OP_INLINE;
 	if (tx->notify == TERN_NOTIFY_FLAG)
 		status = tern_put_flag(tx->conn->channel, data, tx->bytes, &tx->slot_key,
 				       slot * tx->stride_bytes, generation, &tx->flag_key,
