@@ -176,7 +176,7 @@ static void peer_is_killed(void)
 	conf_region_make(&here, pair.a, CHILD_REGION_BYTES, TERN_ACCESS_NONE);
 	kill_at(&pair, &here, KILL_AFTER_UP, 0);
 	before = conf_descriptors();
-	for (unsigned round = 0; round < (conf_rounds(10) == 10 ? 4u : 2u); round++) {
+	for (unsigned round = 0; round < (conf_rounds(100) == 100 ? 4u : 2u); round++) {
 		for (int point = 0; point < KILL_POINTS; point++)
 			kill_at(&pair, &here, (kill_point)point, round);
 	}

@@ -200,7 +200,8 @@ uint32_t conf_post(conf_pair *pair, conf_end *end, const conf_req *req)
 {
 	uint32_t op = row(end->node);
 
-	CONF_HERE();
+	if (pair)
+		CONF_HERE(); /* of the main thread */
 	while (post_row(end, req, op) == TERN_AGAIN) {
 		if (pair)
 			(void)conf_pump(pair);

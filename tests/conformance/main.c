@@ -44,7 +44,7 @@ static tn_dev_caps caps;
 
 unsigned conf_rounds(unsigned n)
 {
-	return SANITIZED ? n / 10 + 1 : n;
+	return SANITIZED ? n / 4 + 1 : n;
 }
 
 void conf_check_failed(const char *file, int line, const char *fmt, ...)
