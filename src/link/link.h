@@ -411,6 +411,8 @@ typedef struct tn_link_fast {
 	/* private */
 	uint32_t channel;
 	uint32_t phase;
+	uint32_t iov_count;
+	const tn_link_iov *iov;
 	const tn_link_xfer *xfer;
 	const tn_link_op_params *params;
 } tn_link_fast;

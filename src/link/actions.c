@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the shell is to do next, most urgent first. Ends of ops come before the end of their channel, and both
+ * before the end of the link.
+ * Threads: none. Tests: tests/unit/link.
+ */
+#include "link/internal.h"
+
+static bool next_ctrl(tn_link *link, tn_link_action *act)
+{
+	if (link->ctrl_out_bytes > 0) {
+		act->type = TN_ACT_CTRL_SEND;
+		act->ctrl.bytes = link->ctrl_out;
+		act->ctrl.n = link->ctrl_out_bytes;
+		link->ctrl_out_bytes = 0;
+		return true;
+	}
+	if (link->peer_ask) {
+		link->peer_ask = false;
+		act->type = TN_ACT_PEER;
+		return true;
+	}
+	if (link->ctrl_closing) {
+		link->ctrl_closing = false;
+		link->ctrl_closed = true;
+		act->type = TN_ACT_CTRL_CLOSE;
+		return true;
+	}
+	return false;
+}
+
+bool tn_link_next_action(tn_link *link, uint64_t now_ns, tn_link_action *act)
+{
+	(void)now_ns;
+	TN_ASSERT(link->posting == TN_NONE); /* a post waits for its answer */
+	act->type = TN_ACT_NONE;
+	if (next_ctrl(link, act) || tn_lk_next_lane(link, act))
+		return true;
+	if (link->up_due) {
+		link->up_due = false;
+		act->type = TN_ACT_LINK_UP;
+		return true;
+	}
+	return tn_lk_next_done(link, act) || tn_lk_next_event(link, act) || tn_lk_next_post(link, act) ||
+	       tn_lk_next_down(link, act);
+}
+
+bool tn_link_pending(const tn_link *link)
+{
+	return link->ctrl_out_bytes || link->peer_ask || link->ctrl_closing || link->lane_work ||
+	       link->reach_ask || link->up_due || link->credit_due || link->xfer_ready || link->fail_count ||
+	       link->state >= TN_LINK_CLOSING || !tn_list_empty(&link->done) ||
+	       !tn_list_empty(&link->events) || !tn_list_empty(&link->ctl) ||
+	       !tn_list_empty(&link->msg_ready);
+}

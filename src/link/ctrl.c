@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The control connection of a link: bytes in, cut anywhere, become messages; messages out become bytes.
+ * Must not: know what a message means. Threads: none. Tests: tests/unit/link/life_test.c.
+ */
+#include "link/internal.h"
+
+tn_writer tn_lk_out_begin(tn_link *link)
+{
+	tn_writer w;
+
+	tn_writer_init(&w, link->ctrl_out + link->ctrl_out_bytes,
+		       sizeof(link->ctrl_out) - link->ctrl_out_bytes);
+	return w;
+}
+
+void tn_lk_out_end(tn_link *link, const tn_writer *w, uint64_t now_ns)
+{
+	if (link->ctrl_closed)
+		return;
+	if (w->bad) {
+		tn_lk_fail_link(link, now_ns, TERN_E_PROTOCOL, "%s", "the peer asks for more than it reads");
+		return;
+	}
+	link->ctrl_out_bytes += (uint32_t)w->at;
+	TN_ASSERT(link->ctrl_out_bytes <= sizeof(link->ctrl_out));
+}
+
+void tn_link_on_ctrl_up(tn_link *link, uint64_t now_ns)
+{
+	if (link->state > TN_LINK_DIAL)
+		return;
+	link->ctrl_up = true;
+	tn_lk_hello_start(link, now_ns);
+}
+
+/* One whole message stands in ctrl_in. */
+static void take_message(tn_link *link, tn_ctrl_type type, uint64_t now_ns)
+{
+	uint32_t bytes = link->ctrl_in_bytes - TN_CTRL_HEAD_BYTES;
+	const char *wrong;
+
+	link->ctrl_in_bytes = 0;
+	wrong = tn_lk_message(link, type, link->ctrl_in + TN_CTRL_HEAD_BYTES, bytes, now_ns);
+	if (wrong)
+		tn_lk_fail_link(link, now_ns, TERN_E_PROTOCOL, "%s (control message %d)", wrong, (int)type);
+}
+
+/* Bytes that the message in ctrl_in still lacks; 0 and a type if it is whole. */
+static uint32_t missing(tn_link *link, tn_ctrl_type *type, uint64_t now_ns)
+{
+	bool first = link->state <= TN_LINK_HELLO && !link->peer_known;
+	const char *wrong;
+	uint32_t bytes;
+
+	if (link->ctrl_in_bytes < TN_CTRL_HEAD_BYTES)
+		return TN_CTRL_HEAD_BYTES - link->ctrl_in_bytes;
+	wrong = tn_wire_ctrl_head(link->ctrl_in, first, type, &bytes);
+	if (wrong) {
+		tn_lk_fail_link(link, now_ns, TERN_E_PROTOCOL, "%s", wrong);
+		return TN_NONE;
+	}
+	return TN_CTRL_HEAD_BYTES + bytes - link->ctrl_in_bytes;
+}
+
+void tn_link_on_ctrl_bytes(tn_link *link, const void *data, uint64_t n, uint64_t now_ns)
+{
+	const uint8_t *bytes = data;
+	tn_ctrl_type type = 0;
+
+	link->heard = true;
+	while (link->ctrl_up && !link->ctrl_closed && link->state != TN_LINK_DOWN) {
+		uint32_t want = missing(link, &type, now_ns);
+
+		/* Broken, or the end is settled: what else comes has no meaning. */
+		if (want == TN_NONE || link->settled)
+			return;
+		if (want == 0) {
+			take_message(link, type, now_ns);
+			continue;
+		}
+		if (n == 0)
+			return;
+		want = (uint32_t)TN_MIN((uint64_t)want, n);
+		memcpy(link->ctrl_in + link->ctrl_in_bytes, bytes, want);
+		link->ctrl_in_bytes += want;
+		bytes += want;
+		n -= want;
+	}
+}

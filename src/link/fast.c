@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The fast path: an op whose only piece can be posted now needs no row, list, timer or action unless the
+ * device keeps it. Everything is checked first and changed only when the device took it, so that AGAIN
+ * leaves no trace.
+ *
+ *   fast_send/fast_xfer   state, queues, lane, credits, windows, a row each in reserve: fill the post
+ *   fast_posted           done: move the totals, COMPLETE. Kept: rows are taken, PENDING
+ *
+ * Threads: none. Tests: tests/unit/link/fast_test.c, pair_test.c.
+ */
+#include "link/internal.h"
+
+enum { PHASE_MESSAGE, PHASE_XFER, PHASE_FLAG_DATA, PHASE_FLAG };
+
+/* The channel, if nothing of the link stands in the way of one more wr. */
+static tn_lk_chan *open_channel(tn_link *link, uint32_t channel)
+{
+	tn_lk_chan *chan = &link->chans[channel & 0xffff];
+
+	if (TN_UNLIKELY(link->state != TN_LINK_UP || (channel & 0xffff) >= link->chan_high ||
+			chan->handle != channel || !tn_lk_chan_can_send(chan) || chan->released ||
+			chan->close_received))
+		return NULL;
+	if (TN_UNLIKELY(link->wr_live + TN_WR_RESERVE >= link->config.wrs_max || !tn_lk_has_op_row(link) ||
+			chan->ops >= link->config.channel_ops_max))
+		return NULL;
+	return chan;
+}
+
+bool tn_link_fast_send(tn_link *link, uint32_t channel, const tn_link_iov *iov, uint32_t count,
+		       const tn_link_op_params *params, tn_link_fast *fast)
+{
+	tn_lk_chan *chan = open_channel(link, channel);
+	tn_lk_lane *lane = link->by_index[0];
+	uint64_t total = 0;
+	tn_lk_wr *wr;
+
+	if (!chan || count > TN_LINK_IOV_MAX || !tn_list_empty(&chan->msgs) || chan->abort_due)
+		return false;
+	for (uint32_t i = 0; i < count; i++) {
+		if (iov[i].bytes > link->frame_max)
+			return false;
+		total += iov[i].bytes;
+	}
+	if (!tn_lk_lane_ready(link, lane) || tn_lk_credits(lane) <= TN_CREDIT_RESERVE ||
+	    lane->frames >= link->config.lane_data_frames || !tn_lk_window_open(link, total) ||
+	    tn_lk_fragment_bytes(link, chan, total, true) != total || total > chan->peer_message_max ||
+	    total + TN_FRAME_COST > chan->tx_window - chan->tx_sent)
+		return false;
+	wr = tn_lk_wr_peek(link);
+	wr->kind = TN_WR_DATA;
+	wr->chan = tn_lk_chan_index(link, chan);
+	wr->bytes = total;
+	wr->last = true;
+	tn_lk_data_fill(link, lane, wr, chan, true, params->level == TN_LINK_REMOTE);
+	tn_lk_frame_post(link, lane, wr, sizeof(tn_frame_data), &fast->post);
+	for (uint32_t i = 0; i < count; i++)
+		if (iov[i].bytes)
+			fast->post.iov[fast->post.iov_count++] = iov[i];
+	fast->channel = channel;
+	fast->phase = PHASE_MESSAGE;
+	fast->params = params;
+	/* Kept for an op that the device does not finish at the post. */
+	fast->xfer = NULL;
+	fast->iov = iov;
+	fast->iov_count = count;
+	link->posting = tn_lk_wr_index(link, wr);
+	return true;
+}
+
+/* The post of a flag word, whose bytes must outlive the call: they lie in the wr's row. */
+static void fill_flag(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_link_fast *fast)
+{
+	tn_lk_wr *wr = tn_lk_wr_peek(link);
+
+	wr->kind = TN_WR_FLAG;
+	wr->chan = tn_lk_chan_index(link, chan);
+	wr->bytes = sizeof(fast->xfer->flag);
+	wr->last = true;
+	memcpy(wr->header, &fast->xfer->flag, sizeof(fast->xfer->flag));
+	tn_lk_xfer_post(link, lane, wr, &fast->post, TN_POST_WRITE);
+	fast->post.local = wr->header;
+	fast->post.key = fast->xfer->flag_key;
+	fast->post.offset = fast->xfer->flag_offset;
+	fast->phase = PHASE_FLAG;
+	link->posting = tn_lk_wr_index(link, wr);
+}
+
+static void fill_data(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_link_fast *fast)
+{
+	static const struct {
+		uint8_t kind, post;
+	} how[] = {
+		[TN_XFER_PUT] = {TN_WR_WRITE, TN_POST_WRITE},
+		[TN_XFER_PUT_NOTIFY] = {TN_WR_IMM, TN_POST_WRITE_IMM},
+		[TN_XFER_PUT_FLAG] = {TN_WR_WRITE, TN_POST_WRITE},
+		[TN_XFER_GET] = {TN_WR_READ, TN_POST_READ},
+	};
+	const tn_link_xfer *xfer = fast->xfer;
+	tn_lk_wr *wr = tn_lk_wr_peek(link);
+
+	wr->kind = (tn_lk_wr_kind)how[xfer->type].kind;
+	wr->chan = tn_lk_chan_index(link, chan);
+	wr->bytes = xfer->bytes;
+	wr->last = true;
+	tn_lk_xfer_post(link, lane, wr, &fast->post, (tn_link_post_type)how[xfer->type].post);
+	fast->post.local = xfer->local;
+	fast->post.key = xfer->key;
+	fast->post.offset = xfer->offset;
+	if (xfer->type == TN_XFER_PUT_NOTIFY)
+		fast->post.imm = (chan->peer & 0xffff) << TN_LINK_NOTIFY_BITS | xfer->value;
+	fast->phase = xfer->type == TN_XFER_PUT_FLAG ? PHASE_FLAG_DATA : PHASE_XFER;
+	link->posting = tn_lk_wr_index(link, wr);
+}
+
+/* What a type of transfer needs beside a free way. */
+static bool type_allows(const tn_link *link, const tn_lk_lane *lane, const tn_lk_chan *chan,
+			const tn_link_xfer *xfer)
+{
+	switch (xfer->type) {
+	case TN_XFER_PUT_NOTIFY:
+		return xfer->bytes > 0 && xfer->value >> TN_LINK_NOTIFY_BITS == 0 &&
+		       tn_lk_imm_fits(link, chan) &&
+		       tn_lk_credits(lane) > (lane->index == 0 ? TN_CREDIT_RESERVE : 0);
+	case TN_XFER_PUT_FLAG:
+		return (link->caps & TN_LINK_CAP_ORDERED_WRITES) && xfer->flag_offset % 8 == 0;
+	case TN_XFER_GET:
+		return xfer->bytes > 0 && (link->caps & TN_LINK_CAP_READ);
+	default:
+		return xfer->bytes > 0;
+	}
+}
+
+bool tn_link_fast_xfer(tn_link *link, uint32_t channel, const tn_link_xfer *xfer,
+		       const tn_link_op_params *params, tn_link_fast *fast)
+{
+	tn_lk_chan *chan = open_channel(link, channel);
+	tn_lk_lane *lane;
+
+	if (!chan || !link->remote_done || !tn_list_empty(&chan->xfers) || !tn_list_empty(&chan->tails))
+		return false;
+	lane = link->by_index[chan->xfers_out ? chan->lane : tn_lk_home_lane(link, chan, xfer->bytes)];
+	if (!tn_lk_lane_ready(link, lane) || xfer->bytes > link->chunk_max ||
+	    !tn_lk_window_open(link, xfer->bytes) || !type_allows(link, lane, chan, xfer))
+		return false;
+	fast->channel = channel;
+	fast->xfer = xfer;
+	fast->params = params;
+	if (xfer->type == TN_XFER_PUT_FLAG && xfer->bytes == 0)
+		fill_flag(link, lane, chan, fast);
+	else
+		fill_data(link, lane, chan, fast);
+	return true;
+}
+
+/* ---- the device's answer ---- */
+
+static void count_message(tn_link *link, tn_lk_chan *chan, uint64_t bytes)
+{
+	chan->tx_sent += bytes + TN_FRAME_COST;
+	chan->tx_seq++;
+	tn_count_own(&link->counters.messages_tx, 1);
+}
+
+/* Not finished at the post, or waiting for more than that: the op gets its row after all. */
+static tn_lk_op *make_op(tn_link *link, tn_lk_chan *chan, const tn_link_fast *fast)
+{
+	tn_lk_op *op;
+
+	if (fast->phase != PHASE_MESSAGE)
+		return tn_lk_op_new_xfer(link, chan, fast->xfer, fast->params);
+	op = tn_lk_op_new(link, chan, TN_OP_MESSAGE, fast->params);
+	op->need_ack = fast->params->level == TN_LINK_REMOTE;
+	op->msg.count = fast->iov_count;
+	memcpy(op->msg.iov, fast->iov, fast->iov_count * sizeof(*fast->iov));
+	op->length = fast->post.bytes;
+	return op;
+}
+
+/* The rows are needed: go the way of an ordinary post. */
+static tn_link_fast_result keep(tn_link *link, tn_lk_chan *chan, tn_lk_wr *wr, const tn_link_fast *fast,
+				bool done, uint64_t *handle)
+{
+	tn_lk_op *op = make_op(link, chan, fast);
+
+	if (fast->phase == PHASE_FLAG) {
+		op->sent = op->length;
+		tn_lk_xfer_begin(link, chan, op, &link->lanes[wr->lane]);
+		tn_lk_xfer_to_tails(link, chan, op);
+	} else {
+		tn_list_push_back(fast->phase == PHASE_MESSAGE ? &chan->msgs : &chan->xfers, &op->node);
+	}
+	wr->op = tn_lk_op_index(link, op);
+	tn_lk_commit(link, wr);
+	*handle = tn_lk_op_handle(link, op);
+	if (done)
+		tn_lk_wr_complete(link, wr, TERN_OK, 0);
+	return TN_FAST_PENDING;
+}
+
+/* The flag was not taken, but its data is there: the op waits with its data behind it. */
+static tn_link_fast_result flag_again(tn_link *link, tn_lk_chan *chan, tn_lk_lane *lane,
+				      const tn_link_fast *fast, uint64_t *handle)
+{
+	tn_lk_op *op = make_op(link, chan, fast);
+
+	op->sent = op->length;
+	tn_lk_xfer_begin(link, chan, op, lane);
+	tn_lk_xfer_to_tails(link, chan, op);
+	tn_lk_chan_update(link, chan);
+	*handle = tn_lk_op_handle(link, op);
+	return TN_FAST_PENDING;
+}
+
+tn_link_fast_result tn_link_fast_posted(tn_link *link, tn_link_fast *fast, tern_status status, bool done,
+					uint64_t *handle)
+{
+	tn_lk_chan *chan = &link->chans[fast->channel & 0xffff];
+	tn_lk_wr *wr = &link->wrs[(uint32_t)fast->post.cookie];
+	tn_lk_lane *lane = &link->lanes[wr->lane];
+
+	TN_ASSERT(link->posting == (uint32_t)fast->post.cookie && chan->handle == fast->channel);
+	link->posting = TN_NONE;
+	if (TN_UNLIKELY(status != TERN_OK)) {
+		wr->kind = TN_WR_FREE;
+		if (status == TERN_AGAIN && fast->phase == PHASE_FLAG && fast->xfer->bytes > 0)
+			return flag_again(link, chan, lane, fast, handle);
+		return status == TERN_AGAIN ? TN_FAST_AGAIN : TN_FAST_FAILED;
+	}
+	if (!done || (fast->phase == PHASE_MESSAGE && fast->params->level == TN_LINK_REMOTE))
+		return keep(link, chan, wr, fast, done, handle);
+	tn_lk_consume(link, lane, wr);
+	if (fast->phase == PHASE_MESSAGE)
+		count_message(link, chan, wr->bytes);
+	else if (wr->kind == TN_WR_IMM)
+		chan->notifies_tx++;
+	wr->kind = TN_WR_FREE;
+	if (fast->phase == PHASE_FLAG_DATA) {
+		fill_flag(link, lane, chan, fast);
+		return TN_FAST_MORE;
+	}
+	tn_count_own(&link->counters.ops_fast, 1);
+	return TN_FAST_COMPLETE;
+}

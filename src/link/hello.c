@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Hello on the control connection: who the peer is, whether both may talk, and what each has.
+ *
+ *	dialer                             acceptor
+ *	HELLO  ------------------------->  version, job, secret set? shell: rivals?
+ *	       <-------------------------  HELLO
+ *	AUTH   ------------------------->  knows the secret?
+ *	       <-------------------------  AUTH, SETUP
+ *	SETUP  ------------------------->
+ *
+ * The acceptor reveals its devices only to a peer that has proved the secret, and no MAC before one was
+ * received, so that a stranger has nothing to guess against.
+ *
+ *	T       = SHA-256(dialer's HELLO || acceptor's HELLO)        nonces, ids, versions, features
+ *	AUTH    = HMAC(SHA-256(secret), "tern auth d" or "tern auth a" || T)
+ *	session = HMAC(SHA-256(secret), "tern session" || T)
+ *	token   = HMAC(session, "tern lane" || lane || epoch)
+ *
+ * Without a secret the key is zero: then the MACs prove nothing, and only both sides without one may talk.
+ * Threads: none. Tests: tests/unit/link/hello_test.c.
+ */
+#include "link/internal.h"
+
+#define LABEL_MAX 16
+
+static tern_status labelled_mac(const uint8_t key[TN_SHA256_BYTES], const char *label, const void *data,
+				uint64_t bytes, uint8_t mac[TN_HMAC_BYTES])
+{
+	uint8_t buf[LABEL_MAX + TN_SHA256_BYTES];
+	size_t n = strlen(label);
+
+	TN_ASSERT(n <= LABEL_MAX && bytes <= TN_SHA256_BYTES);
+	memcpy(buf, label, n);
+	memcpy(buf + n, data, bytes);
+	return tn_hmac_sha256(key, TN_SHA256_BYTES, buf, n + bytes, mac);
+}
+
+static const char *auth_label(bool dialer)
+{
+	return dialer ? "tern auth d" : "tern auth a";
+}
+
+void tn_lk_lane_token(tn_link *link, tn_lk_lane *lane)
+{
+	uint8_t id[8];
+	tn_writer w;
+
+	tn_writer_init(&w, id, sizeof(id));
+	tn_put_u32(&w, lane->index);
+	tn_put_u32(&w, lane->epoch);
+	if (labelled_mac(link->session, "tern lane", id, sizeof(id), lane->token) != TERN_OK)
+		memset(lane->token, 0, sizeof(lane->token));
+}
+
+static tern_status job_hash(const tn_link *link, uint8_t out[16])
+{
+	uint8_t digest[TN_SHA256_BYTES];
+
+	TN_TRY(tn_sha256(link->job, strlen(link->job), digest));
+	memcpy(out, digest, 16);
+	return TERN_OK;
+}
+
+/* ---- sending ---- */
+
+static tern_status send_hello(tn_link *link, uint64_t now_ns)
+{
+	tn_wire_hello hello = {
+		.version = TN_WIRE_VERSION,
+		.version_min = TN_WIRE_VERSION_MIN,
+		.features = TN_WIRE_FEATURES,
+		.flags = link->config.secret_bytes ? TN_HELLO_SECRET : 0,
+	};
+	tn_writer w = tn_lk_out_begin(link);
+
+	TN_TRY(job_hash(link, hello.job));
+	memcpy(hello.node, link->config.node, sizeof(hello.node));
+	memcpy(hello.incarnation, link->config.incarnation, sizeof(hello.incarnation));
+	memcpy(hello.nonce, link->config.nonce, sizeof(hello.nonce));
+	memcpy(hello.name, link->name, sizeof(hello.name));
+	tn_wire_put_hello(&w, &hello);
+	TN_ASSERT(!w.bad && w.at <= TN_CTRL_HEAD_BYTES + TN_CTRL_HELLO_BYTES);
+	link->hello_own_bytes = (uint32_t)(w.at - TN_CTRL_HEAD_BYTES);
+	memcpy(link->hello_own, w.buf + TN_CTRL_HEAD_BYTES, link->hello_own_bytes);
+	tn_lk_out_end(link, &w, now_ns);
+	return TERN_OK;
+}
+
+static tern_status send_auth(tn_link *link, uint64_t now_ns)
+{
+	tn_writer w = tn_lk_out_begin(link);
+	uint8_t mac[TN_HMAC_BYTES];
+
+	TN_TRY(labelled_mac(link->secret, auth_label(link->config.active), link->transcript, TN_SHA256_BYTES,
+			    mac));
+	tn_wire_put_auth(&w, mac);
+	tn_lk_out_end(link, &w, now_ns);
+	return TERN_OK;
+}
+
+static void send_setup(tn_link *link, uint64_t now_ns)
+{
+	tn_writer w = tn_lk_out_begin(link);
+
+	tn_wire_put_setup(&w, link->config.channels_max, link->providers, link->config.provider_count);
+	tn_lk_out_end(link, &w, now_ns);
+}
+
+/* Both HELLOs are known: the transcript and the session's key. */
+static tern_status derive(tn_link *link)
+{
+	uint8_t both[2 * TN_CTRL_HELLO_BYTES];
+	bool own_first = link->config.active;
+	uint32_t first = own_first ? link->hello_own_bytes : link->hello_peer_bytes;
+	uint32_t second = own_first ? link->hello_peer_bytes : link->hello_own_bytes;
+
+	memcpy(both, own_first ? link->hello_own : link->hello_peer, first);
+	memcpy(both + first, own_first ? link->hello_peer : link->hello_own, second);
+	TN_TRY(tn_sha256(both, first + second, link->transcript));
+	return labelled_mac(link->secret, "tern session", link->transcript, TN_SHA256_BYTES, link->session);
+}
+
+static void arm_step(tn_link *link, uint64_t now_ns)
+{
+	tn_lk_arm(link, TN_TIMER_STEP, tn_deadline(now_ns, link->config.step_timeout_ns));
+}
+
+static void crypto_failed(tn_link *link, uint64_t now_ns)
+{
+	tn_lk_fail_link(link, now_ns, TERN_E_INTERNAL, "%s", "libcrypto refuses SHA-256 or HMAC");
+}
+
+void tn_lk_hello_start(tn_link *link, uint64_t now_ns)
+{
+	tn_link_set_state(link, TN_LINK_HELLO);
+	arm_step(link, now_ns);
+	if (link->config.active && send_hello(link, now_ns) != TERN_OK)
+		crypto_failed(link, now_ns);
+}
+
+/* ---- receiving ---- */
+
+/* May both talk? Ends the link in words if not. */
+static bool acceptable(tn_link *link, const tn_wire_hello *hello, uint64_t now_ns)
+{
+	static const uint8_t zero[TN_LINK_ID_BYTES];
+	bool secret = link->config.secret_bytes != 0;
+	uint8_t job[16];
+
+	if (hello->version_min > TN_WIRE_VERSION || hello->version < TN_WIRE_VERSION_MIN) {
+		tn_lk_fail_link(
+			link, now_ns, TERN_E_VERSION,
+			"%s '%s' speaks wire version %u to %u, its peer %u to %u: upgrade the older one",
+			link->config.active ? "dialer" : "listener", link->name, TN_WIRE_VERSION_MIN,
+			TN_WIRE_VERSION, hello->version_min, hello->version);
+		return false;
+	}
+	if (job_hash(link, job) != TERN_OK) {
+		crypto_failed(link, now_ns);
+		return false;
+	}
+	if (memcmp(job, hello->job, sizeof(job))) {
+		tn_lk_fail_link(link, now_ns, TERN_E_COOKIE,
+				"'%s' (job '%.60s') and '%s' belong to different jobs", link->name, link->job,
+				hello->name);
+		return false;
+	}
+	if (secret != !!(hello->flags & TN_HELLO_SECRET)) {
+		tn_lk_fail_link(
+			link, now_ns, TERN_E_AUTH,
+			"'%s' has %s shared secret and '%s' has %s: set TERN_CTX_SECRET alike on both",
+			link->name, secret ? "a" : "no", hello->name, secret ? "none" : "one");
+		return false;
+	}
+	if (!memcmp(hello->incarnation, zero, sizeof(zero))) {
+		tn_lk_fail_link(link, now_ns, TERN_E_PROTOCOL, "%s", "HELLO with a zero incarnation");
+		return false;
+	}
+	return true;
+}
+
+static const char *on_hello(tn_link *link, const uint8_t *payload, uint32_t bytes, uint64_t now_ns)
+{
+	tn_wire_hello hello;
+	const char *wrong;
+
+	if (link->state != TN_LINK_HELLO || link->peer_known)
+		return "a second HELLO";
+	wrong = tn_wire_get_hello(payload, bytes, &hello);
+	if (wrong)
+		return wrong;
+	if (!acceptable(link, &hello, now_ns))
+		return NULL;
+	memcpy(link->hello_peer, payload, bytes);
+	link->hello_peer_bytes = bytes;
+	memcpy(link->peer.node, hello.node, sizeof(hello.node));
+	memcpy(link->peer.incarnation, hello.incarnation, sizeof(hello.incarnation));
+	memcpy(link->peer.name, hello.name, sizeof(hello.name));
+	link->peer.version = TN_MIN(hello.version, (uint16_t)TN_WIRE_VERSION);
+	link->peer.features = hello.features & TN_WIRE_FEATURES;
+	link->peer_ask = link->peer_known = true;
+	return NULL;
+}
+
+void tn_link_on_peer_answer(tn_link *link, tern_status status, const char *text, uint64_t now_ns)
+{
+	tern_status made = TERN_OK;
+
+	if (link->state != TN_LINK_HELLO || !link->peer_known || link->peer_answered)
+		return;
+	link->peer_answered = true;
+	link->peer_ask = false;
+	if (status != TERN_OK) {
+		tn_lk_fail_link(link, now_ns, status, "%s", text ? text : tern_status_text(status));
+		return;
+	}
+	if (!link->config.active)
+		made = send_hello(link, now_ns);
+	if (made == TERN_OK)
+		made = derive(link);
+	tn_link_set_state(link, TN_LINK_AUTH);
+	arm_step(link, now_ns);
+	if (made == TERN_OK && link->config.active)
+		made = send_auth(link, now_ns);
+	if (made != TERN_OK)
+		crypto_failed(link, now_ns);
+}
+
+static const char *on_auth(tn_link *link, const uint8_t *payload, uint32_t bytes, uint64_t now_ns)
+{
+	uint8_t want[TN_HMAC_BYTES];
+	tern_status made;
+
+	if (link->state != TN_LINK_AUTH || bytes != TN_HMAC_BYTES)
+		return "AUTH at a wrong time or of a wrong length";
+	made = labelled_mac(link->secret, auth_label(!link->config.active), link->transcript, TN_SHA256_BYTES,
+			    want);
+	if (made == TERN_OK && !tn_crypto_equal(want, payload, sizeof(want))) {
+		tn_lk_fail_link(
+			link, now_ns, TERN_E_AUTH,
+			"'%s' and '%s' have different shared secrets: set TERN_CTX_SECRET alike on both",
+			link->name, link->peer.name);
+		return NULL;
+	}
+	if (made == TERN_OK && !link->config.active)
+		made = send_auth(link, now_ns);
+	if (made != TERN_OK) {
+		crypto_failed(link, now_ns);
+		return NULL;
+	}
+	tn_link_set_state(link, TN_LINK_SETUP);
+	arm_step(link, now_ns);
+	send_setup(link, now_ns);
+	return NULL;
+}
+
+static const char *on_setup(tn_link *link, const uint8_t *payload, uint32_t bytes, uint64_t now_ns)
+{
+	const char *wrong;
+
+	if (link->state != TN_LINK_SETUP)
+		return "SETUP at a wrong time";
+	wrong = tn_wire_get_setup(payload, bytes, &link->peer_setup);
+	if (!wrong)
+		tn_lk_wiring_start(link, now_ns);
+	return wrong;
+}
+
+const char *tn_lk_hello_message(tn_link *link, tn_ctrl_type type, const uint8_t *payload, uint32_t bytes,
+				uint64_t now_ns)
+{
+	switch (type) {
+	case TN_CTRL_HELLO:
+		return on_hello(link, payload, bytes, now_ns);
+	case TN_CTRL_AUTH:
+		return on_auth(link, payload, bytes, now_ns);
+	default:
+		return on_setup(link, payload, bytes, now_ns);
+	}
+}

@@ -1,0 +1,532 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside a link. Files of this layer only.
+ *
+ *   lanes[]   slots of lanes; by_index[] the lane_count lanes of the epoch in force
+ *   chans[]   rows of channels, lowest index first; a handle is generation << 16 | index
+ *   ops[]     rows of operations; a handle is generation << 32 | index
+ *   wrs[]     rows of work requests with room for a frame's header; cookie = generation << 32 | index
+ *
+ * Rows that were never used are never touched: each table has a high-water mark and a list of free rows.
+ *
+ *   wr_live   = sum of lane->wrs = wrs not free                    <= wrs_max
+ *   in_flight = sum of wr->bytes over them
+ *   chan->ops = its ops not DONE;  chan->wrs = its wrs;  op->wrs = its wrs
+ *   lane:  granted - consumed >= 0;  received - freed = slots that the shell holds
+ *          my_granted = my_first + freed;  my_told <= my_granted
+ *
+ * Who writes what: link_state.c the link's state, wiring.c lanes' states, channel.c channels', op.c ops'.
+ * Threads: none. Tests: tests/unit/link.
+ */
+#ifndef TN_LINK_INTERNAL_H
+#define TN_LINK_INTERNAL_H
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/crypto.h"
+#include "base/fail.h"
+#include "base/list.h"
+#include "base/log.h"
+#include "base/time.h"
+#include "base/timer.h"
+#include "link/link.h"
+#include "link/wire.h"
+
+#define TN_NONE UINT32_MAX
+/* Lanes in use, and those of earlier attempts that still drain. */
+#define TN_LANE_SLOTS (2 * TN_LINK_LANES_MAX)
+/* Lane 0's ladder: data needs more credits than this, other frames more than 1, CREDIT with new grants > 0. */
+#define TN_CREDIT_RESERVE 4u
+#define TN_GRANT_MIN      (2 * TN_CREDIT_RESERVE)
+/* Rows of wrs[] that only frames other than data may take. */
+#define TN_WR_RESERVE      8u
+#define TN_CTRL_OUT_BYTES  (2 * TN_CTRL_BYTES_MAX)
+#define TN_WR_HEADER_BYTES 128
+
+/* ---- lanes ---- */
+
+/*
+ *	FREE -> CREATE -> CREATING -> CREATED -> CONNECT -> CONNECTING -> UP
+ *	           |          |           \________\_________\____________/
+ *	         FREE    FREE (failed)                   |
+ *	                      \---- (doomed) --------> CLOSE -> CLOSING -> FREE
+ *
+ * CREATE, CONNECT and CLOSE wait for their action to be taken. Guarantees: only an UP lane is posted on;
+ * CLOSING ends by on_lane_gone alone, after which no wr of the lane is live.
+ */
+typedef enum tn_lk_lane_state {
+	TN_LANE_FREE,
+	TN_LANE_CREATE,
+	TN_LANE_CREATING,
+	TN_LANE_CREATED,
+	TN_LANE_CONNECT,
+	TN_LANE_CONNECTING,
+	TN_LANE_UP,
+	TN_LANE_CLOSE,
+	TN_LANE_CLOSING,
+} tn_lk_lane_state;
+
+enum { TN_CLASS_SMALL, TN_CLASS_BULK, TN_CLASSES };
+
+typedef struct tn_lk_lane {
+	tn_lk_lane_state state;
+	uint32_t handle; /* serial << 4 | slot */
+	uint32_t index, epoch, provider;
+	void *user;
+	bool doomed;  /* torn down while its creation was asked for */
+	bool stalled; /* AGAIN: wait for an event on it or the retry timer */
+	/* the peer's receive slots */
+	uint32_t first, granted, consumed;
+	/* ours */
+	uint32_t my_first, my_granted, my_told, received, freed;
+	/* acknowledgement: units = frames, and immediates where the device lacks REMOTE_DONE */
+	uint32_t tx_units, peer_seen, rx_units, seen_told;
+	bool ack_due;
+	uint32_t bye;              /* what the peer's BYE said it sent */
+	uint32_t wrs, frames;      /* in flight; frames: of messages */
+	tn_list acks;              /* ops that wait for peer_seen, in order of their unit */
+	tn_list ready[TN_CLASSES]; /* channels whose next transfer goes over this lane */
+	uint8_t token[TN_LINK_TOKEN_BYTES];
+} tn_lk_lane;
+
+/* ---- operations ---- */
+
+/*
+ *	FREE -> QUEUED -> ACTIVE -> POSTED -> DONE -> FREE
+ *	           |         \________|________/^
+ *	           |                  v         |
+ *	           |               STOPPED -----|
+ *	           \----------------------------/
+ *
+ * QUEUED: nothing posted. ACTIVE: pieces posted, more to come. POSTED: all posted, wrs or the peer's
+ * acknowledgement outstanding. STOPPED: its end is decided, wrs are still out. DONE: waits for its action.
+ * Guarantee: DONE is reached once, and never while op->wrs > 0.
+ */
+typedef enum tn_lk_op_state {
+	TN_LOP_FREE,
+	TN_LOP_QUEUED,
+	TN_LOP_ACTIVE,
+	TN_LOP_POSTED,
+	TN_LOP_STOPPED,
+	TN_LOP_DONE,
+} tn_lk_op_state;
+
+typedef enum tn_lk_op_kind {
+	TN_OP_MESSAGE,
+	TN_OP_PUT,
+	TN_OP_PUT_NOTIFY,
+	TN_OP_PUT_FLAG,
+	TN_OP_GET,
+} tn_lk_op_kind;
+
+typedef struct tn_lk_op {
+	tn_list node; /* queue of its channel, or the link's done list */
+	tn_list ack_node;
+	tn_timer timer; /* deadline */
+	tn_lk_op_state state;
+	tn_lk_op_kind kind;
+	uint32_t generation, next_free;
+	uint32_t chan; /* index */
+	uint32_t lane; /* slot; TN_NONE before the first piece */
+	uint32_t wrs;
+	uint32_t ack_unit;
+	tern_status status; /* what it ends with once stopped */
+	bool need_ack;      /* ends when peer_seen covers ack_unit */
+	bool acked;
+	bool all_posted; /* stopped after its last piece was posted: may still end well */
+	bool failed;     /* a wr failed by itself */
+	bool lost;       /* a wr failed with its lane */
+	bool tail;       /* in the channel's tails: data is posted, its notification is not */
+	bool flag_posted;
+	void *user;
+	uint64_t length, sent;
+	union {
+		struct {
+			tn_link_iov iov[TN_LINK_IOV_MAX];
+			uint32_t count;
+		} msg;
+		struct {
+			void *local;
+			uint64_t offset;
+			uint64_t flag, flag_offset;
+			uint32_t value;
+			uint8_t key[TN_LINK_KEY_BYTES];
+			uint8_t flag_key[TN_LINK_KEY_BYTES];
+		} x;
+	};
+} tn_lk_op;
+
+/* ---- work requests ---- */
+
+typedef enum tn_lk_wr_kind {
+	TN_WR_FREE,
+	TN_WR_CTL, /* OPEN, OPEN_OK, OPEN_FAIL, CLOSE, WINDOW: `bit` says which */
+	TN_WR_CREDIT,
+	TN_WR_BYE,
+	TN_WR_ABORT,
+	TN_WR_DATA,
+	TN_WR_NOTIFY, /* also SYNC */
+	TN_WR_WRITE,
+	TN_WR_IMM,
+	TN_WR_FLAG,
+	TN_WR_READ,
+} tn_lk_wr_kind;
+
+typedef struct tn_lk_wr {
+	tn_lk_wr_kind kind;
+	uint32_t generation, next_free;
+	uint32_t lane; /* slot */
+	uint32_t chan; /* index or TN_NONE */
+	uint32_t op;   /* index or TN_NONE */
+	uint32_t bit;
+	bool last; /* the op's last piece */
+	uint64_t bytes;
+	uint32_t told_grant, told_seen; /* in the header */
+	_Alignas(16) uint8_t header[TN_WR_HEADER_BYTES];
+} tn_lk_wr;
+
+/* ---- channels ---- */
+
+/*
+ *	FREE -> OPENING -------> OPEN -> CLOSING -> ENDED -> FREE
+ *	   \       \              ^        \________________/^
+ *	    \       \---------------------(OPEN_FAIL)-> ENDED
+ *	     \--> INCOMING -------/
+ *	             \---(refused)------------------------> FREE
+ *
+ * CLOSING: our CLOSE is due or sent, or the peer's is awaited. ENDED: nothing is owed to the peer; waits
+ * for its last wr and for the shell's close. Guarantee: a row is reused only when both sides have sent and
+ * received CLOSE and all notifications counted in it, so nothing of the old one can reach the new one.
+ */
+typedef enum tn_lk_chan_state {
+	TN_CHAN_FREE,
+	TN_CHAN_OPENING,
+	TN_CHAN_INCOMING,
+	TN_CHAN_OPEN,
+	TN_CHAN_CLOSING,
+	TN_CHAN_ENDED,
+} tn_lk_chan_state;
+
+/* Frames that a channel owes (ctl) and events that the shell has to see (events). */
+enum { TN_CTL_OPEN = 1, TN_CTL_OK = 2, TN_CTL_FAIL = 4, TN_CTL_WINDOW = 8, TN_CTL_CLOSE = 16 };
+enum { TN_EVENT_INCOMING = 1, TN_EVENT_OPENED = 2, TN_EVENT_CLOSED = 4 };
+
+typedef struct tn_lk_chan {
+	tn_lk_chan_state state;
+	uint32_t handle;
+	uint32_t next_free;
+	uint32_t peer; /* its handle of this channel */
+	void *user;
+	uint32_t ctl, events;
+	bool opener;
+	bool released; /* the shell closed it */
+	bool open_sent;
+	bool close_sent, close_received, peer_done; /* peer_done: and all it sent has arrived */
+	bool paused;
+	bool closed_due; /* CHANNEL_CLOSED follows once its ops have ended */
+	tern_status status;
+	uint32_t ops, wrs;
+	tn_list msgs;  /* QUEUED, and the first may be ACTIVE */
+	tn_list xfers; /* QUEUED, and the first may be ACTIVE */
+	tn_list tails; /* transfers whose data is posted and whose notification is not, in order */
+	tn_list msg_node, xfer_node, ctl_node, event_node;
+	/* sending messages */
+	uint64_t tx_seq, tx_window, tx_sent; /* tx_sent <= tx_window, TN_FRAME_COST a fragment counted in */
+	uint64_t peer_window;                /* the peer's first window */
+	uint64_t peer_message_max;           /* UINT64_MAX = any */
+	bool abort_due;                      /* the message tx_seq was begun and given up */
+	/* receiving */
+	uint64_t rx_seq, rx_offset, rx_total, rx_window, rx_bytes; /* rx_bytes <= rx_window */
+	uint64_t message_max;                                      /* UINT64_MAX = any */
+	bool rx_partial;
+	/* transfers */
+	uint32_t xfers_out;               /* begun and not DONE */
+	uint32_t lane;                    /* index: where they go while xfers_out > 0 */
+	uint32_t ready_lane, ready_class; /* while xfer_node is linked */
+	uint64_t notifies_tx, notifies_rx, close_notifies;
+	char service[TN_NAME_MAX]; /* later: words of a refusal */
+} tn_lk_chan;
+
+/* What the peer said of its lane number i in this epoch. */
+typedef struct tn_lk_addr {
+	bool has;
+	uint32_t grant;
+	uint16_t bytes;
+	uint8_t blob[TN_LINK_BLOB_MAX];
+} tn_lk_addr;
+
+typedef struct tn_lk_fail {
+	uint32_t channel;
+	tern_status status;
+} tn_lk_fail;
+
+/* ---- the link ---- */
+
+enum {
+	TN_TIMER_STEP, /* hello's steps, and wiring */
+	TN_TIMER_KEEPALIVE,
+	TN_TIMER_CLOSE,
+	TN_TIMER_ACK,
+	TN_TIMER_RETRY,
+	TN_TIMER_VERDICT,
+	TN_TIMER_COUNT,
+};
+
+struct tn_link {
+	/* ---- read on the hot path ---- */
+	tn_link_state state;
+	uint32_t caps;    /* of the lanes, on both sides */
+	bool remote_done; /* caps has REMOTE_DONE */
+	bool heard;       /* something came from the peer since the last keepalive tick */
+	uint32_t lane_count;
+	uint32_t wr_live, wr_free, wr_high;
+	uint32_t op_live, op_free, op_high;
+	uint32_t lane_wrs_max;
+	uint64_t in_flight;
+	uint64_t chunk_max; /* longest piece on these lanes */
+	uint64_t frame_max; /* longest frame that both sides take */
+	tn_lk_lane *by_index[TN_LINK_LANES_MAX];
+	tn_lk_wr *wrs;
+	tn_lk_op *ops;
+	tn_lk_chan *chans;
+	tn_link_config config;
+	tn_link_counters counters;
+	/* ---- work ---- */
+	tn_timers timers;
+	tn_timer timer[TN_TIMER_COUNT];
+	tn_list done, events, ctl, msg_ready;
+	uint32_t credit_due; /* lanes (by index) whose totals the peer should be told */
+	bool turn;           /* whose turn it is: messages or small transfers */
+	uint32_t small_rr, bulk_rr;
+	uint32_t xfer_ready; /* channels in lanes' ready lists */
+	uint32_t posting;    /* wr of the TN_ACT_POST that waits for its answer */
+	tn_lk_fail *fails;   /* ring of refusals of channels that have no row */
+	uint32_t fail_head, fail_count;
+	uint32_t chan_live, chan_free, chan_high;
+	uint32_t opened; /* live channels that we opened: at most the peer's channels_max */
+	/* ---- the end ---- */
+	tern_status status;
+	char detail[TN_LINK_TEXT_MAX];
+	bool close_local;
+	bool bye_sent, bye_received, closed_sent, closed_received;
+	bool verdict_pending, settled, down_told;
+	/* ---- control connection ---- */
+	bool ctrl_up, ctrl_closing, ctrl_closed; /* closing: CTRL_CLOSE is due */
+	bool peer_ask, peer_known, peer_answered, up_due;
+	bool reach_ask, reach_wait;
+	uint32_t reach_provider;
+	uint32_t ctrl_in_bytes, ctrl_out_bytes;
+	uint64_t ping_number;
+	uint32_t misses;
+	/* ---- hello ---- */
+	uint8_t secret[TN_SHA256_BYTES];
+	uint8_t session[TN_SHA256_BYTES];
+	uint8_t transcript[TN_SHA256_BYTES];
+	uint8_t hello_own[TN_CTRL_HELLO_BYTES], hello_peer[TN_CTRL_HELLO_BYTES];
+	uint32_t hello_own_bytes, hello_peer_bytes;
+	tn_link_peer peer;
+	tn_wire_setup peer_setup;
+	char name[TN_NAME_MAX], job[TN_NAME_MAX];
+	tn_link_provider providers[TN_LINK_PROVIDERS_MAX];
+	/* ---- wiring ---- */
+	uint32_t epoch, lane_serial;
+	uint32_t provider, provider_next; /* in force (TN_NONE) and next to try */
+	uint32_t peer_provider;           /* its row in peer_setup */
+	uint32_t wire_lanes;              /* lanes to be made */
+	bool wire_active;                 /* the epoch's lanes are being made or are in use */
+	bool wire_wait;                   /* for slots of lanes that drain */
+	bool wired_sent, wired_received;
+	uint32_t lane_work; /* lanes in CREATE, CONNECT, CLOSE */
+	uint32_t lanes_live;
+	char reason[TN_LINK_TEXT_MAX];
+	tn_lk_addr addr[TN_LINK_LANES_MAX];
+	tn_lk_lane lanes[TN_LANE_SLOTS];
+	uint8_t ctrl_in[TN_CTRL_HEAD_BYTES + TN_CTRL_BYTES_MAX];
+	uint8_t ctrl_out[TN_CTRL_OUT_BYTES];
+};
+
+/* ---- link_state.c ---- */
+
+/* The only writer of link->state. */
+void tn_link_set_state(tn_link *link, tn_link_state to);
+TN_PRINTF(3, 4) void tn_lk_log(const tn_link *link, int level, const char *fmt, ...);
+/* End the link: tell the peer (if the control connection is up), close lanes, settle ops. Idempotent. */
+TN_PRINTF(4, 5)
+void tn_lk_fail_link(tn_link *link, uint64_t now_ns, tern_status status, const char *fmt, ...);
+/* The same without telling the peer. */
+void tn_lk_drain(tn_link *link, uint64_t now_ns, bool verdict);
+/* After something that an orderly close waits for. */
+void tn_lk_closing_step(tn_link *link, uint64_t now_ns);
+/* The peer's BYE came: it closes the link. */
+void tn_lk_peer_closes(tn_link *link, uint64_t now_ns);
+/* A lane died under way. */
+void tn_lk_lane_failed(tn_link *link, tn_lk_lane *lane, tern_status status, const char *detail,
+		       uint64_t now_ns);
+bool tn_lk_next_down(tn_link *link, tn_link_action *act);
+void tn_lk_arm(tn_link *link, unsigned which, uint64_t at_ns);
+void tn_lk_disarm(tn_link *link, unsigned which);
+
+/* A whole control message: NULL or what is wrong. */
+const char *tn_lk_message(tn_link *link, tn_ctrl_type type, const uint8_t *payload, uint32_t bytes,
+			  uint64_t now_ns);
+
+/* ---- ctrl.c, hello.c ---- */
+
+/* A writer at the end of the output; _end gives it back and fails the link if it overflowed. */
+tn_writer tn_lk_out_begin(tn_link *link);
+void tn_lk_out_end(tn_link *link, const tn_writer *w, uint64_t now_ns);
+const char *tn_lk_hello_message(tn_link *link, tn_ctrl_type type, const uint8_t *payload, uint32_t bytes,
+				uint64_t now_ns);
+/* Fill the secret of a lane. */
+void tn_lk_lane_token(tn_link *link, tn_lk_lane *lane);
+void tn_lk_hello_start(tn_link *link, uint64_t now_ns);
+
+/* ---- wiring.c ---- */
+
+void tn_lk_wiring_start(tn_link *link, uint64_t now_ns);
+/* Messages WIRE, LANE_ADDR, WIRED, UNWIRE: NULL or what is wrong. */
+const char *tn_lk_wiring_message(tn_link *link, tn_ctrl_type type, const uint8_t *payload, uint32_t bytes,
+				 uint64_t now_ns);
+void tn_lk_wiring_timeout(tn_link *link, uint64_t now_ns);
+/* A frame or immediate on a wired lane says that the peer is wired as well. */
+void tn_lk_wiring_implied(tn_link *link, uint64_t now_ns);
+void tn_lk_lane_set_state(tn_link *link, tn_lk_lane *lane, tn_lk_lane_state to);
+const char *tn_lk_lane_state_name(tn_lk_lane_state state);
+void tn_lk_lanes_close(tn_link *link);
+bool tn_lk_next_lane(tn_link *link, tn_link_action *act);
+/* NULL for a stale handle. */
+tn_lk_lane *tn_lk_lane_get(tn_link *link, uint32_t handle);
+
+/* ---- channel.c ---- */
+
+tn_lk_chan *tn_lk_chan_get(const tn_link *link, uint32_t handle);
+/* Put it into the ready lists where it belongs now. Call after anything that may change that. */
+void tn_lk_chan_update(tn_link *link, tn_lk_chan *chan);
+/* Take the next step of closing, if it is time. May free the row. */
+void tn_lk_chan_advance(tn_link *link, tn_lk_chan *chan);
+void tn_lk_chan_owe(tn_link *link, tn_lk_chan *chan, uint32_t ctl);
+/* End all ops of the channel that are not DONE. */
+void tn_lk_chan_stop(tn_link *link, tn_lk_chan *chan, tern_status status);
+/* The link ended: tell the shell. */
+void tn_lk_chans_end(tn_link *link);
+bool tn_lk_next_event(tn_link *link, tn_link_action *act);
+/* Frames OPEN, OPEN_OK, OPEN_FAIL, CLOSE, WINDOW: NULL or what is wrong. */
+const char *tn_lk_chan_frame(tn_link *link, const tn_frame *frame);
+/* A notification for it arrived. */
+const char *tn_lk_chan_notified(tn_link *link, tn_lk_chan *chan);
+/* Owe a WINDOW if the peer has used half of what it was granted. */
+void tn_lk_chan_window(tn_link *link, tn_lk_chan *chan);
+const char *tn_lk_chan_state_name(tn_lk_chan_state state);
+
+/* ---- op.c ---- */
+
+void tn_lk_op_set_state(tn_link *link, tn_lk_op *op, tn_lk_op_state to);
+/* A row in state QUEUED, counted in its channel; the caller has seen that there is one. */
+tn_lk_op *tn_lk_op_new(tn_link *link, tn_lk_chan *chan, tn_lk_op_kind kind, const tn_link_op_params *params);
+tn_lk_op *tn_lk_op_new_xfer(tn_link *link, tn_lk_chan *chan, const tn_link_xfer *xfer,
+			    const tn_link_op_params *params);
+uint64_t tn_lk_op_handle(const tn_link *link, const tn_lk_op *op);
+/* Decide its end: now if nothing of it is posted, else when its wrs are done. Idempotent: the first wins. */
+void tn_lk_op_stop(tn_link *link, tn_lk_op *op, tern_status status);
+/* End it if nothing is outstanding any more. */
+void tn_lk_op_settle(tn_link *link, tn_lk_op *op);
+/* The link's end is decided: all ops end, as their wrs come back. */
+void tn_lk_ops_end(tn_link *link);
+void tn_lk_ops_stop_queued(tn_link *link, tern_status status);
+bool tn_lk_next_done(tn_link *link, tn_link_action *act);
+const char *tn_lk_op_state_name(tn_lk_op_state state);
+
+static inline bool tn_lk_has_op_row(const tn_link *link)
+{
+	return link->op_live < link->config.ops_max;
+}
+
+/* ---- tx.c: what to post next; ledger.c: what that means ---- */
+
+bool tn_lk_next_post(tn_link *link, tn_link_action *act);
+void tn_lk_wr_complete(tn_link *link, tn_lk_wr *wr, tern_status status, uint64_t now_ns);
+/* The provider took it: move all ledgers. */
+void tn_lk_commit(tn_link *link, tn_lk_wr *wr);
+/* Credits and totals of a frame or an immediate that the provider took. */
+void tn_lk_consume(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr);
+/* The next row to use; it stays free until it is taken. There must be one. */
+tn_lk_wr *tn_lk_wr_peek(tn_link *link);
+void tn_lk_wr_take(tn_link *link, tn_lk_wr *wr);
+void tn_lk_wr_release(tn_link *link, tn_lk_wr *wr);
+void tn_lk_xfer_begin(tn_link *link, tn_lk_chan *chan, tn_lk_op *op, tn_lk_lane *lane);
+void tn_lk_xfer_to_tails(tn_link *link, tn_lk_chan *chan, tn_lk_op *op);
+void tn_lk_head_fill(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, tn_frame_type type, uint8_t flags);
+void tn_lk_data_fill(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, const tn_lk_chan *chan, bool whole,
+		     bool ack);
+void tn_lk_frame_post(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, uint64_t header_bytes,
+		      tn_link_post *post);
+void tn_lk_xfer_post(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, tn_link_post *post,
+		     tn_link_post_type type);
+/* Payload bytes of the next fragment of a message with `left` bytes to send. whole: none was sent yet. */
+uint64_t tn_lk_fragment_bytes(const tn_link *link, const tn_lk_chan *chan, uint64_t left, bool whole);
+
+static inline uint32_t tn_lk_credits(const tn_lk_lane *lane)
+{
+	return lane->granted - lane->consumed;
+}
+
+static inline bool tn_lk_lane_ready(const tn_link *link, const tn_lk_lane *lane)
+{
+	return lane->state == TN_LANE_UP && !lane->stalled && lane->wrs < link->lane_wrs_max;
+}
+
+static inline bool tn_lk_window_open(const tn_link *link, uint64_t bytes)
+{
+	return link->in_flight == 0 || bytes <= link->config.small_bytes ||
+	       (link->in_flight < link->config.window_bytes &&
+		bytes <= link->config.window_bytes - link->in_flight);
+}
+
+static inline bool tn_lk_chan_can_send(const tn_lk_chan *chan)
+{
+	return chan->state == TN_CHAN_OPEN && !(chan->ctl & (TN_CTL_OPEN | TN_CTL_OK));
+}
+
+static inline bool tn_lk_imm_fits(const tn_link *link, const tn_lk_chan *chan)
+{
+	return (link->caps & TN_LINK_CAP_WRITE_IMM) && (chan->peer & 0xffff) < TN_IMM_CHANNELS;
+}
+
+/* Where a transfer of an idle channel goes: small ones over lane 0, bulk over the channel's data lane. */
+static inline uint32_t tn_lk_home_lane(const tn_link *link, const tn_lk_chan *chan, uint64_t bytes)
+{
+	if (link->lane_count == 1 || bytes <= link->config.small_bytes)
+		return 0;
+	return 1 + (chan->handle & 0xffff) % (link->lane_count - 1);
+}
+
+/* The row's index. */
+static inline uint32_t tn_lk_wr_index(const tn_link *link, const tn_lk_wr *wr)
+{
+	return (uint32_t)(wr - link->wrs);
+}
+
+static inline uint32_t tn_lk_op_index(const tn_link *link, const tn_lk_op *op)
+{
+	return (uint32_t)(op - link->ops);
+}
+
+static inline uint32_t tn_lk_chan_index(const tn_link *link, const tn_lk_chan *chan)
+{
+	return (uint32_t)(chan - link->chans);
+}
+
+static inline uint32_t tn_lk_lane_slot(const tn_link *link, const tn_lk_lane *lane)
+{
+	return (uint32_t)(lane - link->lanes);
+}
+
+/* ---- rx.c ---- */
+
+/* The peer's totals of a lane, from a header or a CREDIT row: NULL or what is wrong. */
+const char *tn_lk_credit_update(tn_link *link, tn_lk_lane *lane, uint32_t grant, uint32_t seen);
+void tn_lk_ack_timeout(tn_link *link);
+
+#endif

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A link's birth: configuration, its memory, the rows of its tables. Must not: do anything protocol.
+ * Threads: none. Tests: tests/unit/link/init_test.c.
+ */
+#include "link/internal.h"
+
+void tn_link_config_defaults(tn_link_config *config)
+{
+	*config = (tn_link_config){
+		.channels_max = 256,
+		.ops_max = 1024,
+		.wrs_max = 512,
+		.data_lanes = 2,
+		.window_bytes = 8ull << 20,
+		.chunk_bytes = 1ull << 20,
+		.small_bytes = 8ull << 10,
+		.channel_window_bytes = 1ull << 20,
+		.lane_data_frames = 64,
+		.step_timeout_ns = 5 * TN_NS_PER_SEC,
+		.lane_timeout_ns = 5 * TN_NS_PER_SEC,
+		.keepalive_ns = TN_NS_PER_SEC,
+		.keepalive_misses = 5,
+		.close_timeout_ns = 500 * TN_NS_PER_MS,
+		.retry_ns = 50 * TN_NS_PER_US,
+		.verdict_ns = 50 * TN_NS_PER_MS,
+	};
+}
+
+/* ---- memory: the link, then its tables, each on a cache line ---- */
+
+static size_t round_line(size_t n)
+{
+	return (n + TN_CACHE_LINE - 1) & ~(size_t)(TN_CACHE_LINE - 1);
+}
+
+/* Offsets of the tables; returns the size of all. */
+static size_t layout(const tn_link_config *config, size_t at[4])
+{
+	size_t n = round_line(sizeof(tn_link));
+
+	at[0] = n;
+	n += round_line((size_t)config->wrs_max * sizeof(tn_lk_wr));
+	at[1] = n;
+	n += round_line((size_t)config->ops_max * sizeof(tn_lk_op));
+	at[2] = n;
+	n += round_line((size_t)config->channels_max * sizeof(tn_lk_chan));
+	at[3] = n;
+	return n + round_line((size_t)config->channels_max * sizeof(tn_lk_fail));
+}
+
+size_t tn_link_memory_bytes(const tn_link_config *config)
+{
+	size_t at[4];
+
+	return layout(config, at);
+}
+
+static const char *check_provider(const tn_link_provider *p)
+{
+	const uint32_t need = TN_LINK_CAP_SEND | TN_LINK_CAP_WRITE;
+
+	if (!memchr(p->name, 0, sizeof(p->name)) || !p->name[0])
+		return "a provider without a name";
+	if ((p->caps & need) != need || p->write_bytes_max == 0 || p->lane_wrs_max == 0)
+		return "a provider that can't send or write";
+	if (p->send_bytes_max < TN_FRAME_ROOM_MIN)
+		return "a provider with receive slots under 512 bytes";
+	if (p->address_bytes > TN_LINK_BLOB_MAX)
+		return "a provider's address is too long";
+	return NULL;
+}
+
+static const char *check_config(const tn_link_config *c)
+{
+	static const uint8_t zero[TN_LINK_ID_BYTES];
+	const char *wrong = NULL;
+
+	if (!memcmp(c->incarnation, zero, sizeof(zero)))
+		return "the incarnation is zero";
+	if (c->channels_max == 0 || c->channels_max > TN_LINK_CHANNELS_MAX)
+		return "link.channels is out of range (1 to 65535)";
+	if (c->ops_max == 0 || c->ops_max > TN_LINK_OPS_MAX || c->channel_ops_max > c->ops_max)
+		return "link.ops is out of range";
+	if (c->wrs_max < 2 * TN_WR_RESERVE || c->wrs_max > TN_LINK_WRS_MAX)
+		return "link.wrs is out of range (16 to 65536)";
+	if (c->data_lanes >= TN_LINK_LANES_MAX)
+		return "link.data_lanes is out of range (0 to 7)";
+	if (c->window_bytes == 0 || c->chunk_bytes == 0 || c->lane_data_frames == 0)
+		return "a window of 0";
+	if (c->channel_window_bytes < TN_WINDOW_MIN)
+		return "link.channel_window is under 1024 bytes";
+	if (c->keepalive_ns && c->keepalive_misses == 0)
+		return "link.keepalive_misses is 0";
+	if (c->provider_count == 0 || c->provider_count > TN_LINK_PROVIDERS_MAX)
+		return "no provider, or more than 8";
+	if ((c->name && strnlen(c->name, TN_NAME_MAX) == TN_NAME_MAX) ||
+	    (c->job && strnlen(c->job, TN_NAME_MAX) == TN_NAME_MAX))
+		return "a name is longer than 127 bytes";
+	for (uint32_t i = 0; i < c->provider_count && !wrong; i++)
+		wrong = check_provider(&c->providers[i]);
+	return wrong;
+}
+
+static void init_lists(tn_link *link)
+{
+	tn_list_init(&link->done);
+	tn_list_init(&link->events);
+	tn_list_init(&link->ctl);
+	tn_list_init(&link->msg_ready);
+	for (uint32_t i = 0; i < TN_LANE_SLOTS; i++) {
+		tn_list_init(&link->lanes[i].acks);
+		for (uint32_t c = 0; c < TN_CLASSES; c++)
+			tn_list_init(&link->lanes[i].ready[c]);
+	}
+}
+
+tern_status tn_link_init(void *memory, size_t bytes, const tn_link_config *config, uint64_t now_ns,
+			 tn_link **out)
+{
+	const char *wrong = check_config(config);
+	tn_link *link = memory;
+	size_t at[4];
+
+	(void)now_ns;
+	*out = NULL;
+	if (!wrong && (bytes < layout(config, at) || (uintptr_t)memory % TN_CACHE_LINE))
+		wrong = "too little memory, or not aligned to 64 bytes";
+	if (wrong)
+		return tn_fail(TERN_E_INVALID, "link: %s", wrong);
+	memset(link, 0, sizeof(*link));
+	link->config = *config;
+	memcpy(link->providers, config->providers, config->provider_count * sizeof(link->providers[0]));
+	link->config.providers = link->providers;
+	snprintf(link->name, sizeof(link->name), "%s", config->name ? config->name : "");
+	snprintf(link->job, sizeof(link->job), "%s", config->job ? config->job : "");
+	link->config.name = link->name;
+	link->config.job = link->job;
+	link->config.secret = NULL;
+	if (config->channel_ops_max == 0)
+		link->config.channel_ops_max = TN_MAX(config->ops_max / 2, 1u);
+	if (config->secret_bytes)
+		TN_TRY(tn_sha256(config->secret, config->secret_bytes, link->secret));
+	link->wrs = (tn_lk_wr *)((uint8_t *)memory + at[0]);
+	link->ops = (tn_lk_op *)((uint8_t *)memory + at[1]);
+	link->chans = (tn_lk_chan *)((uint8_t *)memory + at[2]);
+	link->fails = (tn_lk_fail *)((uint8_t *)memory + at[3]);
+	link->wr_free = link->op_free = link->chan_free = TN_NONE;
+	link->posting = link->provider = TN_NONE;
+	init_lists(link);
+	link->state = config->active ? TN_LINK_DIAL : TN_LINK_INIT;
+	*out = link;
+	return TERN_OK;
+}
+
+void tn_link_fini(tn_link *link)
+{
+	tn_crypto_wipe(link->secret, sizeof(link->secret));
+	tn_crypto_wipe(link->session, sizeof(link->session));
+	for (uint32_t i = 0; i < TN_LANE_SLOTS; i++)
+		tn_crypto_wipe(link->lanes[i].token, sizeof(link->lanes[i].token));
+}
+
+/* ---- views ---- */
+
+tn_link_state tn_link_get_state(const tn_link *link)
+{
+	return link->state;
+}
+
+tern_status tn_link_status(const tn_link *link)
+{
+	return link->status;
+}
+
+const char *tn_link_detail(const tn_link *link)
+{
+	return link->detail;
+}
+
+const tn_link_peer *tn_link_get_peer(const tn_link *link)
+{
+	return link->peer_known ? &link->peer : NULL;
+}
+
+uint32_t tn_link_provider_index(const tn_link *link)
+{
+	return link->provider;
+}
+
+const char *tn_link_provider_reason(const tn_link *link)
+{
+	return link->reason;
+}
+
+uint32_t tn_link_caps(const tn_link *link)
+{
+	return link->caps;
+}
+
+const tn_link_counters *tn_link_get_counters(const tn_link *link)
+{
+	return &link->counters;
+}
+
+uint64_t tn_link_next_wake(const tn_link *link)
+{
+	return tn_timer_next(&link->timers);
+}
+
+/* Is `old` retired by a newer link of this node to the same peer node? */
+tn_link_rivalry tn_link_rivals(const tn_link *older, const tn_link *newer, tern_status *status)
+{
+	static const uint8_t zero[TN_LINK_ID_BYTES];
+	const tn_link_peer *a = tn_link_get_peer(older), *b = tn_link_get_peer(newer);
+	const tn_link *dialed_by_peer, *dialed_by_us;
+	int order;
+
+	if (!a || !b)
+		return TN_RIVALS_NOT;
+	if (memcmp(a->incarnation, b->incarnation, TN_LINK_ID_BYTES)) {
+		if (memcmp(a->node, b->node, TN_LINK_ID_BYTES) || !memcmp(a->node, zero, sizeof(zero)))
+			return TN_RIVALS_NOT;
+		*status = TERN_E_PEER_RESTARTED;
+		return TN_RIVALS_DROP_OLD;
+	}
+	/* Only while one of them is not up yet did both dial at once; later a second link is on purpose. */
+	if (older->config.active == newer->config.active || older->state >= TN_LINK_UP)
+		return TN_RIVALS_NOT;
+	order = memcmp(older->config.incarnation, a->incarnation, TN_LINK_ID_BYTES);
+	if (order == 0)
+		return TN_RIVALS_NOT; /* a node that dials itself */
+	dialed_by_us = older->config.active ? older : newer;
+	dialed_by_peer = older->config.active ? newer : older;
+	*status = TERN_E_EXISTS;
+	if (order < 0)
+		return dialed_by_peer == older ? TN_RIVALS_DROP_OLD : TN_RIVALS_DROP_NEW;
+	return dialed_by_us == older ? TN_RIVALS_DROP_OLD : TN_RIVALS_DROP_NEW;
+}

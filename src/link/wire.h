@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Wire format of the link, version 1. Two kinds of bytes:
+ *
+ *   control messages on the control connection (a stream):  u32 payload bytes | u16 type | u16 zero | payload
+ *   frames, each one SEND on a lane:                         16-byte head | body of the type | payload
+ *
+ * Little endian throughout; layouts are pinned by the compiler below and by tests/golden/link_*.hex. Parsers
+ * are bounded, trust nothing and give NULL or one line that says what is wrong.
+ *
+ * Must not: know any state. Threads: pure. Tests: tests/unit/link/wire_test.c, fuzz/link_frame.c.
+ */
+#ifndef TN_LINK_WIRE_H
+#define TN_LINK_WIRE_H
+
+#include <stddef.h>
+
+#include "base/wirebuf.h"
+#include "link/link.h"
+
+#define TN_WIRE_VERSION     1
+#define TN_WIRE_VERSION_MIN 1
+#define TN_WIRE_MAGIC       0x4e524554u /* "TERN" */
+#define TN_WIRE_FEATURES    0ull        /* bits that this build knows; a feature is used if both have it */
+
+/* ---- control messages ---- */
+
+#define TN_CTRL_HEAD_BYTES  8
+#define TN_CTRL_BYTES_MAX   4096 /* payload: SETUP with 8 providers fits */
+#define TN_CTRL_HELLO_BYTES 512  /* payload of a HELLO at most, whoever sends it */
+
+typedef enum tn_ctrl_type {
+	TN_CTRL_HELLO = 1,
+	TN_CTRL_AUTH = 2,
+	TN_CTRL_SETUP = 3,
+	TN_CTRL_WIRE = 4,      /* dialer: lanes of this epoch are to be built on this provider */
+	TN_CTRL_LANE_ADDR = 5, /* address of a lane and the credits that it grants first */
+	TN_CTRL_WIRED = 6,     /* all lanes of the epoch are connected here */
+	TN_CTRL_UNWIRE = 7,    /* the epoch's lanes could not be connected here */
+	TN_CTRL_PING = 8,
+	TN_CTRL_PONG = 9,
+	TN_CTRL_REFUSE = 10, /* the sender ends the link: status and words */
+	TN_CTRL_CLOSED = 11, /* everything that the peer sent in this epoch has arrived */
+	TN_CTRL_TYPES,
+} tn_ctrl_type;
+
+/* The first 8 bytes are the same in all versions, so that any version can be refused in words. */
+typedef struct tn_wire_hello {
+	uint16_t version, version_min;
+	uint64_t features;
+	uint32_t flags;  /* TN_HELLO_* */
+	uint8_t job[16]; /* first half of SHA-256 of the job cookie */
+	uint8_t node[TN_LINK_ID_BYTES];
+	uint8_t incarnation[TN_LINK_ID_BYTES];
+	uint8_t nonce[TN_LINK_NONCE_BYTES];
+	char name[TN_NAME_MAX];
+} tn_wire_hello;
+#define TN_HELLO_SECRET 1u /* a shared secret is set */
+
+typedef struct tn_wire_provider {
+	char name[TN_LINK_PROVIDER_NAME];
+	uint32_t caps;
+	uint64_t write_bytes_max;
+	uint64_t send_bytes_max;
+	uint16_t address_bytes;
+	uint8_t address[TN_LINK_BLOB_MAX];
+} tn_wire_provider;
+
+typedef struct tn_wire_setup {
+	uint32_t channels_max;
+	uint32_t provider_count;
+	tn_wire_provider providers[TN_LINK_PROVIDERS_MAX];
+} tn_wire_setup;
+
+typedef struct tn_wire_wire {
+	uint32_t epoch;
+	uint32_t lanes;
+	char provider[TN_LINK_PROVIDER_NAME];
+} tn_wire_wire;
+
+typedef struct tn_wire_lane_addr {
+	uint32_t epoch;
+	uint32_t lane;
+	uint32_t grant;
+	uint16_t address_bytes;
+	uint8_t address[TN_LINK_BLOB_MAX];
+} tn_wire_lane_addr;
+
+/* UNWIRE; REFUSE has no epoch (0). */
+typedef struct tn_wire_end {
+	uint32_t epoch;
+	tern_status status;
+	char text[TN_LINK_TEXT_MAX];
+} tn_wire_end;
+
+/* Encoders write a whole message with its head; w->bad if it does not fit. */
+void tn_wire_put_hello(tn_writer *w, const tn_wire_hello *hello);
+void tn_wire_put_auth(tn_writer *w, const uint8_t mac[32]);
+void tn_wire_put_setup(tn_writer *w, uint32_t channels_max, const tn_link_provider *providers,
+		       uint32_t count);
+void tn_wire_put_wire(tn_writer *w, uint32_t epoch, const char *provider, uint32_t lanes);
+void tn_wire_put_lane_addr(tn_writer *w, uint32_t epoch, uint32_t lane, uint32_t grant,
+			   const uint8_t *address, uint16_t address_bytes);
+void tn_wire_put_epoch(tn_writer *w, tn_ctrl_type type, uint32_t epoch); /* WIRED, CLOSED */
+void tn_wire_put_unwire(tn_writer *w, uint32_t epoch, tern_status status, const char *text);
+void tn_wire_put_refuse(tn_writer *w, tern_status status, const char *text);
+void tn_wire_put_ping(tn_writer *w, tn_ctrl_type type, uint64_t number);
+
+/* The head: NULL or what is wrong. first: the stream's first message, which must be a HELLO. */
+const char *tn_wire_ctrl_head(const uint8_t head[TN_CTRL_HEAD_BYTES], bool first, tn_ctrl_type *type,
+			      uint32_t *bytes);
+/* Payloads. */
+const char *tn_wire_get_hello(const uint8_t *payload, uint64_t bytes, tn_wire_hello *hello);
+const char *tn_wire_get_setup(const uint8_t *payload, uint64_t bytes, tn_wire_setup *setup);
+const char *tn_wire_get_wire(const uint8_t *payload, uint64_t bytes, tn_wire_wire *wire);
+const char *tn_wire_get_lane_addr(const uint8_t *payload, uint64_t bytes, tn_wire_lane_addr *addr);
+const char *tn_wire_get_end(const uint8_t *payload, uint64_t bytes, bool with_epoch, tn_wire_end *end);
+const char *tn_wire_get_epoch(const uint8_t *payload, uint64_t bytes, uint32_t *epoch);
+const char *tn_wire_get_ping(const uint8_t *payload, uint64_t bytes, uint64_t *number);
+
+/* ---- frames ---- */
+
+typedef enum tn_frame_type {
+	TN_FRAME_DATA = 1,  /* a whole message */
+	TN_FRAME_FRAG = 2,  /* a fragment of one */
+	TN_FRAME_ABORT = 3, /* the message with this seq is void */
+	TN_FRAME_OPEN = 4,  /* payload: the service's name */
+	TN_FRAME_OPEN_OK = 5,
+	TN_FRAME_OPEN_FAIL = 6, /* payload: words */
+	TN_FRAME_CLOSE = 7,
+	TN_FRAME_WINDOW = 8,
+	TN_FRAME_NOTIFY = 9, /* a put with notification ended; the only frame on lanes but 0, with SYNC */
+	TN_FRAME_CREDIT = 10,
+	TN_FRAME_SYNC = 11, /* asks for an acknowledgement of this lane */
+	TN_FRAME_BYE = 12,  /* the last frame: units sent on each lane */
+	TN_FRAME_TYPES,
+} tn_frame_type;
+
+#define TN_FRAME_ACK 1u /* flag: the sender waits until `seen` covers this frame */
+
+/*
+ * Every frame begins with this. grant and seen speak of the lane that carries the frame: totals modulo 2^32
+ * since the lane's start, of receive slots granted and of units (frames; immediates too where the device
+ * does not complete at the remote level by itself) received.
+ */
+typedef struct tn_frame_head {
+	uint8_t type;
+	uint8_t flags;
+	uint16_t zero;
+	uint32_t epoch;
+	uint32_t grant;
+	uint32_t seen;
+} tn_frame_head;
+_Static_assert(sizeof(tn_frame_head) == 16, "frame head");
+
+/* Handles name the *receiver's* channel: generation << 16 | index. */
+typedef struct tn_frame_data {
+	tn_frame_head head;
+	uint32_t channel;
+	uint32_t zero;
+	uint64_t seq; /* number of the message in the channel */
+} tn_frame_data;
+_Static_assert(sizeof(tn_frame_data) == 32 && offsetof(tn_frame_data, seq) == 24, "DATA, ABORT");
+
+typedef struct tn_frame_frag {
+	tn_frame_data data;
+	uint64_t offset;
+	uint64_t total;
+} tn_frame_frag;
+_Static_assert(sizeof(tn_frame_frag) == 48 && offsetof(tn_frame_frag, total) == 40, "FRAG");
+
+typedef struct tn_frame_open {
+	tn_frame_head head;
+	uint32_t channel; /* OPEN: the sender's own handle; OPEN_OK: the receiver's */
+	uint32_t mine;    /* OPEN: zero; OPEN_OK: the sender's handle */
+	uint64_t window;  /* bytes of messages that the sender of this frame takes first */
+	uint64_t message_max;
+} tn_frame_open;
+_Static_assert(sizeof(tn_frame_open) == 40 && offsetof(tn_frame_open, window) == 24, "OPEN, OPEN_OK");
+
+typedef struct tn_frame_fail {
+	tn_frame_head head;
+	uint32_t channel;
+	int32_t status;
+} tn_frame_fail;
+_Static_assert(sizeof(tn_frame_fail) == 24, "OPEN_FAIL");
+
+typedef struct tn_frame_close {
+	tn_frame_head head;
+	uint32_t channel;
+	uint32_t zero;
+	uint64_t messages; /* sent in all, aborted ones included */
+	uint64_t notifies; /* sent in all, on whatever lane */
+} tn_frame_close;
+_Static_assert(sizeof(tn_frame_close) == 40, "CLOSE");
+
+typedef struct tn_frame_window {
+	tn_frame_head head;
+	uint32_t channel;
+	uint32_t zero;
+	uint64_t total; /* bytes granted since the channel was opened, TN_FRAME_COST each counted in */
+} tn_frame_window;
+_Static_assert(sizeof(tn_frame_window) == 32, "WINDOW");
+
+typedef struct tn_frame_notify {
+	tn_frame_head head;
+	uint32_t channel;
+	uint32_t value;
+	uint64_t bytes;
+} tn_frame_notify;
+_Static_assert(sizeof(tn_frame_notify) == 32, "NOTIFY");
+
+typedef struct tn_frame_lane { /* row of CREDIT and BYE */
+	uint32_t lane;
+	uint32_t grant; /* BYE: units sent */
+	uint32_t seen;  /* BYE: zero */
+} tn_frame_lane;
+_Static_assert(sizeof(tn_frame_lane) == 12, "row");
+
+typedef struct tn_frame_lanes {
+	tn_frame_head head;
+	uint32_t count;
+	uint32_t zero;
+	tn_frame_lane rows[TN_LINK_LANES_MAX];
+} tn_frame_lanes;
+_Static_assert(sizeof(tn_frame_lanes) == 24 + 12 * TN_LINK_LANES_MAX, "CREDIT, BYE");
+#define TN_FRAME_LANES_BYTES(count) (24u + 12u * (count))
+
+#define TN_FRAME_BYTES_MAX sizeof(tn_frame_lanes) /* of a header */
+/* What a fragment counts for beside its payload in a channel's window, so that empty messages are not free. */
+#define TN_FRAME_COST 64u
+/* A receiver must take frames of this size at least. */
+#define TN_FRAME_ROOM_MIN 512u
+/* The least window of a channel. */
+#define TN_WINDOW_MIN 1024u
+
+/* A parsed frame. */
+typedef struct tn_frame {
+	tn_frame_head head;
+	uint32_t channel;
+	union {
+		struct {
+			uint64_t seq, offset, total;
+		} data; /* DATA, FRAG, ABORT (offset and total 0) */
+		struct {
+			uint32_t mine;
+			uint64_t window, message_max;
+			char service[TN_NAME_MAX];
+		} open;
+		struct {
+			tern_status status;
+			char text[TN_NAME_MAX];
+		} fail;
+		struct {
+			uint64_t messages, notifies;
+		} close;
+		uint64_t window;
+		struct {
+			uint32_t value;
+			uint64_t bytes;
+		} notify;
+		struct {
+			uint32_t count;
+			tn_frame_lane rows[TN_LINK_LANES_MAX];
+		} lanes;
+	};
+	const uint8_t *payload;
+	uint64_t payload_bytes;
+} tn_frame;
+
+/* NULL or what is wrong. */
+const char *tn_frame_parse(const void *bytes, uint64_t n, tn_frame *frame);
+const char *tn_frame_type_name(unsigned type);
+
+/* A status from the wire: an error code that this build knows, else `other`. */
+tern_status tn_wire_status(int32_t number, tern_status other);
+
+/* Immediates: index of the receiver's channel << TN_LINK_NOTIFY_BITS | value. Channels above go by NOTIFY. */
+#define TN_IMM_CHANNELS 255u
+
+#endif
