@@ -340,7 +340,7 @@ static bool is_past(void *arg)
 
 uint64_t tern_ctx_events(const tern_ctx *ctx)
 {
-	return atomic_load_explicit(&ctx->dispatch.dispatched, memory_order_acquire);
+	return atomic_load_explicit(&ctx->dispatch.dispatched, memory_order_seq_cst);
 }
 
 tern_status tern_ctx_wait_past(tern_ctx *ctx, uint64_t seen, uint64_t timeout_ns)

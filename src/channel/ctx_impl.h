@@ -132,7 +132,7 @@ static inline tern_status tn_ctx_enter(const tern_ctx *ctx)
 
 static inline void tn_ctx_count_event(tern_ctx *ctx)
 {
-	atomic_fetch_add_explicit(&ctx->dispatch.dispatched, 1, memory_order_release);
+	atomic_fetch_add_explicit(&ctx->dispatch.dispatched, 1, memory_order_seq_cst);
 }
 
 /* ---- states of a tern_op; only these functions touch op->state ---- */

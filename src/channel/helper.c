@@ -40,7 +40,6 @@ static uint64_t sleep_until(tern_ctx *ctx)
 
 	for (;;) {
 		atomic_store_explicit(&ctx->roles.helper_until, at, memory_order_seq_cst);
-		atomic_thread_fence(memory_order_seq_cst);
 		again = tn_ctx_timers_next(ctx);
 		if (again >= at)
 			return at;
@@ -64,9 +63,8 @@ static sleep_end drive_sleep(tern_ctx *ctx)
 	atomic_store_explicit(&r->in_epoll, 1, memory_order_seq_cst);
 	until_ns = sleep_until(ctx);
 	until_ns = TN_MIN(until_ns, tn_shell_reap_wake(ctx, tn_ctx_now(ctx)));
-	atomic_store_explicit(&r->asleep, 1, memory_order_seq_cst);
+	atomic_exchange_explicit(&r->asleep, 1, memory_order_seq_cst);
 	atomic_store_explicit(&r->role, TN_ROLE_HELPER_ASLEEP, memory_order_seq_cst);
-	atomic_thread_fence(memory_order_seq_cst);
 	if (!tn_progress_pending(ctx) && atomic_load_explicit(&r->followers, memory_order_seq_cst) == 0 &&
 	    !stopping(r))
 		n = tn_progress_epoll(ctx, events, until_ns);
@@ -169,7 +167,6 @@ void tn_roles_timer_set(tern_ctx *ctx, uint64_t at_ns)
 		tn_roles_kick(ctx);
 		return;
 	}
-	atomic_thread_fence(memory_order_seq_cst);
 	if (at_ns >= atomic_load_explicit(&r->helper_until, memory_order_seq_cst))
 		return;
 	tn_os_event_signal(r->helper_fd);

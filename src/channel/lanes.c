@@ -41,15 +41,22 @@ void tn_shell_reach(tern_link *link, const tn_link_action *act, uint64_t now_ns)
 	tn_link_on_reach(link->m, status, status == TERN_OK ? "" : tn_detail_get(), now_ns);
 }
 
-/* Each lane may use as much as it can hold while there is plenty, less when there are many lanes. */
-static uint32_t grant_of(tn_shell_dev *sdev)
+/*
+ * A lane's share of the device's receive slots: generous while there are plenty, little when many links
+ * have come. Lane 0 carries the messages, the others need a slot for each notification only.
+ */
+static uint32_t grant_of(const tn_shell_dev *sdev, uint32_t index)
 {
-	uint32_t left = sdev->caps.recv_slots - sdev->granted;
-	uint32_t share = left / 4 < GRANT_MIN ? GRANT_MIN : left / 4;
+	uint32_t total = sdev->caps.recv_slots, left = total - sdev->granted;
+	uint32_t grant = left > total / 4 * 3 ? 64
+			 : left > total / 2   ? 32
+			 : left > total / 8   ? 16
+					      : GRANT_MIN;
 
-	if (left < GRANT_MIN)
-		return 0;
-	return TN_MIN(share, sdev->caps.lane_recv_slots);
+	if (index > 0)
+		grant = grant / 4 < GRANT_MIN ? GRANT_MIN : grant / 4;
+	grant = TN_MIN(grant, sdev->caps.lane_recv_slots);
+	return grant <= left ? grant : left;
 }
 
 void tn_shell_lane_create(tern_link *link, const tn_link_action *act, uint64_t now_ns)
@@ -67,13 +74,14 @@ void tn_shell_lane_create(tern_link *link, const tn_link_action *act, uint64_t n
 	slane->link = link;
 	slane->sdev = sdev;
 	slane->handle = act->lane.lane;
-	slane->grant = grant_of(sdev);
+	slane->grant = grant_of(sdev, act->lane.index);
 	memcpy(params.token, act->lane.token, sizeof(params.token));
 	params.arg = slane;
 	if (slane->grant < GRANT_MIN)
 		status = tn_fail(TERN_E_LIMIT,
-				 "%s has only %u receive slots, all granted: raise its recv_slots",
-				 sdev->name, sdev->caps.recv_slots);
+				 "all %u receive slots of %s are granted to other links: raise its option "
+				 "%s.recv_slots",
+				 sdev->caps.recv_slots, sdev->name, sdev->name);
 	else if (TN_FAULT("channel.lane.create"))
 		status = tn_fail(TERN_E_NOMEM, "fault point channel.lane.create");
 	else

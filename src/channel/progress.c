@@ -64,7 +64,7 @@ static int run_queues(tern_ctx *ctx, int handled)
 
 	if (n + handled > 0) {
 		tn_ctx_count_event(ctx);
-		if (atomic_load_explicit(&ctx->roles.followers, memory_order_relaxed))
+		if (atomic_load_explicit(&ctx->roles.followers, memory_order_seq_cst))
 			tn_roles_check_waiters(ctx);
 	}
 	tn_shell_reap(ctx);

@@ -9,7 +9,8 @@
  *        |  armed            |   v (stays TAKEN)                       v
  *        +---------------- TAKEN (by the helper) <---------------------+
  *
- * Dekker pairs (each side stores, fences, then loads the other's word):
+ * Pairs of which at least one side sees the other (sequentially consistent accesses, no fences: the thread
+ * sanitizer understands those):
  *   asleep    / the dispatch queue, predicates     a kick or a re-check, never neither
  *   role      / followers                          a hand-over or a steal
  *
@@ -40,7 +41,7 @@ enum { FOLLOWER_SLEEPS, FOLLOWER_LOOK, FOLLOWER_DRIVES };
 bool tn_role_try(tern_ctx *ctx)
 {
 	tn_roles *r = &ctx->roles;
-	uint32_t seen = atomic_load_explicit(&r->role, memory_order_relaxed);
+	uint32_t seen = atomic_load_explicit(&r->role, memory_order_seq_cst);
 
 	if (ctx->single_owner) {
 		atomic_store_explicit(&r->role, TN_ROLE_TAKEN, memory_order_relaxed);
@@ -125,8 +126,8 @@ void tn_roles_kick(tern_ctx *ctx)
 
 	if (ctx->single_owner)
 		return;
-	atomic_thread_fence(memory_order_seq_cst);
-	if (atomic_load_explicit(&r->asleep, memory_order_relaxed) &&
+	/* A read-modify-write: it comes before or after the sleeper's exchange, and either sees the other. */
+	if (atomic_fetch_or_explicit(&r->asleep, 0, memory_order_seq_cst) &&
 	    atomic_exchange_explicit(&r->asleep, 0, memory_order_seq_cst))
 		tn_os_event_signal(r->wake.fd);
 }
@@ -136,7 +137,7 @@ void tn_roles_check_waiters(tern_ctx *ctx)
 	tn_roles *r = &ctx->roles;
 
 	tn_roles_kick(ctx);
-	if (ctx->single_owner || atomic_load_explicit(&r->followers, memory_order_relaxed) == 0)
+	if (ctx->single_owner || atomic_fetch_or_explicit(&r->followers, 0, memory_order_seq_cst) == 0)
 		return;
 	tn_lock_take(&r->lock);
 	TN_LIST_FOREACH_SAFE(node, &r->list) {
@@ -180,8 +181,7 @@ static tern_status drive_sleep(tern_ctx *ctx, tn_wait_pred pred, void *arg, uint
 	if (!tn_progress_arm(ctx))
 		return TERN_BUSY;
 	evict_helper(r);
-	atomic_store_explicit(&r->asleep, 1, memory_order_seq_cst);
-	atomic_thread_fence(memory_order_seq_cst);
+	atomic_exchange_explicit(&r->asleep, 1, memory_order_seq_cst);
 	if (tn_progress_pending(ctx) || pred(arg)) {
 		atomic_store_explicit(&r->asleep, 0, memory_order_relaxed);
 		return TERN_BUSY;
@@ -243,7 +243,6 @@ static bool follow(tern_ctx *ctx, tn_wait_pred pred, void *arg, uint64_t until_n
 	tn_list_push_back(&r->list, &f.node);
 	atomic_fetch_add_explicit(&r->followers, 1, memory_order_seq_cst);
 	tn_lock_drop(&r->lock);
-	atomic_thread_fence(memory_order_seq_cst);
 	/* The driver may have looked at the list just before: look at both again. */
 	while (atomic_load_explicit(&f.word, memory_order_acquire) == FOLLOWER_SLEEPS && !pred(arg)) {
 		if (tn_role_try(ctx)) {

@@ -1,0 +1,448 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Progress roles without any link: timers, deferred work, waits, wakes, many waiters, the lock.
+ * Threads: several; asserts in the main thread.
+ */
+#include <poll.h>
+
+#include "chan_test.h"
+#include "channel/ctx_slots.h"
+#include "channel/lock.h"
+#include "channel/op.h"
+
+static tern_ctx *open_ctx(uint32_t flags)
+{
+	tern_ctx_params params = {.flags = flags, .transports = "loop"};
+	tern_ctx *ctx;
+
+	assert_ok(tn_ctx_new(&params, &ctx));
+	assert_ok(tn_ctx_start(ctx));
+	return ctx;
+}
+
+/* ---- the lock ---- */
+
+static tn_lock test_lock;
+static uint64_t locked_count;
+
+static void *lock_loop(void *arg)
+{
+	(void)arg;
+	for (int i = 0; i < 20000; i++) {
+		tn_lock_take(&test_lock);
+		locked_count++;
+		tn_lock_drop(&test_lock);
+	}
+	return NULL;
+}
+
+static void test_the_lock(void **state)
+{
+	pthread_t threads[4];
+
+	(void)state;
+	tn_lock_init(&test_lock, false);
+	for (int i = 0; i < 4; i++)
+		pthread_create(&threads[i], NULL, lock_loop, NULL);
+	for (int i = 0; i < 4; i++)
+		pthread_join(threads[i], NULL);
+	assert_int_equal(locked_count, 80000);
+	assert_true(tn_lock_try(&test_lock));
+	assert_false(tn_lock_try(&test_lock));
+	tn_lock_drop(&test_lock);
+}
+
+/* ---- timers and work ---- */
+
+typedef struct tick {
+	tn_ctx_timer timer;
+	tn_work work;
+	atomic_int runs;
+	atomic_int slow; /* the run takes a while */
+	tern_ctx *ctx;
+} tick;
+
+static void on_tick(tn_ctx_timer *timer)
+{
+	tick *t = TN_CONTAINER_OF(timer, tick, timer);
+
+	if (atomic_load(&t->slow))
+		tn_sleep_ns(20 * TN_NS_PER_MS);
+	atomic_fetch_add(&t->runs, 1);
+}
+
+static void on_work(tn_work *work)
+{
+	tick *t = TN_CONTAINER_OF(work, tick, work);
+
+	atomic_fetch_add(&t->runs, 1);
+}
+
+static void await_runs(tick *t, int runs)
+{
+	uint64_t end = tn_now() + PATIENCE;
+
+	while (atomic_load(&t->runs) < runs && tn_now() < end)
+		tn_sleep_ns(TN_NS_PER_MS);
+	assert_int_equal(atomic_load(&t->runs), runs);
+}
+
+static void test_timers_by_helper(void **state)
+{
+	tern_ctx *ctx = open_ctx(0);
+	tick far = {.timer.run = on_tick}, near = {.timer.run = on_tick}, never = {.timer.run = on_tick};
+
+	(void)state;
+	tn_ctx_timer_set(ctx, &far.timer, tn_ctx_now(ctx) + 30 * TN_NS_PER_MS);
+	tn_sleep_ns(5 * TN_NS_PER_MS); /* the helper sleeps for `far` now: an earlier one must wake it */
+	tn_ctx_timer_set(ctx, &near.timer, tn_ctx_now(ctx) + TN_NS_PER_MS);
+	tn_ctx_timer_set(ctx, &never.timer, tn_ctx_now(ctx) + 60 * TN_NS_PER_SEC);
+	await_runs(&near, 1);
+	await_runs(&far, 1);
+	tn_ctx_timer_cancel(ctx, &never.timer);
+	assert_int_equal(atomic_load(&never.runs), 0);
+	tern_ctx_destroy(ctx);
+}
+
+/* The helper runs timers while another thread drives and sleeps. */
+static void test_timers_under_a_waiter(void **state)
+{
+	tern_ctx *ctx = open_ctx(0);
+	tick t = {.timer.run = on_tick};
+	uint64_t seen;
+
+	(void)state;
+	seen = tern_ctx_events(ctx);
+	assert_status(tern_ctx_wait_past(ctx, seen, 5 * TN_NS_PER_MS), TERN_E_DEADLINE);
+	tn_ctx_timer_set(ctx, &t.timer, tn_ctx_now(ctx) + 2 * TN_NS_PER_MS);
+	tern_ctx_wait_past(ctx, seen, 100 * TN_NS_PER_MS);
+	await_runs(&t, 1);
+	tern_ctx_destroy(ctx);
+}
+
+/* After cancel the timer does not run and is not running. */
+static void test_cancel_waits(void **state)
+{
+	tern_ctx *ctx = open_ctx(0);
+
+	(void)state;
+	for (int i = 0; i < 20; i++) {
+		tick *t = calloc(1, sizeof(*t));
+
+		t->timer.run = on_tick;
+		atomic_store(&t->slow, 1);
+		tn_ctx_timer_set(ctx, &t->timer, tn_ctx_now(ctx) + (uint64_t)i * 100000);
+		tn_sleep_ns(TN_NS_PER_MS);
+		tn_ctx_timer_cancel(ctx, &t->timer);
+		free(t); /* ASan sees a run that comes later */
+	}
+	tern_ctx_destroy(ctx);
+}
+
+static void test_work(void **state)
+{
+	tern_ctx *ctx = open_ctx(0);
+	tick t[50];
+
+	(void)state;
+	memset(t, 0, sizeof(t));
+	for (int i = 0; i < 50; i++) {
+		t[i].work.run = on_work;
+		tn_ctx_defer(ctx, &t[i].work);
+		if (i % 10 == 0)
+			tn_sleep_ns(TN_NS_PER_MS);
+	}
+	for (int i = 0; i < 50; i++)
+		await_runs(&t[i], 1);
+	tern_ctx_destroy(ctx);
+}
+
+/* ---- the caller drives ---- */
+
+static void test_caller_driven(void **state)
+{
+	tern_ctx *ctx = open_ctx(TERN_CTX_NO_HELPER);
+	tick t = {.timer.run = on_tick, .work.run = on_work};
+	struct pollfd fd = {.fd = tern_ctx_fd(ctx), .events = POLLIN};
+
+	(void)state;
+	tn_ctx_defer(ctx, &t.work);
+	assert_status(tern_ctx_arm(ctx), TERN_BUSY);
+	while (tern_ctx_progress(ctx) > 0)
+		;
+	assert_int_equal(atomic_load(&t.runs), 1);
+	while (tern_ctx_arm(ctx) == TERN_BUSY)
+		tern_ctx_progress(ctx);
+	assert_int_equal(poll(&fd, 1, 0), 0);
+	tern_ctx_wake(ctx);
+	assert_int_equal(poll(&fd, 1, 1000), 1);
+	while (tern_ctx_progress(ctx) > 0)
+		;
+	/* A timer makes the descriptor readable too. */
+	tn_ctx_timer_set(ctx, &t.timer, tn_ctx_now(ctx) + 5 * TN_NS_PER_MS);
+	while (atomic_load(&t.runs) < 2) {
+		while (tern_ctx_arm(ctx) == TERN_BUSY)
+			tern_ctx_progress(ctx);
+		if (atomic_load(&t.runs) < 2)
+			assert_int_equal(poll(&fd, 1, 10000), 1);
+		tern_ctx_progress(ctx);
+	}
+	tern_ctx_destroy(ctx);
+}
+
+static void test_wait_runs_timers_without_helper(void **state)
+{
+	tern_ctx *ctx = open_ctx(TERN_CTX_NO_HELPER);
+	tick t = {.timer.run = on_tick};
+
+	(void)state;
+	tn_ctx_timer_set(ctx, &t.timer, tn_ctx_now(ctx) + 2 * TN_NS_PER_MS);
+	while (atomic_load(&t.runs) == 0)
+		tern_ctx_wait(ctx, 20 * TN_NS_PER_MS);
+	tern_ctx_destroy(ctx);
+}
+
+typedef struct owner_case {
+	tern_ctx *ctx;
+	tern_status status;
+} owner_case;
+
+static void *use_it(void *arg)
+{
+	owner_case *c = arg;
+
+	c->status = tern_ctx_arm(c->ctx);
+	return NULL;
+}
+
+static void test_single_owner(void **state)
+{
+	owner_case c = {.ctx = open_ctx(TERN_CTX_SINGLE_OWNER)};
+	tick t = {.timer.run = on_tick, .work.run = on_work};
+	pthread_t thread;
+
+	(void)state;
+	tn_ctx_defer(c.ctx, &t.work);
+	assert_ok(tern_ctx_wait(c.ctx, PATIENCE));
+	assert_int_equal(atomic_load(&t.runs), 1);
+	pthread_create(&thread, NULL, use_it, &c);
+	pthread_join(thread, NULL);
+	assert_int_equal(c.status, TERN_E_STATE);
+	tern_ctx_destroy(c.ctx);
+}
+
+/* ---- waits ---- */
+
+typedef struct waiter {
+	tern_ctx *ctx;
+	tern_op op;
+	tern_status status;
+	pthread_t thread;
+} waiter;
+
+static void *wait_op(void *arg)
+{
+	waiter *w = arg;
+
+	w->status = tern_op_wait(w->ctx, &w->op, PATIENCE);
+	return NULL;
+}
+
+/* Eight threads wait for operations that another completes in any order: each wakes by its own. */
+static void test_many_waiters(void **state)
+{
+	static const uint32_t flags[] = {0, TERN_CTX_NO_HELPER};
+
+	(void)state;
+	for (int round = 0; round < 60; round++) {
+		tern_ctx *ctx = open_ctx(flags[round % 2]);
+		waiter w[8];
+
+		memset(w, 0, sizeof(w));
+		for (int i = 0; i < 8; i++) {
+			w[i].ctx = ctx;
+			assert_ok(tn_op_begin(&w[i].op));
+			pthread_create(&w[i].thread, NULL, wait_op, &w[i]);
+		}
+		if (round % 3)
+			tn_sleep_ns((uint64_t)round * 20000);
+		for (int i = 0; i < 8; i++) {
+			int k = (i * 3 + round) % 8;
+
+			tn_op_complete(ctx, &w[k].op, k % 2 ? TERN_OK : TERN_E_REMOTE, 7, "because");
+			pthread_join(w[k].thread, NULL);
+			assert_int_equal(w[k].status, k % 2 ? TERN_OK : TERN_E_REMOTE);
+		}
+		tern_ctx_destroy(ctx);
+	}
+}
+
+static void *wait_past(void *arg)
+{
+	waiter *w = arg;
+
+	w->status = tern_ctx_wait_past(w->ctx, w->op.length, PATIENCE);
+	return NULL;
+}
+
+/* One wake ends all waits that began before it, whoever drives. */
+static void test_wake(void **state)
+{
+	(void)state;
+	for (int round = 0; round < 60; round++) {
+		tern_ctx *ctx = open_ctx(round % 2 ? TERN_CTX_NO_HELPER : 0);
+		waiter w[3];
+
+		memset(w, 0, sizeof(w));
+		for (int i = 0; i < 3; i++) {
+			w[i].ctx = ctx;
+			w[i].op.length = tern_ctx_events(ctx);
+			pthread_create(&w[i].thread, NULL, wait_past, &w[i]);
+		}
+		if (round % 3)
+			tn_sleep_ns((uint64_t)round * 20000);
+		tern_ctx_wake(ctx);
+		for (int i = 0; i < 3; i++) {
+			pthread_join(w[i].thread, NULL);
+			assert_int_equal(w[i].status, TERN_OK);
+		}
+		tern_ctx_destroy(ctx);
+	}
+}
+
+static void test_wake_before_wait(void **state)
+{
+	tern_ctx *ctx = open_ctx(0);
+
+	(void)state;
+	tern_ctx_wake(ctx);
+	tn_sleep_ns(2 * TN_NS_PER_MS); /* the helper eats the wake-up; the next wait must not need it */
+	assert_ok(tern_ctx_wait(ctx, PATIENCE));
+	assert_status(tern_ctx_wait(ctx, TN_NS_PER_MS), TERN_E_DEADLINE);
+	tern_ctx_destroy(ctx);
+}
+
+static void test_wait_deadline(void **state)
+{
+	tern_ctx *ctx = open_ctx(0);
+	tern_op op = {0};
+
+	(void)state;
+	assert_ok(tn_op_begin(&op));
+	assert_status(tern_op_test(&op), TERN_AGAIN);
+	assert_status(tern_op_wait(ctx, &op, TN_NS_PER_MS), TERN_E_DEADLINE);
+	assert_status(tn_op_begin(&op), TERN_E_STATE); /* it is still in flight */
+	tn_op_complete(ctx, &op, TERN_E_REMOTE, 3, "the reason");
+	assert_status(tern_op_wait(ctx, &op, 0), TERN_E_REMOTE);
+	assert_string_equal(tern_detail(), "the reason");
+	assert_int_equal(op.length, 3);
+	tern_ctx_destroy(ctx);
+}
+
+static void no_wait_inside(tern_op *op, void *arg)
+{
+	tern_ctx *ctx = arg;
+	tern_op other = {0};
+
+	(void)op;
+	tn_op_begin(&other);
+	op->length = (uint64_t)tern_op_wait(ctx, &other, TN_NS_PER_SEC);
+}
+
+static void test_no_wait_in_callback(void **state)
+{
+	tern_ctx *ctx = open_ctx(0);
+	tern_op op;
+
+	(void)state;
+	tern_op_init(&op, no_wait_inside, ctx);
+	assert_ok(tn_op_begin(&op));
+	tn_op_complete(ctx, &op, TERN_OK, 0, NULL);
+	assert_int_equal((tern_status)op.length, TERN_E_STATE);
+	tern_ctx_destroy(ctx);
+}
+
+/* Litmus of the hand-over: short waits of two threads and work from a third never lose a wake-up. */
+typedef struct storm {
+	tern_ctx *ctx;
+	tick t[64];
+	atomic_int stop;
+} storm;
+
+static void *storm_waits(void *arg)
+{
+	storm *s = arg;
+
+	while (!atomic_load(&s->stop))
+		tern_ctx_wait(s->ctx, 200000);
+	return NULL;
+}
+
+static void test_storm(void **state)
+{
+	storm *s = calloc(1, sizeof(*s));
+	pthread_t threads[2];
+
+	(void)state;
+	s->ctx = open_ctx(0);
+	for (int i = 0; i < 2; i++)
+		pthread_create(&threads[i], NULL, storm_waits, s);
+	for (int round = 0; round < 300; round++) {
+		for (int i = 0; i < 8; i++) {
+			s->t[i].work.run = on_work;
+			tn_ctx_defer(s->ctx, &s->t[i].work);
+		}
+		for (int i = 0; i < 8; i++)
+			await_runs(&s->t[i], round + 1);
+	}
+	atomic_store(&s->stop, 1);
+	for (int i = 0; i < 2; i++)
+		pthread_join(threads[i], NULL);
+	/* Afterwards the helper drives again. */
+	for (int round = 0; round < 50; round++) {
+		tn_ctx_defer(s->ctx, &s->t[0].work);
+		await_runs(&s->t[0], 301 + round);
+	}
+	tern_ctx_destroy(s->ctx);
+	free(s);
+}
+
+/* A context that nothing happens on uses no CPU; a waiter that waits for long neither. */
+static void test_idle(void **state)
+{
+	tern_ctx *ctx = open_ctx(0);
+	uint64_t before, used;
+
+	(void)state;
+	tn_sleep_ns(10 * TN_NS_PER_MS);
+	before = tn_cpu_process_ns();
+	tn_sleep_ns(TN_NS_PER_SEC);
+	tern_ctx_wait(ctx, TN_NS_PER_SEC);
+	used = tn_cpu_process_ns() - before;
+	if (used > 20 * TN_NS_PER_MS)
+		fail_msg("idle for 2 s used %llu us of CPU", (unsigned long long)(used / 1000));
+	tern_ctx_destroy(ctx);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_the_lock),
+		cmocka_unit_test(test_timers_by_helper),
+		cmocka_unit_test(test_timers_under_a_waiter),
+		cmocka_unit_test(test_cancel_waits),
+		cmocka_unit_test(test_work),
+		cmocka_unit_test(test_caller_driven),
+		cmocka_unit_test(test_wait_runs_timers_without_helper),
+		cmocka_unit_test(test_single_owner),
+		cmocka_unit_test(test_many_waiters),
+		cmocka_unit_test(test_wake),
+		cmocka_unit_test(test_wake_before_wait),
+		cmocka_unit_test(test_wait_deadline),
+		cmocka_unit_test(test_no_wait_in_callback),
+		cmocka_unit_test(test_storm),
+		cmocka_unit_test(test_idle),
+	};
+
+	return RUN(tests);
+}
