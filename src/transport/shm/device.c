@@ -329,7 +329,8 @@ static tern_status shm_dev_open(const tn_dev_params *params, tn_dev **out)
 	memset(dev, 0, sizeof(*dev));
 	dev->base = (tn_dev){.ops = &shm_ops, .provider = &tn_provider_shm, .mem = params->mem};
 	dev->keys = tn_mem_keys(params->mem);
-	dev->epoll_fd = dev->listen_fd = dev->timer_fd = dev->self_fd = dev->page_fd = dev->keys_fd = -1;
+	dev->epoll_fd = dev->listen_fd = dev->timer_fd = dev->self_fd = -1;
+	dev->page_fd = dev->keys_fd = dev->spare_fd = -1;
 	dev->on_listener = (tn_shm_source){.kind = TN_SHM_ON_LISTENER, .owner = dev};
 	dev->on_timer = (tn_shm_source){.kind = TN_SHM_ON_TIMER, .owner = dev};
 	dev->on_self = (tn_shm_source){.kind = TN_SHM_ON_SELF, .owner = dev};

@@ -171,6 +171,7 @@ tern_status tn_shm_peer_extent(tn_shm_peer *peer, const tn_shm_extent *msg, int 
 	TN_ASSERT(atomic_load_explicit(&map->state, memory_order_relaxed) == TN_SHM_MAP_ASKED);
 	TN_ASSERT(peer->dev->urgent > 0);
 	peer->dev->urgent--;
+	peer->dev->retry = true;
 	map->asked_by = 0;
 	status = extent_map(map, msg, fd);
 	if (status == TERN_OK) {
@@ -196,6 +197,7 @@ void tn_shm_peer_forget(tn_shm_peer *peer, uint64_t lane_id)
 			continue;
 		TN_ASSERT(peer->dev->urgent > 0);
 		peer->dev->urgent--;
+		peer->dev->retry = true;
 		map->asked_by = 0;
 		map_set(map, TN_SHM_MAP_NONE);
 	}

@@ -299,7 +299,11 @@ int tn_shm_poll(tn_dev *base, tn_event *events, int max)
 
 static bool something_there(tn_shm_dev *dev)
 {
-	if (dev->pending > 0 || dev->look || atomic_load_explicit(&dev->attention, memory_order_seq_cst) != 0)
+	bool retry = dev->retry;
+
+	dev->retry = false; /* said once */
+	if (retry || dev->pending > 0 || dev->look ||
+	    atomic_load_explicit(&dev->attention, memory_order_seq_cst) != 0)
 		return true;
 	for (uint32_t i = 0; i < dev->polled_count; i++) {
 		tn_shm_lane *lane = dev->polled[i];

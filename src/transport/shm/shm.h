@@ -241,6 +241,7 @@ struct tn_shm_dev {
 	_Atomic uint32_t attention; /* a post left a note on some lane */
 	bool armed;
 	bool look; /* look at the sockets in the next poll */
+	bool retry; /* a post that was told TERN_AGAIN may be tried again, and poll has no event that says so */
 	uint32_t sleeps;
 	uint32_t idle, busy;
 	uint32_t urgent;   /* handshakes and requests in progress: look at the sockets in each empty poll */
