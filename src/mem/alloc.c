@@ -17,9 +17,11 @@
 static tern_status check_arguments(uint64_t bytes, uint64_t align, uint32_t access, tern_mem_kind kind)
 {
 	if (align > TN_ALIGN_MAX || (align & (align - 1)) != 0)
-		return tn_fail(TERN_E_INVALID, "alignment %" PRIu64 ": 0 or a power of two up to 2 MiB", align);
+		return tn_fail(TERN_E_INVALID, "alignment %" PRIu64 ": 0 or a power of two up to 2 MiB",
+			       align);
 	if (access & ~(TERN_ACCESS_READ | TERN_ACCESS_WRITE))
-		return tn_fail(TERN_E_INVALID, "access 0x%x: TERN_ACCESS_READ and TERN_ACCESS_WRITE, or none", access);
+		return tn_fail(TERN_E_INVALID, "access 0x%x: TERN_ACCESS_READ and TERN_ACCESS_WRITE, or none",
+			       access);
 	if (kind == TERN_MEM_DEVICE)
 		return tn_fail(TERN_E_UNSUPPORTED, "GPU memory is not built in: use TERN_MEM_HOST");
 	if (kind != TERN_MEM_HOST && kind != TERN_MEM_HUGE)
@@ -199,18 +201,21 @@ tern_status tern_mem_export(tern_mem *mem, const void *ptr, uint64_t bytes, uint
 		return tn_fail(TERN_E_INVALID, "%s is NULL", mem ? "key" : "mem");
 	TN_TRY(tn_mem_here(mem));
 	if (access == 0 || (access & ~(TERN_ACCESS_READ | TERN_ACCESS_WRITE)))
-		return tn_fail(TERN_E_INVALID, "access 0x%x of a key: TERN_ACCESS_READ, TERN_ACCESS_WRITE or both", access);
+		return tn_fail(TERN_E_INVALID,
+			       "access 0x%x of a key: TERN_ACCESS_READ, TERN_ACCESS_WRITE or both", access);
 	ext = lock_extent(mem, ptr);
 	if (!ext)
-		return tn_fail(TERN_E_INVALID, "%p is not memory of this context: allocate with tern_mem_alloc", ptr);
+		return tn_fail(TERN_E_INVALID,
+			       "%p is not memory of this context: allocate with tern_mem_alloc", ptr);
 	if (access & ~ext->pub.access) {
-		status = tn_fail(TERN_E_ACCESS, "a key with access 0x%x to memory allocated with 0x%x", access,
-				 ext->pub.access);
+		status = tn_fail(TERN_E_ACCESS, "a key with access 0x%x to memory allocated with 0x%x",
+				 access, ext->pub.access);
 	} else if (!tn_block_find(ext, ptr, &block)) {
 		status = tn_fail(TERN_E_INVALID, "%p lies in no live block", ptr);
 	} else if (bytes > block.bytes - (uint64_t)((const uint8_t *)ptr - block.base)) {
-		status = tn_fail(TERN_E_INVALID, "%" PRIu64 " bytes from %p go past the block, which ends at %p", bytes,
-				 ptr, (void *)(block.base + block.bytes));
+		status = tn_fail(TERN_E_INVALID,
+				 "%" PRIu64 " bytes from %p go past the block, which ends at %p", bytes, ptr,
+				 (void *)(block.base + block.bytes));
 	} else {
 		status = tn_keys_make(&mem->keys, &block, ptr, bytes, access, key);
 		if (status == TERN_OK) {

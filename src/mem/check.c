@@ -55,8 +55,8 @@ static void check_keys(tn_keys *keys)
 	}
 	for (uint32_t i = 0; i < TN_KEYS_MAX; i++)
 		live += keys->rows[i].generation & 1;
-	TN_ASSERT_MSG(live == keys->live && live + queued == TN_KEYS_MAX, "live %u, counted %u, queued %u", live,
-		      keys->live, queued);
+	TN_ASSERT_MSG(live == keys->live && live + queued == TN_KEYS_MAX, "live %u, counted %u, queued %u",
+		      live, keys->live, queued);
 	pthread_mutex_unlock(&keys->lock);
 }
 

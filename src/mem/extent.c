@@ -111,7 +111,8 @@ tern_status tn_mem_attach(tern_mem *mem, const tn_registrar *ops, void *dev, uin
 		s++;
 	if (s == TN_MEM_DEVICES_MAX) {
 		pthread_mutex_unlock(&mem->grow);
-		return tn_fail(TERN_E_LIMIT, "%d devices are attached to this memory already", TN_MEM_DEVICES_MAX);
+		return tn_fail(TERN_E_LIMIT, "%d devices are attached to this memory already",
+			       TN_MEM_DEVICES_MAX);
 	}
 	mem->devices[s] = (tn_device_slot){.ops = *ops, .dev = dev, .used = true};
 	for (i = 0; i < TN_MEM_EXTENTS_MAX && status == TERN_OK; i++) {
@@ -189,8 +190,11 @@ static tern_status extent_make(tn_arena *arena, uint32_t slot, uint64_t bytes)
 			       " bytes of reserved address space: raise TERN_MEM_RESERVE",
 			       bytes, mem->reserved);
 	TN_TRY(meta_alloc(ext, bytes));
-	ext->pub = (tn_extent){.index = ext->uses * TN_MEM_EXTENTS_MAX + slot, .access = arena->access,
-			       .base = mem->base + (first << TN_GRANULE_SHIFT), .bytes = bytes, .fd = -1};
+	ext->pub = (tn_extent){.index = ext->uses * TN_MEM_EXTENTS_MAX + slot,
+			       .access = arena->access,
+			       .base = mem->base + (first << TN_GRANULE_SHIFT),
+			       .bytes = bytes,
+			       .fd = -1};
 	status = tn_os_mem_commit(ext->pub.base, bytes, mode, &ext->pub.fd, &ext->pub.pages);
 	if (status != TERN_OK) {
 		meta_free(ext);
@@ -252,7 +256,8 @@ static void release_empty(tern_mem *mem, uint64_t bytes)
 		tn_ext *ext = &mem->ext[i];
 		bool empty;
 
-		if (mem->extents < TN_MEM_EXTENTS_MAX && (!mem->limit || mem->limit - mem->committed >= bytes))
+		if (mem->extents < TN_MEM_EXTENTS_MAX &&
+		    (!mem->limit || mem->limit - mem->committed >= bytes))
 			return;
 		if (!ext->live)
 			continue;
@@ -297,7 +302,8 @@ static tern_status next_size(tn_arena *arena, uint64_t need, uint64_t *bytes)
 		want = TN_MIN(want, left);
 	}
 	if (mem->extents == TN_MEM_EXTENTS_MAX)
-		return tn_fail(TERN_E_LIMIT, "%d extents are in use: raise TERN_MEM_EXTENT_MIN", TN_MEM_EXTENTS_MAX);
+		return tn_fail(TERN_E_LIMIT, "%d extents are in use: raise TERN_MEM_EXTENT_MIN",
+			       TN_MEM_EXTENTS_MAX);
 	*bytes = want;
 	return TERN_OK;
 }

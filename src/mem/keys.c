@@ -90,7 +90,8 @@ static tern_status row_take(tn_keys *keys, const void *block, uint32_t *index)
 	uint32_t row = keys->free_first;
 
 	if (row == TN_KEY_NONE)
-		return tn_fail(TERN_E_LIMIT, "all %u keys are live: revoke some, or export larger ranges", TN_KEYS_MAX);
+		return tn_fail(TERN_E_LIMIT, "all %u keys are live: revoke some, or export larger ranges",
+			       TN_KEYS_MAX);
 	if (TN_FAULT("mem.keys.map") || tn_map_put(&keys->chains, address, row) != TERN_OK)
 		return tn_fail(TERN_E_NOMEM, "no memory for a key");
 	keys->free_first = keys->meta[row].next;
@@ -120,13 +121,17 @@ static void row_kill(tn_keys *keys, uint32_t index)
 	keys->free_last = index;
 }
 
-tern_status tn_keys_make(tn_keys *keys, const tn_block *block, const void *ptr, uint64_t bytes, uint32_t access,
-			 tern_key *wire)
+tern_status tn_keys_make(tn_keys *keys, const tn_block *block, const void *ptr, uint64_t bytes,
+			 uint32_t access, tern_key *wire)
 {
 	const tn_extent *ext = &block->ext->pub;
 	uint64_t offset = (uint64_t)((const uint8_t *)ptr - (const uint8_t *)ext->base);
-	tn_key key = {.access = access, .extent = ext->index, .extent_offset = offset, .length = bytes,
-		      .address = (uint64_t)(uintptr_t)ptr, .node_tag = keys->table.node_tag};
+	tn_key key = {.access = access,
+		      .extent = ext->index,
+		      .extent_offset = offset,
+		      .length = bytes,
+		      .address = (uint64_t)(uintptr_t)ptr,
+		      .node_tag = keys->table.node_tag};
 	tn_key_row *row;
 	tern_status status;
 
@@ -182,8 +187,8 @@ tern_status tern_mem_revoke(tern_mem *mem, const tern_key *wire)
 	if (key.node_tag != keys->table.node_tag)
 		return tn_fail(TERN_E_STALE_KEY, "the key was made by another node or context");
 	pthread_mutex_lock(&keys->lock);
-	live = key.index < TN_KEYS_MAX &&
-	       atomic_load_explicit(&keys->rows[key.index].generation, memory_order_relaxed) == key.generation;
+	live = key.index < TN_KEYS_MAX && atomic_load_explicit(&keys->rows[key.index].generation,
+							       memory_order_relaxed) == key.generation;
 	if (live) {
 		row_unchain(keys, key.index);
 		row_kill(keys, key.index);

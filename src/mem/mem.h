@@ -39,7 +39,8 @@ typedef struct tn_extent {
 	uint32_t rkey[TN_MEM_DEVICES_MAX];
 } tn_extent;
 
-/* Filled by a transport, so that mem needs not know it. Called with the growth lock held, off the data path. */
+/* Filled by a transport, so that mem needs not know it. Called with the growth lock held, off the data
+   path. */
 typedef struct tn_registrar {
 	/* Register one whole extent; fills *reg, *lkey, *rkey. May block. On error nothing was registered. */
 	tern_status (*reg)(void *dev, const tn_extent *ext, void **reg, uint32_t *lkey, uint32_t *rkey);

@@ -36,7 +36,8 @@
 /* Play a scheduled failure of a call that returns -1. */
 static bool fault(const char *name, int err)
 {
-	if (TN_LIKELY(atomic_load_explicit(&tn_fault_armed, memory_order_relaxed) == 0) || !tn_fault_hit(name))
+	if (TN_LIKELY(atomic_load_explicit(&tn_fault_armed, memory_order_relaxed) == 0) ||
+	    !tn_fault_hit(name))
 		return false;
 	errno = err;
 	return true;
@@ -143,7 +144,8 @@ static int back_range(void *at, uint64_t bytes, int fd, bool thp)
 	if (fault("mem.extent.map", ENOMEM) ||
 	    mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
 		return -1;
-	if (thp && madvise(at, bytes, MADV_HUGEPAGE) == 0 && populate(at, bytes, true) != 0 && errno != EINVAL)
+	if (thp && madvise(at, bytes, MADV_HUGEPAGE) == 0 && populate(at, bytes, true) != 0 &&
+	    errno != EINVAL)
 		return -1;
 	if (allocate_pages(fd, bytes) != 0)
 		return -1;
@@ -214,7 +216,8 @@ tern_status tn_os_mem_commit(void *at, uint64_t bytes, tn_huge_mode mode, int *f
 		return tn_fail(TERN_E_NOMEM,
 			       "%" PRIu64 " huge pages of 2 MiB wanted, %" PRIu64 " of %" PRIu64
 			       " free: raise vm.nr_hugepages, or use TERN_MEM_HOST",
-			       (uint64_t)(bytes / TN_MEM_EXTENT_BYTES_MIN), limits.huge_pages_free, limits.huge_pages);
+			       (uint64_t)(bytes / TN_MEM_EXTENT_BYTES_MIN), limits.huge_pages_free,
+			       limits.huge_pages);
 	/* Ask before the kernel does: past this line it would rather kill than refuse. */
 	if (limits.memory_bytes_available && bytes > limits.memory_bytes_available) {
 		errno = ENOMEM;
@@ -239,7 +242,8 @@ void tn_os_mem_unshare(void *at, uint64_t bytes, int fd)
 {
 	/* In a child between fork and exec: no log, no lock. If it fails the child loses the range rather
 	   than writing into the parent's. */
-	if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, fd, 0) == MAP_FAILED)
+	if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, fd, 0) ==
+	    MAP_FAILED)
 		map_reserved(at, bytes, MAP_FIXED);
 }
 
@@ -262,7 +266,8 @@ tern_status tn_os_mem_table(uint64_t bytes, void **rows, int *fd)
 	/* This mapping stays writable, new ones cannot be. Kernels before 5.1 lack the seal: peers of the
 	   same user then could scribble over keys, as they could over the memory itself. */
 	if (fcntl(*fd, F_ADD_SEALS, seals | F_SEAL_FUTURE_WRITE) != 0)
-		TN_LOG(INFO, MEM, "F_SEAL_FUTURE_WRITE: %s: peers could map the key table writable", strerror(errno));
+		TN_LOG(INFO, MEM, "F_SEAL_FUTURE_WRITE: %s: peers could map the key table writable",
+		       strerror(errno));
 	if (fault("mem.table.seal", EPERM) || fcntl(*fd, F_ADD_SEALS, seals | F_SEAL_SEAL) != 0) {
 		status = tn_fail_errno(TERN_E_OS, "fcntl(F_ADD_SEALS)", "key table");
 		munmap(map, bytes);

@@ -17,7 +17,7 @@
 #include "mem/pool.h"
 
 #define RESERVE_DEFAULT_MIN (64ull << 30)
-#define RESERVE_MIN         (1ull << 30) /* what is left of it in a small sandbox */
+#define RESERVE_MIN         (1ull << 30)  /* what is left of it in a small sandbox */
 #define RESERVE_MAX         (16ull << 40) /* page numbers have 32 bits */
 
 /* clang-format off */
@@ -76,8 +76,8 @@ static tern_status reserve(tern_mem *mem, uint64_t wanted)
 		return tn_fail(TERN_E_NOMEM, "no memory for the table of granules");
 	}
 	if (mem->reserved < bytes)
-		TN_LOG(INFO, MEM, "address space: %" PRIu64 " GiB wanted, %" PRIu64 " GiB granted", bytes >> 30,
-		       mem->reserved >> 30);
+		TN_LOG(INFO, MEM, "address space: %" PRIu64 " GiB wanted, %" PRIu64 " GiB granted",
+		       bytes >> 30, mem->reserved >> 30);
 	return TERN_OK;
 }
 
@@ -156,8 +156,9 @@ tern_status tn_mem_here(const tern_mem *mem)
 {
 	if (TN_LIKELY(mem->fork_generation == tn_os_fork_generation()))
 		return TERN_OK;
-	return tn_fail(TERN_E_FORKED, "this memory was made before fork() by the parent process: make a context in "
-				      "the child, or call exec");
+	return tn_fail(TERN_E_FORKED,
+		       "this memory was made before fork() by the parent process: make a context in "
+		       "the child, or call exec");
 }
 
 tn_ext *tn_mem_ext_of(const tern_mem *mem, const void *ptr)

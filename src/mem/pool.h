@@ -3,7 +3,7 @@
  * What the files of mem share. Nouns, lowest first:
  *
  *   granule   2 MiB of the pool's address space; granules[i] says which extent slot lies there (O(1) look-up)
- *   extent    granules of one memfd, of one arena, cut into 4 KiB pages; metadata lies out of band in ext->runs
+ *   extent    granules of one memfd, of one arena, cut into 4 KiB pages; metadata is out of band (ext->runs)
  *   run       consecutive pages of one extent: FREE, LARGE (one block) or SLAB (up to 64 equal blocks)
  *   arena     all extents of one (exposure class, page demand), with its lock, free bins and slab lists
  *   key       a row of the table; while live it hangs in the chain of its block
@@ -90,16 +90,16 @@ struct tn_arena {
 	bool huge_only;
 	uint64_t committed; /* guarded by grow */
 	/* guarded by lock */
-	uint32_t bin_levels;                /* bit l set: some bin of level l has runs */
-	uint8_t bin_subs[TN_BIN_LEVELS];    /* bit s set: bins[l][s] has runs */
+	uint32_t bin_levels;             /* bit l set: some bin of level l has runs */
+	uint8_t bin_subs[TN_BIN_LEVELS]; /* bit s set: bins[l][s] has runs */
 	tn_list bins[TN_BIN_LEVELS][TN_BIN_SUBS];
-	tn_list slabs[TN_CLASSES_MAX];      /* with room, of each class */
+	tn_list slabs[TN_CLASSES_MAX]; /* with room, of each class */
 	uint64_t blocks, used_bytes;
 };
 
 /* Owner-side data of a key row. */
 typedef struct tn_key_meta {
-	uint64_t block; /* address of the block while live */
+	uint64_t block;      /* address of the block while live */
 	uint32_t next, prev; /* live: chain of the block; free: queue. TN_KEY_NONE ends */
 } tn_key_meta;
 #define TN_KEY_NONE UINT32_MAX
@@ -206,8 +206,8 @@ bool tn_block_find(tn_ext *ext, const void *ptr, tn_block *block);
 tern_status tn_keys_init(tn_keys *keys);
 void tn_keys_fini(tn_keys *keys);
 /* A key for [ptr, ptr + bytes) of the block; its arena's lock is held. */
-tern_status tn_keys_make(tn_keys *keys, const tn_block *block, const void *ptr, uint64_t bytes, uint32_t access,
-			 tern_key *key);
+tern_status tn_keys_make(tn_keys *keys, const tn_block *block, const void *ptr, uint64_t bytes,
+			 uint32_t access, tern_key *key);
 /* All keys of the block with that address become stale. */
 void tn_keys_revoke_block(tn_keys *keys, const void *base);
 uint32_t tn_keys_live(tn_keys *keys);

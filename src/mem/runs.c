@@ -70,7 +70,7 @@ static void bin_take(tn_arena *arena, tn_run *run)
 	tn_list_remove(&run->link);
 	if (!tn_list_empty(&arena->bins[level][sub]))
 		return;
-	arena->bin_subs[level] &= (uint8_t)~(1u << sub);
+	arena->bin_subs[level] &= (uint8_t) ~(1u << sub);
 	if (arena->bin_subs[level] == 0)
 		arena->bin_levels &= ~(1u << level);
 }
@@ -81,7 +81,9 @@ static tn_run *run_make(tn_ext *ext, uint32_t first, uint32_t pages, tn_run_stat
 	tn_run *run = &ext->runs[first];
 
 	TN_ASSERT(pages > 0 && first + pages <= ext->page_count);
-	*run = (tn_run){.pages = pages, .head = first, .slot = (uint16_t)(ext->pub.index % TN_MEM_EXTENTS_MAX),
+	*run = (tn_run){.pages = pages,
+			.head = first,
+			.slot = (uint16_t)(ext->pub.index % TN_MEM_EXTENTS_MAX),
 			.state = (uint8_t)state};
 	tn_list_init(&run->link);
 	ext->runs[first + pages - 1].head = first;
@@ -141,7 +143,8 @@ static tn_run *bin_walk(tn_arena *arena, uint32_t level, uint32_t sub, uint32_t 
 /* The first bin above (level, sub) that has runs: each of them is long enough. */
 static bool bin_above(const tn_arena *arena, uint32_t *level, uint32_t *sub)
 {
-	uint32_t subs = *sub + 1 < TN_BIN_SUBS ? (uint32_t)arena->bin_subs[*level] >> (*sub + 1) << (*sub + 1) : 0;
+	uint32_t subs =
+		*sub + 1 < TN_BIN_SUBS ? (uint32_t)arena->bin_subs[*level] >> (*sub + 1) << (*sub + 1) : 0;
 
 	if (subs == 0) {
 		uint32_t levels = arena->bin_levels >> (*level + 1) << (*level + 1);

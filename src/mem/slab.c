@@ -4,7 +4,8 @@
  * allocation is a count of trailing zeros and a double free is a set bit. The objects' memory is never
  * touched: it belongs to the application and, while exported, to peers.
  *
- * Must not grow the arena. Threads: the arena's lock is held. Tests: tests/unit/mem/test_alloc.c, test_model.c.
+ * Must not grow the arena. Threads: the arena's lock is held. Tests: tests/unit/mem/test_alloc.c,
+ * test_model.c.
  */
 #include "mem/pool.h"
 
@@ -91,7 +92,7 @@ void tn_slab_free(tn_arena *arena, tn_run *slab, uint32_t object)
 	if (slab->free_mask == 0)
 		tn_list_push_front(list, &slab->link);
 	slab->free_mask |= 1ull << object;
-	/* Keep the last slab of a class: a block that comes and goes must not cut and merge runs each time. */
+	/* Keep the last slab of a class: a block that comes and goes must not cut and merge runs. */
 	if (slab->free_mask == full_mask(class) && list->next != list->prev) {
 		tn_list_remove(&slab->link);
 		tn_runs_free(arena, slab);
