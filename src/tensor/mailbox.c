@@ -46,9 +46,11 @@ static void on_sent(tern_op *op, void *arg)
 	pthread_mutex_lock(&box->lock);
 	box->busy = false;
 	pump(box);
-	idle = !box->busy && !box->pending;
+	idle = !box->busy && !box->pending && box->on_idle;
+	if (idle)
+		box->settling++; /* nobody else may free the owner before on_idle has looked */
 	pthread_mutex_unlock(&box->lock);
-	if (idle && box->on_idle)
+	if (idle)
 		box->on_idle(box);
 	tn_tensor_conn_unref(conn);
 }
@@ -97,9 +99,17 @@ bool tn_mailbox_idle(tn_mailbox *box)
 	bool idle;
 
 	pthread_mutex_lock(&box->lock);
-	idle = !box->busy && !box->pending;
+	idle = !box->busy && !box->pending && !box->settling;
 	pthread_mutex_unlock(&box->lock);
 	return idle;
+}
+
+void tn_mailbox_settled(tn_mailbox *box)
+{
+	pthread_mutex_lock(&box->lock);
+	TN_ASSERT(box->settling > 0);
+	box->settling--;
+	pthread_mutex_unlock(&box->lock);
 }
 
 void tn_mailbox_fini(tn_mailbox *box)

@@ -49,12 +49,16 @@ static void unpublish(tern_tensor_rx *rx)
 		*p = rx->next_in_bucket;
 }
 
-static void rx_free_memory(tern_tensor_rx *rx)
+static void rx_free(tern_tensor_rx *rx)
 {
 	tern_mem *mem = tern_ctx_mem(rx->state->ctx);
 
+	tn_ctx_timer_cancel(rx->state->ctx, &rx->flag_timer);
+	tn_mailbox_fini(&rx->box);
+	pthread_mutex_destroy(&rx->lock);
 	tern_mem_free(mem, rx->memory);
 	tern_mem_free(mem, rx->flags);
+	free(rx);
 }
 
 /* state->lock held. Free a dead receiver once nobody can write into it; *unref gets its conn. */
@@ -65,27 +69,21 @@ static void rx_try_free(tern_tensor_rx *rx, tn_tensor_conn **unref)
 		return;
 	rx->state->rx_by_id[rx->id] = NULL;
 	*unref = rx->conn;
-	tn_mailbox_fini(&rx->box);
-	pthread_mutex_destroy(&rx->lock);
-	rx_free_memory(rx);
-	free(rx);
-}
-
-static void rx_settle(tern_tensor_rx *rx)
-{
-	tn_tensor_state *state = rx->state;
-	tn_tensor_conn *unref;
-
-	pthread_mutex_lock(&state->lock);
-	rx_try_free(rx, &unref);
-	pthread_mutex_unlock(&state->lock);
-	if (unref)
-		tn_tensor_conn_unref(unref);
+	rx_free(rx);
 }
 
 static void on_box_idle(tn_mailbox *box)
 {
-	rx_settle(TN_CONTAINER_OF(box, tern_tensor_rx, box));
+	tern_tensor_rx *rx = TN_CONTAINER_OF(box, tern_tensor_rx, box);
+	tn_tensor_state *state = rx->state;
+	tn_tensor_conn *unref;
+
+	pthread_mutex_lock(&state->lock);
+	tn_mailbox_settled(box);
+	rx_try_free(rx, &unref);
+	pthread_mutex_unlock(&state->lock);
+	if (unref)
+		tn_tensor_conn_unref(unref);
 }
 
 /* ---- binding a sender ---- */
@@ -280,6 +278,7 @@ static tern_status publish(tern_tensor_rx *rx)
 }
 
 static void on_flag_sent(tern_op *op, void *arg);
+static void on_flag_timer(tn_ctx_timer *timer);
 
 tern_status tern_tensor_rx_create(tern_ctx *ctx, const tern_tensor_params *params, tern_tensor_rx **out)
 {
@@ -302,14 +301,12 @@ tern_status tern_tensor_rx_create(tern_ctx *ctx, const tern_tensor_params *param
 	pthread_mutex_init(&rx->lock, NULL);
 	tn_mailbox_init(&rx->box, on_box_idle);
 	tern_op_init(&rx->flag_op, on_flag_sent, rx);
+	rx->flag_timer.run = on_flag_timer;
 	status = rx_allocate(rx);
 	if (status == TERN_OK)
 		status = publish(rx);
 	if (status != TERN_OK) {
-		rx_free_memory(rx);
-		tn_mailbox_fini(&rx->box);
-		pthread_mutex_destroy(&rx->lock);
-		free(rx);
+		rx_free(rx);
 		return status;
 	}
 	answer_waiters(rx);
@@ -393,20 +390,36 @@ static void push_credit(tern_tensor_rx *rx)
 	rx->flag_busy = false;
 	rx->flag_sent = UINT64_MAX;
 	if (status == TERN_AGAIN)
-		tn_ctx_timer_set(rx->state->ctx, &rx->box.timer,
+		tn_ctx_timer_set(rx->state->ctx, &rx->flag_timer,
 				 tn_ctx_now(rx->state->ctx) + TN_TENSOR_RETRY_NS);
+}
+
+static void on_flag_timer(tn_ctx_timer *timer)
+{
+	tern_tensor_rx *rx = TN_CONTAINER_OF(timer, tern_tensor_rx, flag_timer);
+
+	pthread_mutex_lock(&rx->lock);
+	push_credit(rx);
+	pthread_mutex_unlock(&rx->lock);
 }
 
 static void on_flag_sent(tern_op *op, void *arg)
 {
 	tern_tensor_rx *rx = arg;
+	tn_tensor_state *state = rx->state;
+	tn_tensor_conn *unref;
 
 	(void)op;
+	/* state->lock from before flag_busy falls: nobody may free rx in between. */
+	pthread_mutex_lock(&state->lock);
 	pthread_mutex_lock(&rx->lock);
 	rx->flag_busy = false;
 	push_credit(rx);
 	pthread_mutex_unlock(&rx->lock);
-	rx_settle(rx);
+	rx_try_free(rx, &unref);
+	pthread_mutex_unlock(&state->lock);
+	if (unref)
+		tn_tensor_conn_unref(unref);
 }
 
 tern_status tern_tensor_rx_release(tern_tensor_rx *rx)
@@ -433,6 +446,7 @@ tern_status tern_tensor_rx_release(tern_tensor_rx *rx)
 
 void tern_tensor_rx_destroy(tern_tensor_rx *rx)
 {
+	tn_tensor_state *state;
 	tern_mem *mem;
 	tn_tensor_msg msg = {.type = TN_TENSOR_CLOSED};
 	tn_tensor_conn *unref;
@@ -440,11 +454,12 @@ void tern_tensor_rx_destroy(tern_tensor_rx *rx)
 
 	if (!rx)
 		return;
-	mem = tern_ctx_mem(rx->state->ctx);
+	state = rx->state; /* rx may be freed below */
+	mem = tern_ctx_mem(state->ctx);
 	tern_mem_revoke(mem, &rx->slot_key);
 	if (rx->flags)
 		tern_mem_revoke(mem, &rx->flag_key);
-	pthread_mutex_lock(&rx->state->lock);
+	pthread_mutex_lock(&state->lock);
 	unpublish(rx);
 	rx->dead = true;
 	msg.tx_id = rx->tx_id;
@@ -452,7 +467,7 @@ void tern_tensor_rx_destroy(tern_tensor_rx *rx)
 	if (tell)
 		tn_mailbox_post(&rx->box, &msg);
 	rx_try_free(rx, &unref);
-	pthread_mutex_unlock(&rx->state->lock);
+	pthread_mutex_unlock(&state->lock);
 	if (unref)
 		tn_tensor_conn_unref(unref);
 }
@@ -514,9 +529,6 @@ void tn_tensor_rx_free_all(tn_tensor_state *state)
 
 		if (!rx)
 			continue;
-		tn_mailbox_fini(&rx->box);
-		pthread_mutex_destroy(&rx->lock);
-		rx_free_memory(rx);
-		free(rx);
+		rx_free(rx);
 	}
 }

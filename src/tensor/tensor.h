@@ -50,7 +50,9 @@ typedef struct tn_mailbox {
 	tern_op op;
 	tn_ctx_timer timer;
 	uint8_t buf[TN_TENSOR_MSG_MAX], next[TN_TENSOR_MSG_MAX];
-	/* From dispatch, without locks, when a message left and none waits; may free the owner. */
+	uint32_t settling; /* on_idle runs or is about to */
+	/* From dispatch, without locks, when a message left and none waits. Under the owner's lock it calls
+	   tn_mailbox_settled, then it may free the owner. NULL: nobody waits for that. */
 	void (*on_idle)(struct tn_mailbox *box);
 } tn_mailbox;
 
@@ -90,8 +92,9 @@ struct tern_tensor_rx {
 	pthread_mutex_t lock;
 	tn_mailbox box;
 	tern_op flag_op;
-	bool flag_busy;
-	uint64_t flag_sent; /* released count that the flag write in flight carries */
+	tn_ctx_timer flag_timer; /* tries a credit that found no room again */
+	bool flag_busy;          /* falls under state->lock too */
+	uint64_t flag_sent;      /* released count that the flag write in flight carries */
 	tern_key credit_key;
 };
 
@@ -168,7 +171,9 @@ void tn_mailbox_bind(tn_mailbox *box, tn_tensor_conn *conn);
 void tn_mailbox_post(tn_mailbox *box, const tn_tensor_msg *msg);
 /* Give up what waits (the channel ended). */
 void tn_mailbox_drop(tn_mailbox *box);
-/* No message in flight or waiting. */
+/* First thing of on_idle, under the lock that the owner is freed under. */
+void tn_mailbox_settled(tn_mailbox *box);
+/* No message in flight or waiting, and no on_idle to come. */
 bool tn_mailbox_idle(tn_mailbox *box);
 /* Idle box, about to be freed: stops the timer. */
 void tn_mailbox_fini(tn_mailbox *box);

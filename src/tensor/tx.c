@@ -69,6 +69,7 @@ static void on_box_idle(tn_mailbox *box)
 	bool over;
 
 	pthread_mutex_lock(&state->lock);
+	tn_mailbox_settled(box);
 	over = tx_settle(tx);
 	pthread_mutex_unlock(&state->lock);
 	if (over)
@@ -307,6 +308,8 @@ static tern_status put_slot(tern_tensor_tx *tx, const void *data, uint64_t slot,
 		status = tern_put_notify(tx->conn->channel, data, tx->bytes, &tx->slot_key,
 					 slot * tx->stride_bytes, tn_tensor_value(tx->rx_id, generation),
 					 &put->op);
+	if (status == TERN_E_STALE_KEY) /* a receiver revokes its keys first, its CLOSED is on the way */
+		status = tn_fail(TERN_E_PEER_CLOSED, "tensor '%s': the receiver ended it", tx->name);
 	if (status != TERN_OK) {
 		put->user = NULL;
 		tn_op_abort(op);

@@ -201,7 +201,7 @@ static void deadline(void **state)
 	request = await_held();
 	assert_int_equal(tern_rpc_request_time_left(request), 0);
 	tern_rpc_reply(request, TERN_OK, "late", 4); /* must harm nobody */
-	call.method = COUNT;
+	call.method = ECHO;
 	for (unsigned i = 0; i < 2 * TN_RPC_WINDOW; i++)
 		assert_ok(tern_rpc_call_wait(w.rpc, &call, 0, NULL));
 }
@@ -315,7 +315,7 @@ static void junk(void **state)
 {
 	raw_client raw = {0};
 	tern_channel_params params = {.on_message = on_raw_answer, .arg = &raw};
-	tern_rpc_call_params call = {.method = COUNT};
+	tern_rpc_call_params call = {.method = ECHO};
 	tern_channel *channel;
 	uint8_t msg[200];
 	uint64_t x = 88172645463325252ull;
