@@ -76,7 +76,10 @@ void tern_session_stats_reset(tern_session *session);
 /* "shm", "tcp", or "shm,tcp" if peers are reached in different ways; "none" without peers. */
 const char *tern_session_transport(const tern_session *session);
 
-/* Orderly end. Servers wait until every worker closed. TERN_E_DEADLINE names who did not. */
+/*
+ * Orderly end. Servers wait until every worker closed: TERN_E_DEADLINE names who did not. Servers send their
+ * variables after the last step too: workers take them with at least one evaluation step before they finish.
+ */
 tern_status tern_session_finish(tern_session *session, uint64_t timeout_ns);
 /* Interrupt a step, run or start in another thread: it returns TERN_E_CANCELED. Signal handlers too. */
 void tern_session_cancel(tern_session *session);
