@@ -113,7 +113,7 @@ static bool next_xfer(const tn_link *link, const tn_lk_chan *chan, uint32_t *lan
 	if (!op)
 		return false;
 	*class = op->length <= link->config.small_bytes ? TN_CLASS_SMALL : TN_CLASS_BULK;
-	*lane = chan->xfers_out ? chan->lane : tn_lk_home_lane(link, chan, op->length);
+	*lane = tn_lk_xfer_lane(link, chan, op->length);
 	return true;
 }
 
@@ -356,6 +356,7 @@ void tn_link_channel_close(tn_link *link, uint32_t channel, bool drain)
 		set_state(link, chan, TN_CHAN_ENDED);
 		drain = false;
 	}
+	tn_link_channel_resume(link, channel);
 	/* Ending the last op may free the row: its handle tells. */
 	if (!drain)
 		tn_lk_chan_stop(link, chan, TERN_E_FLUSHED);
@@ -388,10 +389,13 @@ void tn_link_channel_pause(tn_link *link, uint32_t channel)
 		chan->paused = true;
 }
 
-/* Grant more once half of the window is used: the peer's next fragment never costs more than half. */
+/*
+ * Grant more once half of the window is used: the peer's next fragment never costs more than half. Also
+ * after this side's close: what the peer still drains is dropped, but must not be stuck.
+ */
 void tn_lk_chan_window(tn_link *link, tn_lk_chan *chan)
 {
-	if (chan->state == TN_CHAN_OPEN && !chan->paused && !chan->released && !chan->close_received &&
+	if (chan->state == TN_CHAN_OPEN && !chan->paused && !chan->close_received &&
 	    chan->rx_window - chan->rx_bytes < link->config.channel_window_bytes / 2)
 		tn_lk_chan_owe(link, chan, TN_CTL_WINDOW);
 }

@@ -140,7 +140,7 @@ bool tn_link_fast_xfer(tn_link *link, uint32_t channel, const tn_link_xfer *xfer
 
 	if (!chan || !link->remote_done || !tn_list_empty(&chan->xfers) || !tn_list_empty(&chan->tails))
 		return false;
-	lane = link->by_index[chan->xfers_out ? chan->lane : tn_lk_home_lane(link, chan, xfer->bytes)];
+	lane = link->by_index[tn_lk_xfer_lane(link, chan, xfer->bytes)];
 	if (!tn_lk_lane_ready(link, lane) || xfer->bytes > link->chunk_max ||
 	    !tn_lk_window_open(link, xfer->bytes) || !type_allows(link, lane, chan, xfer))
 		return false;
@@ -234,7 +234,7 @@ tn_link_fast_result tn_link_fast_posted(tn_link *link, tn_link_fast *fast, tern_
 	if (fast->phase == PHASE_MESSAGE)
 		count_message(link, chan, wr->bytes);
 	else if (wr->kind == TN_WR_IMM)
-		chan->notifies_tx++;
+		tn_lk_notify_sent(lane, chan);
 	wr->kind = TN_WR_FREE;
 	if (fast->phase == PHASE_FLAG_DATA) {
 		fill_flag(link, lane, chan, fast);

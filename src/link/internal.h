@@ -246,7 +246,8 @@ typedef struct tn_lk_chan {
 	uint32_t lane;                    /* index: where they go while xfers_out > 0 */
 	uint32_t ready_lane, ready_class; /* while xfer_node is linked */
 	uint64_t notifies_tx, notifies_rx, close_notifies;
-	char service[TN_NAME_MAX]; /* later: words of a refusal */
+	uint32_t notify_lane, notify_slot; /* of the last notification: lane's index, receive slot's number */
+	char service[TN_NAME_MAX];         /* later: words of a refusal */
 } tn_lk_chan;
 
 /* What the peer said of its lane number i in this epoch. */
@@ -455,6 +456,8 @@ void tn_lk_consume(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr);
 tn_lk_wr *tn_lk_wr_peek(tn_link *link);
 void tn_lk_wr_take(tn_link *link, tn_lk_wr *wr);
 void tn_lk_wr_release(tn_link *link, tn_lk_wr *wr);
+/* A notification of the channel was posted on the lane and has its credit. */
+void tn_lk_notify_sent(tn_lk_lane *lane, tn_lk_chan *chan);
 void tn_lk_xfer_begin(tn_link *link, tn_lk_chan *chan, tn_lk_op *op, tn_lk_lane *lane);
 void tn_lk_xfer_to_tails(tn_link *link, tn_lk_chan *chan, tn_lk_op *op);
 void tn_lk_head_fill(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, tn_frame_type type, uint8_t flags);
@@ -494,12 +497,22 @@ static inline bool tn_lk_imm_fits(const tn_link *link, const tn_lk_chan *chan)
 	return (link->caps & TN_LINK_CAP_WRITE_IMM) && (chan->peer & 0xffff) < TN_IMM_CHANNELS;
 }
 
-/* Where a transfer of an idle channel goes: small ones over lane 0, bulk over the channel's data lane. */
-static inline uint32_t tn_lk_home_lane(const tn_link *link, const tn_lk_chan *chan, uint64_t bytes)
+/*
+ * The lane (index) of a channel's next transfer: that of those under way; else that of its last notification
+ * until the peer's totals say that it was taken, so that notifications stay in order; else lane 0 for small
+ * ones and the channel's data lane for bulk.
+ */
+static inline uint32_t tn_lk_xfer_lane(const tn_link *link, const tn_lk_chan *chan, uint64_t bytes)
 {
-	if (link->lane_count == 1 || bytes <= link->config.small_bytes)
+	const tn_lk_lane *last = link->by_index[chan->notify_lane];
+
+	if (link->lane_count == 1)
 		return 0;
-	return 1 + (chan->handle & 0xffff) % (link->lane_count - 1);
+	if (chan->xfers_out)
+		return chan->lane;
+	if (chan->notifies_tx && (int32_t)(chan->notify_slot - (last->granted - last->first)) > 0)
+		return chan->notify_lane;
+	return bytes <= link->config.small_bytes ? 0 : 1 + (chan->handle & 0xffff) % (link->lane_count - 1);
 }
 
 /* The row's index. */

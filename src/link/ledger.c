@@ -108,6 +108,13 @@ static void all_posted(tn_link *link, tn_lk_lane *lane, tn_lk_op *op)
 	await_ack(lane, op);
 }
 
+void tn_lk_notify_sent(tn_lk_lane *lane, tn_lk_chan *chan)
+{
+	chan->notifies_tx++;
+	chan->notify_lane = lane->index;
+	chan->notify_slot = lane->consumed;
+}
+
 void tn_lk_xfer_begin(tn_link *link, tn_lk_chan *chan, tn_lk_op *op, tn_lk_lane *lane)
 {
 	if (op->lane != TN_NONE)
@@ -154,13 +161,13 @@ static void commit_xfer(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk
 	tn_lk_xfer_begin(link, chan, op, lane);
 	switch (wr->kind) {
 	case TN_WR_IMM:
-		chan->notifies_tx++;
+		tn_lk_notify_sent(lane, chan);
 		op->sent += wr->bytes;
 		all_posted(link, lane, op);
 		break;
 	case TN_WR_NOTIFY:
 		if (op->kind == TN_OP_PUT_NOTIFY)
-			chan->notifies_tx++;
+			tn_lk_notify_sent(lane, chan);
 		all_posted(link, lane, op);
 		break;
 	case TN_WR_FLAG:

@@ -264,9 +264,11 @@ static const char *dispatch(tn_link *link, tn_lk_lane *lane, const tn_frame *fra
 		return NULL;
 	case TN_FRAME_BYE:
 		return on_bye(link, frame, now_ns);
-	default:
-		/* While the link closes, channels open and close no more. */
+	case TN_FRAME_OPEN:
+		/* While the link closes, no channel comes in. */
 		return link->state == TN_LINK_UP ? tn_lk_chan_frame(link, frame) : NULL;
+	default:
+		return tn_lk_chan_frame(link, frame);
 	}
 }
 

@@ -1,0 +1,762 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Two links against each other over an in-memory wire, for tests and the fuzzer.
+ *
+ *   world   two nodes, virtual time, one source of decisions (a seed, or fuzz bytes)
+ *   wire    the control connection: a queue of bytes per direction
+ *   path    one simulated lane: two ends, each with posted wrs, completions on their way, arrived events
+ *
+ * The device is as adversarial as the transport's contract allows: it reads sources and completes at any
+ * time, in any order between lanes, and completions of one lane in any order; it answers AGAIN, refuses,
+ * breaks. What it may not do (more arrivals than granted slots, two completions) is asserted.
+ *
+ * pair_step() does one thing that is possible, chosen by the world. pair_load.h adds a workload and judges it.
+ * Threads: none.
+ */
+#ifndef TERN_TESTS_LINK_PAIR_H
+#define TERN_TESTS_LINK_PAIR_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/rand.h"
+#include "base/time.h"
+#include "link/link.h"
+
+#define PAIR_PATHS 32
+#define PAIR_QUEUE 128
+#define PAIR_CTRL  65536
+
+/* Judgement: prints both links and traps, so that fuzzers and tests stop at once. */
+#define PAIR_CHECK(world, expr)                                        \
+	do {                                                           \
+		if (!(expr))                                           \
+			pair_broken(world, #expr, __FILE__, __LINE__); \
+	} while (0)
+
+typedef struct pair_world pair_world;
+
+typedef struct pair_wr {
+	tn_link_post post;
+	uint8_t key[TN_LINK_KEY_BYTES];
+} pair_wr;
+
+typedef enum pair_event_type { PAIR_UP, PAIR_DOWN, PAIR_FRAME, PAIR_IMM } pair_event_type;
+
+typedef struct pair_event {
+	pair_event_type type;
+	uint32_t imm;
+	uint64_t bytes;
+	uint8_t *frame; /* malloc */
+} pair_event;
+
+/* One end of a path. */
+typedef struct pair_end {
+	struct pair_path *path;
+	int side;
+	uint32_t handle;      /* of the link's lane; 0 = not created */
+	uint32_t grant, held; /* receive slots; held: arrived and not given back */
+	bool connecting, up, closed, gone, told_down;
+	uint8_t token[TN_LINK_TOKEN_BYTES];
+	pair_wr queue[PAIR_QUEUE]; /* accepted, without effect so far, in order */
+	uint32_t queue_count;
+	struct {
+		uint64_t cookie;
+		tern_status status;
+	} done[PAIR_QUEUE]; /* completions on their way */
+	uint32_t done_count;
+	pair_event events[PAIR_QUEUE];
+	uint32_t event_count;
+	uint32_t processed; /* slots that the link has seen and the shell not freed yet */
+} pair_end;
+
+typedef struct pair_path {
+	bool used, broken;
+	pair_end end[2];
+} pair_path;
+
+typedef struct pair_node {
+	pair_world *world;
+	int side;
+	tn_link *link;
+	void *memory;
+	tn_link_config config;
+	tn_link_provider providers[2];
+	bool pump_due;
+	bool ctrl_up, ctrl_closed, ctrl_down_due;
+	uint8_t ctrl[PAIR_CTRL]; /* bytes on their way to this node */
+	uint32_t ctrl_bytes;
+	bool up, down;
+	tern_status status;
+	char detail[TN_LINK_TEXT_MAX];
+	uint32_t downs;
+} pair_node;
+
+struct pair_world {
+	pair_node node[2];
+	pair_path paths[PAIR_PATHS];
+	uint32_t path_count;
+	uint64_t now;
+	uint64_t steps;
+	tn_rand rand;
+	const uint8_t *bytes; /* decisions of a fuzzer, before the seed's */
+	uint64_t bytes_left;
+	/* how the devices behave, in percent */
+	unsigned again, sync, refuse_piece, defer_pump;
+	bool reach_fails[2]; /* provider i of node 1 can't be reached */
+	bool create_fails;   /* provider 0's lanes can't be made at node 1 */
+	bool connect_fails;  /* provider 0's lanes never connect */
+	bool mute;           /* nothing moves any more on the wire: a peer that stands still */
+	int check_level;
+	/* what a test listens to; may be NULL */
+	void (*on_action)(pair_world *world, int side, const tn_link_action *act);
+	void (*on_rx)(pair_world *world, int side, const tn_link_rx *rx);
+	/* effect of one-sided access; returns the status */
+	tern_status (*on_access)(pair_world *world, int side, const tn_link_post *post);
+	void *arg;
+};
+
+static inline void pair_broken(pair_world *world, const char *what, const char *file, int line)
+{
+	static char text[1 << 16];
+
+	fprintf(stderr, "%s:%d: %s\nat step %llu, time %llu\n", file, line, what,
+		(unsigned long long)world->steps, (unsigned long long)world->now);
+	for (int i = 0; i < 2; i++) {
+		if (!world->node[i].link)
+			continue;
+		tn_link_print(world->node[i].link, text, sizeof(text));
+		fprintf(stderr, "%s", text);
+	}
+	fflush(stderr);
+	__builtin_trap();
+}
+
+/* A decision in 0..n-1. */
+static inline uint32_t pair_pick(pair_world *world, uint32_t n)
+{
+	if (n <= 1)
+		return 0;
+	if (world->bytes_left > 0) {
+		world->bytes_left--;
+		return *world->bytes++ % n;
+	}
+	return (uint32_t)tn_rand_below(&world->rand, n);
+}
+
+static inline bool pair_chance(pair_world *world, unsigned percent)
+{
+	return percent > 0 && pair_pick(world, 100) < percent;
+}
+
+static inline void pair_log(int level, const char *line, void *arg)
+{
+	pair_node *node = arg;
+
+	if (getenv("PAIR_LOG"))
+		fprintf(stderr, "%llu n%d [%d] %s\n", (unsigned long long)node->world->steps, node->side,
+			level, line);
+}
+
+/* ---- set-up ---- */
+
+static inline void pair_provider(tn_link_provider *p, const char *name, uint32_t caps, uint64_t send_max)
+{
+	*p = (tn_link_provider){
+		.caps = caps,
+		.lane_wrs_max = 64,
+		.write_bytes_max = 1u << 20,
+		.send_bytes_max = send_max,
+		.data_lanes = UINT32_MAX,
+		.address_bytes = 4,
+		.address = "dev",
+	};
+	snprintf(p->name, sizeof(p->name), "%s", name);
+}
+
+#define PAIR_CAPS                                                                          \
+	(TN_LINK_CAP_WRITE | TN_LINK_CAP_WRITE_IMM | TN_LINK_CAP_READ | TN_LINK_CAP_SEND | \
+	 TN_LINK_CAP_REMOTE_DONE | TN_LINK_CAP_ORDERED_WRITES)
+
+/* Defaults; change node[i].config and providers, then pair_start. */
+static inline void pair_init(pair_world *world, uint64_t seed)
+{
+	memset(world, 0, sizeof(*world));
+	world->rand.state = seed;
+	world->now = 1000000;
+	world->check_level = 2;
+	for (int i = 0; i < 2; i++) {
+		pair_node *node = &world->node[i];
+
+		node->world = world;
+		node->side = i;
+		tn_link_config_defaults(&node->config);
+		node->config.active = i == 0;
+		memset(node->config.incarnation, 0x11 * (i + 1), TN_LINK_ID_BYTES);
+		memset(node->config.node, 0x21 + i, TN_LINK_ID_BYTES);
+		memset(node->config.nonce, 0x31 + i, TN_LINK_NONCE_BYTES);
+		node->config.name = i ? "bob" : "alice";
+		node->config.providers = node->providers;
+		node->config.provider_count = 1;
+		node->config.log = pair_log;
+		node->config.log_arg = node;
+		pair_provider(&node->providers[0], "mem", PAIR_CAPS, 4096);
+		pair_provider(&node->providers[1], "alt", PAIR_CAPS, 2048);
+	}
+}
+
+static inline void pair_start_node(pair_world *world, int side)
+{
+	pair_node *node = &world->node[side];
+	size_t bytes = tn_link_memory_bytes(&node->config);
+
+	node->memory = aligned_alloc(64, bytes);
+	memset(node->memory, 0xa5, bytes); /* the link must not count on zeroes */
+	PAIR_CHECK(world,
+		   tn_link_init(node->memory, bytes, &node->config, world->now, &node->link) == TERN_OK);
+	tn_link_on_ctrl_up(node->link, world->now);
+	node->ctrl_up = true;
+	node->pump_due = true;
+}
+
+static inline void pair_start(pair_world *world)
+{
+	pair_start_node(world, 0);
+	pair_start_node(world, 1);
+}
+
+static inline void pair_free_events(pair_end *end)
+{
+	for (uint32_t i = 0; i < end->event_count; i++)
+		free(end->events[i].frame);
+	end->event_count = 0;
+}
+
+static inline void pair_fini(pair_world *world)
+{
+	for (uint32_t i = 0; i < world->path_count; i++)
+		for (int s = 0; s < 2; s++)
+			pair_free_events(&world->paths[i].end[s]);
+	for (int i = 0; i < 2; i++) {
+		if (world->node[i].link)
+			tn_link_fini(world->node[i].link);
+		free(world->node[i].memory);
+		world->node[i].memory = NULL;
+		world->node[i].link = NULL;
+	}
+}
+
+/* ---- paths ---- */
+
+static inline pair_path *pair_path_for(pair_world *world, int side, uint32_t epoch, uint32_t index)
+{
+	/* Both ends of (epoch, index) meet on one path: its number is their address. */
+	uint32_t at = (epoch * TN_LINK_LANES_MAX + index) % PAIR_PATHS;
+	pair_path *path = &world->paths[at];
+
+	(void)side;
+	if (at >= world->path_count)
+		world->path_count = at + 1;
+	path->used = true;
+	for (int s = 0; s < 2; s++) {
+		path->end[s].path = path;
+		path->end[s].side = s;
+	}
+	return path;
+}
+
+static inline pair_end *pair_end_of(pair_world *world, int side, uint32_t handle)
+{
+	for (uint32_t i = 0; i < world->path_count; i++) {
+		pair_end *end = &world->paths[i].end[side];
+
+		if (world->paths[i].used && end->handle == handle && handle && !end->gone)
+			return end;
+	}
+	return NULL;
+}
+
+static inline void pair_event_push(pair_world *world, pair_end *end, pair_event event)
+{
+	if (end->closed || end->told_down) {
+		free(event.frame);
+		return;
+	}
+	PAIR_CHECK(world, end->event_count < PAIR_QUEUE);
+	end->events[end->event_count++] = event;
+	if (event.type == PAIR_DOWN)
+		end->told_down = true;
+}
+
+static inline void pair_complete_later(pair_world *world, pair_end *end, uint64_t cookie, tern_status status)
+{
+	PAIR_CHECK(world, end->done_count < PAIR_QUEUE);
+	end->done[end->done_count].cookie = cookie;
+	end->done[end->done_count++].status = status;
+}
+
+/* Nothing that is queued at this end takes effect any more. */
+static inline void pair_flush(pair_world *world, pair_end *end)
+{
+	for (uint32_t i = 0; i < end->queue_count; i++)
+		pair_complete_later(world, end, end->queue[i].post.cookie,
+				    pair_chance(world, 50) ? TERN_E_FLUSHED : TERN_E_LANE);
+	end->queue_count = 0;
+}
+
+/* The path dies: a part of what has arrived may still be seen. */
+static inline void pair_break(pair_world *world, pair_path *path)
+{
+	if (path->broken)
+		return;
+	path->broken = true;
+	for (int s = 0; s < 2; s++) {
+		pair_end *end = &path->end[s];
+
+		if (!end->handle || end->gone)
+			continue;
+		pair_flush(world, end);
+		while (end->event_count > 0 && pair_chance(world, 50)) {
+			if (end->events[end->event_count - 1].type == PAIR_FRAME ||
+			    end->events[end->event_count - 1].type == PAIR_IMM)
+				end->held--;
+			free(end->events[--end->event_count].frame);
+		}
+		pair_event_push(world, end, (pair_event){.type = PAIR_DOWN});
+	}
+}
+
+static inline void pair_arrive(pair_world *world, pair_end *to, pair_event event)
+{
+	/* The receiver's slots: a sender within its credits never overruns them. */
+	if (!to->closed && !to->told_down) {
+		to->held++;
+		PAIR_CHECK(world, to->held <= to->grant);
+	}
+	pair_event_push(world, to, event);
+}
+
+/* The first queued wr of an end takes effect. Returns its status. */
+static inline tern_status pair_effect(pair_world *world, pair_end *end, const pair_wr *wr)
+{
+	const tn_link_post *post = &wr->post;
+	pair_end *to = &end->path->end[!end->side];
+	tern_status status = TERN_OK;
+	pair_event event = {0};
+	uint64_t at = 0;
+
+	if (post->type == TN_POST_SEND) {
+		event.type = PAIR_FRAME;
+		for (uint32_t i = 0; i < post->iov_count; i++)
+			event.bytes += post->iov[i].bytes;
+		event.frame = malloc(event.bytes ? event.bytes : 1);
+		for (uint32_t i = 0; i < post->iov_count; i++) {
+			memcpy(event.frame + at, post->iov[i].base, post->iov[i].bytes);
+			at += post->iov[i].bytes;
+		}
+		PAIR_CHECK(world, event.bytes <= world->node[!end->side].providers[0].send_bytes_max ||
+					  event.bytes <= world->node[!end->side].providers[1].send_bytes_max);
+		pair_arrive(world, to, event);
+		return TERN_OK;
+	}
+	if (world->on_access)
+		status = world->on_access(world, end->side, post);
+	if (status == TERN_OK && post->type == TN_POST_WRITE_IMM) {
+		event.type = PAIR_IMM;
+		event.imm = post->imm;
+		event.bytes = post->bytes;
+		pair_arrive(world, to, event);
+	}
+	return status;
+}
+
+static inline void pair_step_effect(pair_world *world, pair_end *end)
+{
+	pair_wr wr = end->queue[0];
+	tern_status status;
+
+	wr.post.key = wr.key;
+	memmove(end->queue, end->queue + 1, (end->queue_count - 1) * sizeof(end->queue[0]));
+	end->queue_count--;
+	status = pair_effect(world, end, &wr);
+	pair_complete_later(world, end, wr.post.cookie, status);
+}
+
+/* ---- what the link asks for ---- */
+
+static inline tern_status pair_post(pair_world *world, int side, const tn_link_post *post, bool *done)
+{
+	pair_end *end = pair_end_of(world, side, post->lane);
+	pair_wr wr = {.post = *post};
+
+	*done = false;
+	PAIR_CHECK(world, end && end->up && !end->closed && post->lane_user == end);
+	if (end->path->broken)
+		return pair_chance(world, 50) ? TERN_E_LANE : TERN_AGAIN;
+	if (end->queue_count + end->done_count >= PAIR_QUEUE - 8 || pair_chance(world, world->again))
+		return TERN_AGAIN;
+	if (post->type != TN_POST_SEND) {
+		memcpy(wr.key, post->key, sizeof(wr.key));
+		if (pair_chance(world, world->refuse_piece))
+			return TERN_E_ACCESS;
+	}
+	wr.post.key = wr.key;
+	if (end->queue_count == 0 && pair_chance(world, world->sync)) {
+		tern_status status = pair_effect(world, end, &wr);
+
+		*done = status == TERN_OK;
+		return status;
+	}
+	end->queue[end->queue_count++] = wr;
+	return TERN_OK;
+}
+
+static inline void pair_lane_create(pair_world *world, int side, const tn_link_action *act)
+{
+	pair_node *node = &world->node[side];
+	pair_path *path = pair_path_for(world, side, act->lane.epoch, act->lane.index);
+	pair_end *end = &path->end[side];
+	uint32_t address = act->lane.epoch << 8 | act->lane.index;
+
+	if (world->create_fails && side == 1 && act->lane.provider == 0) {
+		tn_link_on_lane_created(node->link, act->lane.lane, TERN_E_LIMIT, NULL, NULL, 0, 0,
+					world->now);
+		return;
+	}
+	PAIR_CHECK(world, end->handle == 0 || end->gone);
+	pair_free_events(end);
+	*end = (pair_end){.path = path, .side = side, .handle = act->lane.lane};
+	end->grant = 8 + pair_pick(world, 24);
+	memcpy(end->token, act->lane.token, sizeof(end->token));
+	if (path->end[!side].gone || !path->end[!side].handle)
+		path->broken = false;
+	tn_link_on_lane_created(node->link, act->lane.lane, TERN_OK, end, &address, sizeof(address),
+				end->grant, world->now);
+}
+
+static inline void pair_lane_connect(pair_world *world, int side, const tn_link_action *act)
+{
+	pair_end *end = act->lane.user;
+	pair_end *peer = &end->path->end[!side];
+	uint32_t address = act->lane.epoch << 8 | act->lane.index;
+
+	PAIR_CHECK(world, act->lane.peer_lane_bytes == sizeof(address) &&
+				  !memcmp(act->lane.peer_lane, &address, sizeof(address)));
+	PAIR_CHECK(world, act->lane.peer_device_bytes == 4);
+	end->connecting = true;
+	if (world->connect_fails && act->lane.provider == 0) {
+		pair_event_push(world, end, (pair_event){.type = PAIR_DOWN});
+		return;
+	}
+	if (!peer->connecting || peer->closed || memcmp(peer->token, end->token, sizeof(end->token)))
+		return;
+	end->up = peer->up = true;
+	pair_event_push(world, end, (pair_event){.type = PAIR_UP});
+	pair_event_push(world, peer, (pair_event){.type = PAIR_UP});
+}
+
+static inline void pair_lane_close(pair_world *world, int side, const tn_link_action *act)
+{
+	pair_end *end = act->lane.user;
+
+	PAIR_CHECK(world, end && end->handle == act->lane.lane && !end->closed);
+	end->closed = true;
+	pair_flush(world, end);
+	pair_free_events(end);
+	(void)side;
+}
+
+static inline void pair_ctrl_send(pair_world *world, int side, const tn_link_action *act)
+{
+	pair_node *peer = &world->node[!side];
+
+	if (peer->ctrl_bytes + act->ctrl.n > PAIR_CTRL)
+		return; /* a peer that is dead and does not read */
+	memcpy(peer->ctrl + peer->ctrl_bytes, act->ctrl.bytes, act->ctrl.n);
+	peer->ctrl_bytes += act->ctrl.n;
+}
+
+static inline void pair_act(pair_world *world, int side, tn_link_action *act)
+{
+	pair_node *node = &world->node[side];
+	tern_status status;
+	bool done;
+
+	switch (act->type) {
+	case TN_ACT_CTRL_SEND:
+		pair_ctrl_send(world, side, act);
+		break;
+	case TN_ACT_CTRL_CLOSE:
+		node->ctrl_closed = true;
+		world->node[!side].ctrl_down_due = true;
+		break;
+	case TN_ACT_PEER:
+		PAIR_CHECK(world, tn_link_get_peer(node->link) != NULL);
+		tn_link_on_peer_answer(node->link, TERN_OK, NULL, world->now);
+		break;
+	case TN_ACT_REACH:
+		status = side == 1 && world->reach_fails[act->lane.provider] ? TERN_E_UNREACHABLE : TERN_OK;
+		tn_link_on_reach(node->link, status, "not from here", world->now);
+		break;
+	case TN_ACT_LANE_CREATE:
+		pair_lane_create(world, side, act);
+		break;
+	case TN_ACT_LANE_CONNECT:
+		pair_lane_connect(world, side, act);
+		break;
+	case TN_ACT_LANE_CLOSE:
+		pair_lane_close(world, side, act);
+		break;
+	case TN_ACT_POST:
+		status = pair_post(world, side, &act->post, &done);
+		tn_link_posted(node->link, &act->post, status, done, world->now);
+		break;
+	case TN_ACT_LINK_UP:
+		node->up = true;
+		break;
+	case TN_ACT_LINK_DOWN:
+		node->down = true;
+		node->downs++;
+		node->status = act->link.status;
+		snprintf(node->detail, sizeof(node->detail), "%s", act->link.detail);
+		PAIR_CHECK(world, node->downs == 1);
+		break;
+	default:
+		break;
+	}
+	if (world->on_action)
+		world->on_action(world, side, act);
+}
+
+static inline void pair_check(pair_world *world, int side)
+{
+	if (world->node[side].link)
+		tn_link_check(world->node[side].link, world->check_level);
+}
+
+static inline void pair_pump(pair_world *world, int side)
+{
+	pair_node *node = &world->node[side];
+	tn_link_action act;
+	unsigned n = 0;
+
+	node->pump_due = false;
+	while (node->link && !node->down && tn_link_next_action(node->link, world->now, &act)) {
+		pair_act(world, side, &act);
+		PAIR_CHECK(world, ++n < 100000);
+	}
+	pair_check(world, side);
+}
+
+/* After any input: pump now, or later as a step of its own. */
+static inline void pair_kick(pair_world *world, int side)
+{
+	if (pair_chance(world, world->defer_pump)) {
+		world->node[side].pump_due = true;
+		return;
+	}
+	pair_pump(world, side);
+}
+
+/* ---- steps ---- */
+
+static inline void pair_step_event(pair_world *world, pair_end *end)
+{
+	pair_node *node = &world->node[end->side];
+	pair_event event = end->events[0];
+	tn_link_rx rx = {0};
+
+	memmove(end->events, end->events + 1, (end->event_count - 1) * sizeof(end->events[0]));
+	end->event_count--;
+	switch (event.type) {
+	case PAIR_UP:
+		tn_link_on_lane_up(node->link, end->handle, world->now);
+		break;
+	case PAIR_DOWN:
+		tn_link_on_lane_down(node->link, end->handle, TERN_E_LANE, "the wire was cut", world->now);
+		break;
+	case PAIR_FRAME:
+		tn_link_on_frame(node->link, end->handle, event.frame, event.bytes, world->now, &rx);
+		end->processed++;
+		break;
+	case PAIR_IMM:
+		tn_link_on_imm(node->link, end->handle, event.imm, event.bytes, world->now, &rx);
+		end->processed++;
+		break;
+	}
+	if (rx.type != TN_RX_NONE && world->on_rx)
+		world->on_rx(world, end->side, &rx);
+	free(event.frame);
+	pair_kick(world, end->side);
+}
+
+static inline void pair_step_done(pair_world *world, pair_end *end)
+{
+	uint32_t i = pair_pick(world, end->done_count);
+	uint64_t cookie = end->done[i].cookie;
+	tern_status status = end->done[i].status;
+
+	end->done[i] = end->done[--end->done_count];
+	tn_link_on_wr_done(world->node[end->side].link, cookie, status, world->now);
+	/* A second time it must touch nothing. */
+	if (pair_chance(world, 10))
+		tn_link_on_wr_done(world->node[end->side].link, cookie, TERN_OK, world->now);
+	pair_kick(world, end->side);
+}
+
+static inline void pair_step_ctrl(pair_world *world, int side)
+{
+	pair_node *node = &world->node[side];
+	uint32_t n = 1 + pair_pick(world, node->ctrl_bytes);
+	uint8_t chunk[PAIR_CTRL];
+
+	memcpy(chunk, node->ctrl, n);
+	memmove(node->ctrl, node->ctrl + n, node->ctrl_bytes - n);
+	node->ctrl_bytes -= n;
+	tn_link_on_ctrl_bytes(node->link, chunk, n, world->now);
+	pair_kick(world, side);
+}
+
+static inline void pair_step_free(pair_world *world, pair_end *end)
+{
+	uint32_t n = 1 + pair_pick(world, end->processed);
+
+	end->processed -= n;
+	end->held -= n;
+	tn_link_on_slot_free(world->node[end->side].link, end->handle, n);
+	pair_kick(world, end->side);
+}
+
+static inline void pair_step_gone(pair_world *world, pair_end *end)
+{
+	pair_end *peer = &end->path->end[!end->side];
+	uint32_t handle = end->handle;
+
+	end->gone = true;
+	/* The other end of a closed lane breaks, some time. */
+	if (!peer->gone && !peer->closed && peer->handle && !peer->told_down) {
+		pair_flush(world, peer);
+		end->path->broken = true;
+		pair_event_push(world, peer, (pair_event){.type = PAIR_DOWN});
+	}
+	tn_link_on_lane_gone(world->node[end->side].link, handle, world->now);
+	pair_kick(world, end->side);
+}
+
+typedef struct pair_choice {
+	void (*end_step)(pair_world *world, pair_end *end);
+	pair_end *end;
+	void (*node_step)(pair_world *world, int side);
+	int side;
+} pair_choice;
+
+static inline uint32_t pair_choices_of_end(pair_world *world, pair_end *end, pair_choice *out)
+{
+	pair_node *node = &world->node[end->side];
+	uint32_t n = 0;
+
+	if (!end->handle || end->gone || node->down || !node->link)
+		return 0;
+	if (end->event_count && !end->closed)
+		out[n++] = (pair_choice){.end_step = pair_step_event, .end = end};
+	if (end->queue_count && !world->mute)
+		out[n++] = (pair_choice){.end_step = pair_step_effect, .end = end};
+	if (end->done_count)
+		out[n++] = (pair_choice){.end_step = pair_step_done, .end = end};
+	if (end->processed)
+		out[n++] = (pair_choice){.end_step = pair_step_free, .end = end};
+	if (end->closed && end->done_count == 0 && end->queue_count == 0)
+		out[n++] = (pair_choice){.end_step = pair_step_gone, .end = end};
+	return n;
+}
+
+static inline void pair_step_ctrl_down(pair_world *world, int side)
+{
+	world->node[side].ctrl_down_due = false;
+	tn_link_on_ctrl_down(world->node[side].link, TERN_E_PEER_LOST, "connection reset", world->now);
+	pair_kick(world, side);
+}
+
+static inline uint32_t pair_choices_of_node(pair_world *world, int side, pair_choice *out)
+{
+	pair_node *node = &world->node[side];
+	uint32_t n = 0;
+
+	if (!node->link || node->down)
+		return 0;
+	if (node->pump_due)
+		out[n++] = (pair_choice){.node_step = pair_pump, .side = side};
+	if (node->ctrl_closed || world->mute)
+		return n;
+	if (node->ctrl_bytes)
+		out[n++] = (pair_choice){.node_step = pair_step_ctrl, .side = side};
+	else if (node->ctrl_down_due)
+		out[n++] = (pair_choice){.node_step = pair_step_ctrl_down, .side = side};
+	return n;
+}
+
+/* Let the next timer fire. False if none runs. */
+static inline bool pair_step_time(pair_world *world)
+{
+	uint64_t wake = UINT64_MAX;
+
+	for (int i = 0; i < 2; i++)
+		if (world->node[i].link && !world->node[i].down)
+			wake = TN_MIN(wake, tn_link_next_wake(world->node[i].link));
+	if (wake == UINT64_MAX)
+		return false;
+	world->now = TN_MAX(world->now, wake);
+	for (int i = 0; i < 2; i++) {
+		if (!world->node[i].link || world->node[i].down)
+			continue;
+		tn_link_on_time(world->node[i].link, world->now);
+		pair_kick(world, i);
+	}
+	return true;
+}
+
+/* One thing that is possible now, time only if nothing else is; false: nothing will ever happen. */
+static inline bool pair_step(pair_world *world)
+{
+	static pair_choice choices[PAIR_PATHS * 10 + 16];
+	uint32_t n = 0;
+
+	world->steps++;
+	for (uint32_t i = 0; i < world->path_count; i++)
+		for (int s = 0; s < 2 && world->paths[i].used; s++)
+			n += pair_choices_of_end(world, &world->paths[i].end[s], choices + n);
+	for (int s = 0; s < 2; s++)
+		n += pair_choices_of_node(world, s, choices + n);
+	if (n == 0)
+		return pair_step_time(world);
+	n = pair_pick(world, n);
+	if (choices[n].end_step)
+		choices[n].end_step(world, choices[n].end);
+	else
+		choices[n].node_step(world, choices[n].side);
+	return true;
+}
+
+/* Step until cond holds or `max` steps passed; says whether it does. */
+#define PAIR_UNTIL(world, cond, max)                               \
+	({                                                         \
+		uint64_t left_ = (max);                            \
+		while (!(cond) && left_-- > 0 && pair_step(world)) \
+			;                                          \
+		(cond);                                            \
+	})
+
+static inline bool pair_both_up(const pair_world *world)
+{
+	return world->node[0].up && world->node[1].up;
+}
+
+static inline bool pair_both_down(const pair_world *world)
+{
+	return world->node[0].down && world->node[1].down;
+}
+
+#endif

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Two links under random schedules and faults: see pair.h and pair_load.h for what is varied and judged.
+ * PAIR_SEED=n runs one seed alone, PAIR_SEEDS=n that many, PAIR_LOG=1 prints state changes.
+ */
+#include "cmocka_all.h"
+#include "unit/link/pair_load.h"
+
+static uint64_t seeds(uint64_t dflt)
+{
+	const char *text = getenv("PAIR_SEEDS");
+
+	return text ? strtoull(text, NULL, 0) : dflt;
+}
+
+typedef enum fault {
+	FAULT_NONE,
+	FAULT_BREAK,
+	FAULT_CTRL,
+	FAULT_CLOSE,
+	FAULT_ABORT,
+	FAULT_MUTE,
+	FAULTS
+} fault;
+
+/* Sizes and behaviour from the seed (swarm: each run has some of the features, not all). */
+static void shape(pair_world *world, load *l)
+{
+	static const uint32_t frames[] = {512, 700, 1024, 4096};
+	uint32_t lanes = pair_pick(world, 4), caps = PAIR_CAPS;
+	uint32_t frame = frames[pair_pick(world, 4)];
+
+	world->again = pair_chance(world, 50) ? pair_pick(world, 30) : 0;
+	world->sync = pair_chance(world, 50) ? pair_pick(world, 101) : 0;
+	world->defer_pump = pair_chance(world, 50) ? pair_pick(world, 90) : 0;
+	l->cancel = pair_chance(world, 50) ? pair_pick(world, 20) : 0;
+	l->deadline = pair_chance(world, 30) ? pair_pick(world, 30) : 0;
+	l->refuse_open = pair_chance(world, 30) ? 20 : 0;
+	if (pair_chance(world, 25))
+		caps &= ~(uint32_t)TN_LINK_CAP_REMOTE_DONE;
+	if (pair_chance(world, 20))
+		caps &= ~(uint32_t)TN_LINK_CAP_WRITE_IMM;
+	if (pair_chance(world, 20))
+		caps &= ~(uint32_t)(TN_LINK_CAP_ORDERED_WRITES | TN_LINK_CAP_READ);
+	l->no_flag = !(caps & TN_LINK_CAP_ORDERED_WRITES);
+	l->no_get = !(caps & TN_LINK_CAP_READ);
+	/* Where a device lacks REMOTE_DONE, a refused access kills its lane. */
+	if (caps & TN_LINK_CAP_REMOTE_DONE) {
+		l->refuse_region = pair_chance(world, 30) ? 15 : 0;
+		world->refuse_piece = pair_chance(world, 20) ? 5 : 0;
+	}
+	for (int i = 0; i < 2; i++) {
+		tn_link_config *c = &world->node[i].config;
+
+		c->data_lanes = lanes;
+		c->channels_max = 4 + pair_pick(world, 12);
+		c->ops_max = 4 + pair_pick(world, 40);
+		c->channel_ops_max = 0;
+		c->wrs_max = 16 + pair_pick(world, 40);
+		c->window_bytes = 1 + pair_pick(world, 255) * 200;
+		c->chunk_bytes = 1 + pair_pick(world, 255) * 64;
+		c->small_bytes = pair_pick(world, 255) * 8;
+		c->channel_window_bytes = 1024 + pair_pick(world, 255) * 64;
+		c->lane_data_frames = 1 + pair_pick(world, 20);
+		c->ack_delay_ns = pair_chance(world, 50) ? 20000 : 0;
+		c->keepalive_ns = 1000000;
+		pair_provider(&world->node[i].providers[0], "mem", caps, frame + pair_pick(world, 100));
+		world->node[i].providers[0].lane_wrs_max = 1 + pair_pick(world, 60);
+	}
+	world->check_level = pair_chance(world, 30) ? 2 : 1;
+}
+
+static void strike(pair_world *world, load *l, fault what)
+{
+	int side = (int)pair_pick(world, 2);
+
+	switch (what) {
+	case FAULT_BREAK:
+		l->broke = true;
+		pair_break(world, &world->paths[TN_LINK_LANES_MAX +
+						pair_pick(world, world->path_count - TN_LINK_LANES_MAX)]);
+		break;
+	case FAULT_CTRL:
+		l->broke = true;
+		for (int i = 0; i < 2; i++)
+			world->node[i].ctrl_down_due = true;
+		break;
+	case FAULT_CLOSE:
+		l->closed[side] = true;
+		tn_link_close(world->node[side].link, world->now);
+		if (pair_chance(world, 30)) {
+			l->closed[!side] = true;
+			tn_link_close(world->node[!side].link, world->now);
+		}
+		break;
+	case FAULT_ABORT:
+		l->broke = true;
+		tn_link_abort(world->node[side].link, TERN_E_PEER_RESTARTED, "a newer one", world->now);
+		break;
+	case FAULT_MUTE:
+		l->broke = true;
+		world->mute = true;
+		break;
+	default:
+		break;
+	}
+	pair_kick(world, 0);
+	pair_kick(world, 1);
+}
+
+static pair_world world;
+static load work;
+
+static void run_seed(uint64_t seed)
+{
+	fault what;
+	uint32_t steps, when;
+
+	pair_init(&world, seed * 0x9e3779b97f4a7c15ull + 1);
+	load_init(&work, &world);
+	shape(&world, &work);
+	pair_start(&world);
+	PAIR_CHECK(&world, PAIR_UNTIL(&world, pair_both_up(&world), 5000));
+	what = (fault)pair_pick(&world, FAULTS);
+	steps = 200 + pair_pick(&world, 255) * 8;
+	when = pair_pick(&world, 255) * steps / 255;
+	for (uint32_t i = 0; i < steps; i++) {
+		if (i == when)
+			strike(&world, &work, what);
+		if (pair_chance(&world, 35))
+			load_step(&work);
+		else
+			pair_step(&world);
+		if (pair_chance(&world, 2))
+			world.now += pair_pick(&world, 100) * 1000;
+	}
+	load_settle(&work);
+	if (what == FAULT_NONE) {
+		/* No fault: everything ends by itself, nobody is down, and then the close is orderly. */
+		for (uint32_t i = 0; i < 400000 && !load_idle(&work); i++) {
+			pair_step(&world);
+			load_settle(&work);
+		}
+		PAIR_CHECK(&world, load_idle(&work));
+		PAIR_CHECK(&world, !world.node[0].down && !world.node[1].down);
+		work.closed[0] = true;
+		tn_link_close(world.node[0].link, world.now);
+		pair_pump(&world, 0);
+	}
+	PAIR_CHECK(&world, PAIR_UNTIL(&world, pair_both_down(&world), 400000));
+	if (what == FAULT_NONE || what == FAULT_CLOSE)
+		for (int i = 0; i < 2; i++)
+			PAIR_CHECK(&world,
+				   world.node[i].status == (work.closed[i] ? TERN_OK : TERN_E_PEER_CLOSED));
+	load_judge(&work);
+	load_fini(&work);
+	pair_fini(&world);
+}
+
+static void random_schedules(void **state)
+{
+	const char *one = getenv("PAIR_SEED");
+	uint64_t n = seeds(2000);
+
+	(void)state;
+	if (one) {
+		run_seed(strtoull(one, NULL, 0));
+		return;
+	}
+	for (uint64_t seed = 1; seed <= n; seed++) {
+		if (getenv("PAIR_TRACE"))
+			fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
+		run_seed(seed);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(random_schedules),
+	};
+
+	return RUN(tests);
+}
