@@ -11,7 +11,7 @@
 /* Found by trial on Fashion-MNIST; updates that come late (asynchronous) want smaller steps. */
 static const struct {
 	double lr_sync, lr_async, lr_end, weight_decay;
-} recipes[] = {{0.1, 0.04, 0.01, 1e-4}, {0.001, 0.0005, 1, 0}};
+} recipes[] = {{0.1, 0.02, 0.01, 1e-4}, {0.001, 0.0005, 1, 0}};
 
 uint64_t train_steps(const train_options *o, uint64_t rows)
 {

@@ -472,7 +472,7 @@ static tern_status clone_into(tern_graph *to, const tern_graph *from)
 
 tern_status tn_graph_clone(const tern_graph *graph, tern_graph **copy)
 {
-	tern_graph *g;
+	tern_graph *g = NULL;
 	tern_status st = tern_graph_create(graph->name, &g);
 
 	if (st != TERN_OK)

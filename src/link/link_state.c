@@ -95,8 +95,10 @@ static void settle(tn_link *link)
 	link->settled = true;
 	tn_lk_disarm(link, TN_TIMER_VERDICT);
 	link->ctrl_closing = !link->ctrl_closed;
-	tn_lk_log(link, link->status == TERN_OK ? TN_LOG_INFO : TN_LOG_WARN, "link ends: %s%s%s",
-		  tern_status_text(link->status), link->detail[0] ? ": " : "", link->detail);
+	tn_lk_log(link,
+		  link->status == TERN_OK || link->status == TERN_E_PEER_CLOSED ? TN_LOG_INFO : TN_LOG_WARN,
+		  "link ends: %s%s%s", tern_status_text(link->status), link->detail[0] ? ": " : "",
+		  link->detail);
 	tn_lk_ops_end(link);
 	tn_lk_chans_end(link);
 }

@@ -390,6 +390,8 @@ void tern_session_stats_reset(tern_session *s)
 {
 	if (s->exec)
 		tn_exec_stats_get(s->exec, &s->base, false);
+	if (s->stub)
+		memset(&s->base.xfer, 0, sizeof(s->base.xfer));
 }
 
 void tern_session_stats_get(tern_session *s, tern_session_stats *stats)
@@ -399,6 +401,8 @@ void tern_session_stats_get(tern_session *s, tern_session_stats *stats)
 
 	if (s->exec)
 		tn_exec_stats_get(s->exec, &now, false);
+	if (s->stub) /* it only pretends */
+		memset(&now.xfer, 0, sizeof(now.xfer));
 	*stats = (tern_session_stats){
 		.steps = now.steps - b->steps,
 		.run_ns = now.run_ns - b->run_ns,
