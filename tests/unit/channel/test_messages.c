@@ -8,17 +8,16 @@
 static void round_trip(pair *p, uint64_t bytes, uint8_t *buf)
 {
 	tern_op op;
-	int before = atomic_load(&p->dial.messages);
+	int before = atomic_load(&p->dial.messages), served = atomic_load(&p->serve.messages);
 
 	fill(buf, bytes, bytes);
 	tern_op_init(&op, NULL, NULL);
 	assert_ok(complete(p->dial.ctx, &op, tern_send(p->dial.channel, buf, bytes, &op)));
 	assert_int_equal(op.length, bytes);
 	assert_comes(&p->dial, messages, before + 1);
-	assert_int_equal(p->serve.last_bytes, bytes);
-	assert_true(filled(p->serve.last, bytes, bytes));
-	assert_int_equal(p->dial.last_bytes, bytes);
-	assert_true(filled(p->dial.last, bytes, bytes));
+	assert_comes(&p->serve, messages, served + 1);
+	assert_true(last_is(&p->serve, bytes, bytes));
+	assert_true(last_is(&p->dial, bytes, bytes));
 }
 
 static void test_sizes(void **state)
@@ -57,7 +56,7 @@ static void test_levels(void **state)
 		if (i % 2)
 			assert_comes(&p.serve, messages, i + 1);
 		assert_comes(&p.serve, messages, i + 1);
-		assert_true(filled(p.serve.last, bytes, (uint64_t)i));
+		assert_true(last_is(&p.serve, bytes, (uint64_t)i));
 	}
 	pair_close(&p);
 	free(buf);
@@ -74,12 +73,14 @@ static void test_pieces(void **state)
 	pair_open(&p);
 	assert_ok(complete(p.dial.ctx, &op, tern_sendv(p.dial.channel, iov, 3, &op)));
 	assert_comes(&p.serve, messages, 1);
+	pthread_mutex_lock(&p.serve.lock);
 	assert_int_equal(p.serve.last_bytes, 15);
 	assert_memory_equal(p.serve.last, "one, two, three", 15);
+	pthread_mutex_unlock(&p.serve.lock);
 	assert_status(tern_sendv(p.dial.channel, iov, 4, &op), TERN_E_INVALID);
 	assert_ok(complete(p.dial.ctx, &op, tern_sendv(p.dial.channel, iov, 0, &op)));
 	assert_comes(&p.serve, messages, 2);
-	assert_int_equal(p.serve.last_bytes, 0);
+	assert_true(last_is(&p.serve, 0, 0));
 	pair_close(&p);
 }
 

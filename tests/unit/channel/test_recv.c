@@ -35,7 +35,7 @@ static void test_before_and_after(void **state)
 
 		fill(out, sizes[i], i);
 		/* posted first */
-		assert_ok(tern_recv(p.serve.channel, in, 4 << 20, &op));
+		assert_ok(tern_recv(serve_channel(&p.serve), in, 4 << 20, &op));
 		send_one(&p, out, sizes[i]);
 		assert_ok(tern_op_wait(p.serve.ctx, &op, PATIENCE));
 		assert_int_equal(op.length, sizes[i]);
@@ -44,7 +44,7 @@ static void test_before_and_after(void **state)
 		memset(in, 0, 4 << 20);
 		send_one(&p, out, sizes[i]);
 		tn_sleep_ns(2 * TN_NS_PER_MS);
-		assert_ok(tern_recv(p.serve.channel, in, 4 << 20, &op));
+		assert_ok(tern_recv(serve_channel(&p.serve), in, 4 << 20, &op));
 		assert_ok(tern_op_wait(p.serve.ctx, &op, PATIENCE));
 		assert_int_equal(op.length, sizes[i]);
 		assert_true(filled(in, sizes[i], i));
@@ -69,11 +69,11 @@ static void test_truncated(void **state)
 		fill(out, bytes, 9);
 		in[100] = 0x55;
 		if (i % 2)
-			assert_ok(tern_recv(p.serve.channel, in, 100, &op));
+			assert_ok(tern_recv(serve_channel(&p.serve), in, 100, &op));
 		send_one(&p, out, bytes);
 		if (!(i % 2)) {
 			tn_sleep_ns(2 * TN_NS_PER_MS);
-			assert_ok(tern_recv(p.serve.channel, in, 100, &op));
+			assert_ok(tern_recv(serve_channel(&p.serve), in, 100, &op));
 		}
 		assert_status(tern_op_wait(p.serve.ctx, &op, PATIENCE), TERN_E_TRUNCATED);
 		assert_int_equal(op.length, bytes);
@@ -93,13 +93,13 @@ static void test_deadline_and_cancel(void **state)
 	(void)state;
 	open_plain(&p);
 	ops[0].timeout_ns = 5 * TN_NS_PER_MS;
-	assert_ok(tern_recv(p.serve.channel, in, sizeof(in), &ops[0]));
-	assert_ok(tern_recv(p.serve.channel, in, sizeof(in), &ops[1]));
-	assert_ok(tern_recv(p.serve.channel, in, sizeof(in), &ops[2]));
+	assert_ok(tern_recv(serve_channel(&p.serve), in, sizeof(in), &ops[0]));
+	assert_ok(tern_recv(serve_channel(&p.serve), in, sizeof(in), &ops[1]));
+	assert_ok(tern_recv(serve_channel(&p.serve), in, sizeof(in), &ops[2]));
 	assert_status(tern_op_wait(p.serve.ctx, &ops[0], PATIENCE), TERN_E_DEADLINE);
-	assert_ok(tern_cancel(p.serve.channel, &ops[1]));
+	assert_ok(tern_cancel(serve_channel(&p.serve), &ops[1]));
 	assert_status(tern_op_wait(p.serve.ctx, &ops[1], PATIENCE), TERN_E_CANCELED);
-	assert_status(tern_cancel(p.serve.channel, &ops[1]), TERN_E_NOT_FOUND);
+	assert_status(tern_cancel(serve_channel(&p.serve), &ops[1]), TERN_E_NOT_FOUND);
 	send_one(&p, "last", 4);
 	assert_ok(tern_op_wait(p.serve.ctx, &ops[2], PATIENCE));
 	assert_memory_equal(in, "last", 4);
@@ -114,17 +114,17 @@ static void test_flushed_by_close(void **state)
 
 	(void)state;
 	open_plain(&p);
-	assert_ok(tern_recv(p.serve.channel, in, sizeof(in), &ops[0]));
+	assert_ok(tern_recv(serve_channel(&p.serve), in, sizeof(in), &ops[0]));
 	tern_channel_close(p.serve.channel);
 	assert_status(tern_op_wait(p.serve.ctx, &ops[0], PATIENCE), TERN_E_FLUSHED);
 	pair_close(&p);
 
 	open_plain(&p);
-	assert_ok(tern_recv(p.serve.channel, in, sizeof(in), &ops[1]));
+	assert_ok(tern_recv(serve_channel(&p.serve), in, sizeof(in), &ops[1]));
 	tern_channel_close(p.dial.channel);
 	assert_status(tern_op_wait(p.serve.ctx, &ops[1], PATIENCE), TERN_E_PEER_CLOSED);
 	assert_comes(&p.serve, closed, 1);
-	assert_status(tern_recv(p.serve.channel, in, sizeof(in), &ops[1]), TERN_E_PEER_CLOSED);
+	assert_status(tern_recv(serve_channel(&p.serve), in, sizeof(in), &ops[1]), TERN_E_PEER_CLOSED);
 	pair_close(&p);
 }
 
@@ -141,11 +141,11 @@ static void test_read_after_close(void **state)
 	send_one(&p, "second", 6);
 	tern_channel_close(p.dial.channel);
 	assert_comes(&p.serve, closed, 1);
-	assert_ok(complete(p.serve.ctx, &op, tern_recv(p.serve.channel, in, sizeof(in), &op)));
+	assert_ok(complete(p.serve.ctx, &op, tern_recv(serve_channel(&p.serve), in, sizeof(in), &op)));
 	assert_memory_equal(in, "first", 5);
-	assert_ok(complete(p.serve.ctx, &op, tern_recv(p.serve.channel, in, sizeof(in), &op)));
+	assert_ok(complete(p.serve.ctx, &op, tern_recv(serve_channel(&p.serve), in, sizeof(in), &op)));
 	assert_memory_equal(in, "second", 6);
-	assert_status(tern_recv(p.serve.channel, in, sizeof(in), &op), TERN_E_PEER_CLOSED);
+	assert_status(tern_recv(serve_channel(&p.serve), in, sizeof(in), &op), TERN_E_PEER_CLOSED);
 	pair_close(&p);
 }
 
@@ -188,7 +188,7 @@ static void test_slow_reader(void **state)
 	tn_sleep_ns(50 * TN_NS_PER_MS); /* nobody reads: the sender stops */
 	side_params(&p.dial, &params);
 	p.serve.no_on_message = false;
-	tern_channel *reader = p.serve.channel;
+	tern_channel *reader = serve_channel(&p.serve);
 	assert_ok(tern_channel_open(p.dial.link, SERVICE, &params, &other));
 	for (int i = 0; i < 100; i++) {
 		tern_op small = {.flags = TERN_OP_REMOTE};

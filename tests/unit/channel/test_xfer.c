@@ -80,7 +80,7 @@ static void test_notify(void **state)
 			x.p.dial.ctx, &x.op,
 			tern_put_notify(x.p.dial.channel, x.src, sizes[i], &x.key, 0, value, &x.op)));
 		assert_comes(&x.p.serve, notifies, (int)i + 1);
-		assert_int_equal(x.p.serve.last_value, value);
+		assert_int_equal(last_value(&x.p.serve), value);
 		assert_true(filled(x.dst, sizes[i], i + 50));
 	}
 	assert_status(tern_put_notify(x.p.dial.channel, x.src, 0, &x.key, 0, 1u << TERN_NOTIFY_BITS, &x.op),
@@ -108,7 +108,7 @@ static void test_many_notifies(void **state)
 	for (uint32_t i = 0; i < FLIGHT; i++)
 		assert_ok(tern_op_wait(x.p.dial.ctx, &ops[i], PATIENCE));
 	assert_comes(&x.p.serve, notifies, COUNT);
-	assert_int_equal(x.p.serve.last_value, COUNT - 1);
+	assert_int_equal(last_value(&x.p.serve), COUNT - 1);
 	close_xfer(&x);
 }
 

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Peers in other processes: killed at any moment, stopped, gone quiet; and what idling costs. Over the
+ * provider that is the argument (shm without one).
+ *
+ * Children are forked before this process makes a context, so that they inherit nothing of ours; each
+ * listens and tells its address through a pipe. Threads: helpers; asserts in the main thread.
+ */
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/rand.h"
+#include "chan_test.h"
+
+#define REGION (4u << 20)
+
+typedef struct child {
+	pid_t pid;
+	char address[64];
+	tern_key key; /* of a region that may be read and written */
+} child;
+
+typedef struct greeting {
+	char address[64];
+	tern_key key;
+} greeting;
+
+/* The child: an echo server with a region, until it is killed or its pipe says that the parent is gone. */
+static void child_main(int out, const char *name, const char *const *options)
+{
+	tern_ctx_params params = {.name = name, .transports = transport, .options = options};
+	greeting hello = {0};
+	void *region;
+	side s;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	memset(&s, 0, sizeof(s));
+	pthread_mutex_init(&s.lock, NULL);
+	atomic_store(&s.echo, true);
+	if (tn_ctx_new(&params, &s.ctx) != TERN_OK ||
+	    tern_ctx_listen(s.ctx, SERVICE, on_open, &s) != TERN_OK ||
+	    tern_mem_alloc(tern_ctx_mem(s.ctx), REGION, 0, TERN_ACCESS_READ | TERN_ACCESS_WRITE,
+			   TERN_MEM_HOST, &region) != TERN_OK ||
+	    tern_mem_export(tern_ctx_mem(s.ctx), region, REGION, TERN_ACCESS_READ | TERN_ACCESS_WRITE,
+			    &hello.key) != TERN_OK ||
+	    tn_ctx_start(s.ctx) != TERN_OK) {
+		fprintf(stderr, "child: %s\n", tern_detail());
+		_exit(1);
+	}
+	snprintf(hello.address, sizeof(hello.address), "%s", tern_ctx_address(s.ctx));
+	if (write(out, &hello, sizeof(hello)) != sizeof(hello))
+		_exit(2);
+	for (;;)
+		pause();
+}
+
+static void child_start(child *c, const char *name, const char *const *options)
+{
+	greeting hello;
+	int fds[2];
+
+	assert_int_equal(pipe(fds), 0);
+	c->pid = fork();
+	if (c->pid == 0) {
+		close(fds[0]);
+		child_main(fds[1], name, options);
+	}
+	close(fds[1]);
+	assert_int_equal(read(fds[0], &hello, sizeof(hello)), sizeof(hello));
+	close(fds[0]);
+	memcpy(c->address, hello.address, sizeof(c->address));
+	c->key = hello.key;
+}
+
+static void child_kill(child *c)
+{
+	kill(c->pid, SIGKILL);
+	assert_int_equal(waitpid(c->pid, NULL, 0), c->pid);
+}
+
+static void connect_child(side *s, const child *c)
+{
+	tern_connect_params params = {.on_down = on_down, .arg = s};
+
+	assert_ok(tern_link_connect(s->ctx, c->address, &params, &s->link));
+	assert_ok(tern_link_wait(s->link, PATIENCE));
+	side_open_channel(s);
+}
+
+/* ---- killed ---- */
+
+/* kill -9 at a random moment with operations of all kinds in flight: each ends once, the link says who. */
+static void test_killed(void **state)
+{
+	enum { ROUNDS = 12, OPS = 60 };
+	tn_rand rand = {.state = 42};
+	uint8_t *buf = calloc(1, REGION);
+
+	(void)state;
+	for (int round = 0; round < ROUNDS; round++) {
+		tern_op ops[OPS] = {0};
+		child c;
+		side s;
+		int n = 0;
+
+		child_start(&c, "child", NULL);
+		side_open(&s, 0);
+		connect_child(&s, &c);
+		for (; n < OPS; n++) {
+			uint64_t bytes = 1ull << tn_rand_below(&rand, 20);
+			tern_status status;
+
+			if (n == OPS / 2 && round % 2)
+				child_kill(&c);
+			if (n % 3 == 0)
+				status = tern_put(s.channel, buf, bytes, &c.key, 0, &ops[n]);
+			else if (n % 3 == 1)
+				status = tern_send(s.channel, buf, bytes, &ops[n]);
+			else
+				status = tern_get(s.channel, buf, bytes, &c.key, 0, &ops[n]);
+			if (status == TERN_AGAIN)
+				break;
+			if (status != TERN_OK) {
+				assert_true(tern_status_radius(status) >= TERN_RADIUS_OP);
+				break;
+			}
+		}
+		if (!(round % 2) || n < OPS / 2) {
+			tn_sleep_ns(tn_rand_below(&rand, 2 * TN_NS_PER_MS));
+			child_kill(&c);
+		}
+		assert_comes(&s, downs, 1);
+		assert_non_null(strstr(s.down_text, "peer 'child' at 127.0.0.1:"));
+		assert_int_equal(atomic_load(&s.down_status), TERN_E_PEER_LOST);
+		for (int i = 0; i < n; i++)
+			assert_int_not_equal(tern_op_wait(s.ctx, &ops[i], PATIENCE), TERN_E_DEADLINE);
+		assert_comes(&s, closed, 1);
+		tern_channel_close(s.channel);
+		tern_link_release(s.link);
+		side_close(&s);
+	}
+	free(buf);
+}
+
+/* ---- stopped ---- */
+
+static const char *const quick[] = {"link.keepalive=50ms", "link.keepalive_misses=4", NULL};
+
+/* One of two peers is stopped: the other does not notice; the stopped one is lost within the bound. */
+static void test_stopped(void **state)
+{
+	tern_ctx_params params = {.options = quick};
+	uint8_t *buf = calloc(1, 1 << 16);
+	tern_op stuck[8] = {0};
+	child c[2];
+	side s[2];
+	uint64_t stopped_at;
+	int answered, n = 0;
+
+	(void)state;
+	child_start(&c[0], "first", quick);
+	child_start(&c[1], "second", quick);
+	side_open_params(&s[0], &params);
+	s[1] = s[0];
+	connect_child(&s[0], &c[0]);
+	connect_child(&s[1], &c[1]);
+	assert_int_equal(kill(c[0].pid, SIGSTOP), 0);
+	stopped_at = tn_now();
+	while (n < 8 && tern_send(s[0].channel, buf, 1 << 16, &stuck[n]) == TERN_OK)
+		n++;
+	answered = 0;
+	while (atomic_load(&s[0].downs) == 0 && tn_now() - stopped_at < PATIENCE) {
+		tern_op op = {.flags = TERN_OP_REMOTE, .timeout_ns = PATIENCE};
+
+		assert_ok(complete(s[1].ctx, &op, tern_send(s[1].channel, buf, 100, &op)));
+		answered++;
+	}
+	assert_int_equal(atomic_load(&s[0].downs), 1);
+	assert_int_equal(atomic_load(&s[0].down_status), TERN_E_PEER_LOST);
+	assert_true(answered > 20);
+	for (int i = 0; i < n; i++)
+		tern_op_wait(s[0].ctx, &stuck[i], PATIENCE); /* each ends */
+	for (int i = 0; i < n; i++)
+		assert_int_not_equal(tern_op_test(&stuck[i]), TERN_AGAIN);
+	assert_int_equal(tern_link_get_state(s[1].link), TERN_LINK_UP);
+	kill(c[0].pid, SIGCONT);
+	child_kill(&c[0]);
+	child_kill(&c[1]);
+	side_close(&s[0]);
+	free(s[1].last);
+	free(buf);
+}
+
+/* ---- idle ---- */
+
+static void test_idle(void **state)
+{
+	uint64_t before, used;
+	child c;
+	side s;
+
+	(void)state;
+	child_start(&c, "child", NULL);
+	side_open(&s, 0);
+	connect_child(&s, &c);
+	for (int i = 0; i < 100; i++) {
+		tern_op op = {.flags = TERN_OP_REMOTE};
+
+		assert_ok(complete(s.ctx, &op, tern_send(s.channel, "x", 1, &op)));
+	}
+	tn_sleep_ns(200 * TN_NS_PER_MS);
+	before = tn_cpu_process_ns();
+	tn_sleep_ns(2 * TN_NS_PER_SEC);
+	tern_ctx_wait_past(s.ctx, tern_ctx_events(s.ctx), TN_NS_PER_SEC);
+	used = tn_cpu_process_ns() - before;
+	if (used > 30 * TN_NS_PER_MS) /* 1 % of 3 s */
+		fail_msg("idle for 3 s used %llu us of CPU", (unsigned long long)(used / 1000));
+	child_kill(&c);
+	side_close(&s);
+}
+
+/* A peer that comes again after kill -9, many times: nothing is left behind. */
+static void test_comes_again(void **state)
+{
+	int before = -1;
+	child c[15];
+
+	(void)state;
+	for (int i = 0; i < 15; i++)
+		child_start(&c[i], "child", NULL);
+	side s;
+	side_open(&s, 0);
+	for (int i = 0; i < 15; i++) {
+		char path[64];
+		int fds = 0;
+
+		connect_child(&s, &c[i]);
+		child_kill(&c[i]);
+		assert_comes(&s, downs, i + 1);
+		tern_channel_close(s.channel);
+		tern_link_release(s.link);
+		tn_sleep_ns(20 * TN_NS_PER_MS);
+		for (int fd = 0; fd < 1024; fd++) {
+			snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+			fds += access(path, F_OK) == 0 || readlink(path, path, sizeof(path)) > 0;
+		}
+		if (i == 2)
+			before = fds;
+		if (i > 2)
+			assert_true(fds <= before + 2);
+	}
+	side_close(&s);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_killed),
+		cmocka_unit_test(test_stopped),
+		cmocka_unit_test(test_idle),
+		cmocka_unit_test(test_comes_again),
+	};
+
+	transport = "shm";
+	test_transport(argc, argv);
+	return RUN(tests);
+}
