@@ -221,7 +221,7 @@ static tern_status find_port(tn_exec *e, tn_prog_id id, const char *port, bool i
 
 tern_status tn_exec_feed(tn_exec *e, tn_prog_id id, const char *port, const void *data, uint64_t bytes)
 {
-	exec_tensor *t;
+	exec_tensor *t = NULL;
 	uint32_t number;
 	char shape[TN_SHAPE_TEXT_MAX];
 
@@ -238,7 +238,7 @@ tern_status tn_exec_feed(tn_exec *e, tn_prog_id id, const char *port, const void
 
 tern_status tn_exec_fetch(tn_exec *e, tn_prog_id id, const char *port, tn_fetched *fetched)
 {
-	exec_tensor *t;
+	exec_tensor *t = NULL;
 	uint32_t number;
 
 	TN_TRY(find_port(e, id, port, false, &t, &number));

@@ -95,7 +95,7 @@ static tern_status make_plan(const tern_graph *graph, const tern_plan_params *pa
 {
 	uint32_t n = params->servers ? params->servers + params->workers : 1;
 	tern_graph_info info;
-	tern_plan *p;
+	tern_plan *p = NULL;
 	tern_status st = alloc_plan(graph->name, n, &p);
 
 	if (st != TERN_OK)
@@ -143,7 +143,7 @@ tern_status tern_plan_create(const tern_graph *graph, const tern_plan_params *pa
 tern_status tn_plan_placed(const tern_graph *placed, uint32_t n_devices, tern_comm comm, tern_plan **plan)
 {
 	tern_graph_info info;
-	tern_plan *p;
+	tern_plan *p = NULL;
 	tern_status st;
 
 	TN_ASSERT(n_devices > 0);

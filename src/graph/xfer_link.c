@@ -60,6 +60,26 @@ tern_status tn_xfer_link_fail(const tn_edge_desc *desc, tern_link *link, tern_st
 		       detail[0] ? detail : tern_status_text(status));
 }
 
+tern_status tn_xfer_link_check(const tn_edge_desc *desc, tern_link *link)
+{
+	tern_status status = tern_link_status(link);
+
+	if (status == TERN_OK)
+		return TERN_AGAIN;
+	if (tern_link_wait(link, 1) == TERN_OK) /* it is settled: this sets the text */
+		tn_detail_clear();
+	return tn_xfer_link_fail(desc, link, status);
+}
+
+tern_status tn_xfer_link_test(const tn_edge_desc *desc, tern_link *link, tern_op *op)
+{
+	tern_status status = tern_op_test(op);
+
+	if (status == TERN_OK || status == TERN_AGAIN)
+		return status;
+	return tn_xfer_link_fail(desc, link, tern_op_wait(tern_link_ctx(link), op, 0)); /* it is done: sets the text */
+}
+
 tn_edge_desc *tn_edge_desc_copy(const tn_edge_desc *desc)
 {
 	size_t name = strlen(desc->name) + 1, peer = strlen(desc->peer_name) + 1;

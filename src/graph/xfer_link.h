@@ -48,6 +48,10 @@ void tn_xfer_link_fini(tn_xfer_link *xfer);
 tern_status tn_xfer_link_of(tn_xfer_link *xfer, const tn_edge_desc *desc, tern_link **link);
 /* status with a text that names the peer: "server1 at 127.0.0.1:4001: <detail>". */
 tern_status tn_xfer_link_fail(const tn_edge_desc *desc, tern_link *link, tern_status status);
+/* TERN_AGAIN while the link is there; else why it is down, with the link's own text. */
+tern_status tn_xfer_link_check(const tn_edge_desc *desc, tern_link *link);
+/* As tern_op_test, but a failure has the operation's text and names the peer. */
+tern_status tn_xfer_link_test(const tn_edge_desc *desc, tern_link *link, tern_op *op);
 /* A copy of an edge's descriptor that lives as long as the end; free with free(). NULL: no memory. */
 tn_edge_desc *tn_edge_desc_copy(const tn_edge_desc *desc);
 

@@ -166,11 +166,10 @@ static tern_status test_call(rpc_end *end)
 
 	if (!end->in_call)
 		return TERN_OK;
-	status = tern_op_test(&end->op);
-	if (status == TERN_AGAIN)
-		return status;
-	end->in_call = false;
-	return status == TERN_OK ? TERN_OK : tn_xfer_link_fail(end->desc, end->link, status);
+	status = tn_xfer_link_test(end->desc, end->link, &end->op);
+	if (status != TERN_AGAIN)
+		end->in_call = false;
+	return status;
 }
 
 /* ---- opening ---- */
@@ -305,11 +304,8 @@ static tern_status send_post(tn_xfer_end *base, const void *data, uint64_t bytes
 		request = end->request;
 		end->request = NULL;
 		pthread_mutex_unlock(&xfer->lock);
-		if (!request) {
-			status = tern_link_status(end->link);
-			return status == TERN_OK ? TERN_AGAIN
-						 : tn_xfer_link_fail(end->desc, end->link, status);
-		}
+		if (!request)
+			return tn_xfer_link_check(end->desc, end->link);
 		tern_rpc_reply(request, TERN_OK, data, bytes);
 		copied(xfer, bytes);
 	}
@@ -318,26 +314,38 @@ static tern_status send_post(tn_xfer_end *base, const void *data, uint64_t bytes
 	return TERN_OK;
 }
 
-/* Calls and answers copy: the source is free at once. */
+/*
+ * Calls and answers copy, so the source is free at once. But a push is over only when it was answered: whoever
+ * closes the link before would flush the last tensors.
+ */
 static tern_status send_test(tn_xfer_end *base)
 {
-	(void)base;
-	return TERN_OK;
+	rpc_end *end = (rpc_end *)base;
+
+	return end->calls ? test_call(end) : TERN_OK;
+}
+
+static bool next_pushed(rpc_end *end, const void **data)
+{
+	bool there;
+
+	pthread_mutex_lock(&end->xfer->lock);
+	there = end->arrived != end->taken;
+	if (there)
+		*data = end->slots + end->taken % RPC_SLOTS * end->desc->bytes;
+	pthread_mutex_unlock(&end->xfer->lock);
+	return there;
 }
 
 static tern_status poll_push(rpc_end *end, const void **data)
 {
-	tern_status status = TERN_OK;
+	tern_status status;
 
-	pthread_mutex_lock(&end->xfer->lock);
-	if (end->arrived == end->taken)
-		status = TERN_AGAIN;
-	else
-		*data = end->slots + end->taken % RPC_SLOTS * end->desc->bytes;
-	pthread_mutex_unlock(&end->xfer->lock);
-	if (status == TERN_AGAIN && tern_link_status(end->link) != TERN_OK)
-		return tn_xfer_link_fail(end->desc, end->link, tern_link_status(end->link));
-	return status;
+	if (next_pushed(end, data))
+		return TERN_OK;
+	status = tn_xfer_link_check(end->desc, end->link);
+	/* The last tensor may have come just before the end. */
+	return status != TERN_AGAIN && next_pushed(end, data) ? TERN_OK : status;
 }
 
 static tern_status poll_pull(rpc_end *end, const void **data)

@@ -72,7 +72,7 @@ static tern_status end_new(tensor_xfer *xfer, const tn_edge_desc *desc, tensor_e
 static tern_status send_open(tn_xfer *base, const tn_edge_desc *desc, tn_xfer_end **out)
 {
 	tensor_xfer *xfer = (tensor_xfer *)base;
-	tensor_end *end;
+	tensor_end *end = NULL;
 
 	TN_TRY(end_new(xfer, desc, &end));
 	if (xfer->staged)
@@ -85,7 +85,7 @@ static tern_status recv_open(tn_xfer *base, const tn_edge_desc *desc, tn_xfer_en
 {
 	tensor_xfer *xfer = (tensor_xfer *)base;
 	tern_tensor_params params;
-	tensor_end *end;
+	tensor_end *end = NULL;
 	char name[32];
 
 	TN_TRY(end_new(xfer, desc, &end));
@@ -163,11 +163,10 @@ static tern_status send_test(tn_xfer_end *base)
 
 	if (!end->posted)
 		return TERN_OK;
-	status = tern_op_test(&end->op);
-	if (status == TERN_AGAIN)
-		return status;
-	end->posted = false;
-	return status == TERN_OK ? TERN_OK : tn_xfer_link_fail(end->desc, end->link, status);
+	status = tn_xfer_link_test(end->desc, end->link, &end->op);
+	if (status != TERN_AGAIN)
+		end->posted = false;
+	return status;
 }
 
 static tern_status recv_poll(tn_xfer_end *base, const void **data)
@@ -176,12 +175,17 @@ static tern_status recv_poll(tn_xfer_end *base, const void **data)
 	tn_xfer_counters *counters = &end->xfer->link.counters;
 	tern_status status = tern_tensor_rx_poll(end->rx, data);
 
-	if (status == TERN_AGAIN) /* a sender that never bound has no end to report: the link tells */
-		status = tern_link_status(end->link) == TERN_OK ? TERN_AGAIN : tern_link_status(end->link);
-	if (status == TERN_AGAIN)
-		return status;
-	if (status != TERN_OK)
+	if (status == TERN_AGAIN) {
+		/* A sender that never bound has no end to report: the link tells. */
+		status = tn_xfer_link_check(end->desc, end->link);
+		if (status == TERN_AGAIN)
+			return status;
+		/* The last tensor may have come just before the end. */
+		if (tern_tensor_rx_poll(end->rx, data) != TERN_OK)
+			return tn_xfer_link_check(end->desc, end->link);
+	} else if (status != TERN_OK) {
 		return tn_xfer_link_fail(end->desc, end->link, status);
+	}
 	counters->recvs++;
 	counters->bytes_received += end->desc->bytes;
 	if (!end->private_copy)
