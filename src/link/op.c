@@ -159,8 +159,6 @@ void tn_lk_op_settle(tn_link *link, tn_lk_op *op)
 	} else if (op->state == TN_LOP_POSTED && !op->lost && (!op->need_ack || op->acked)) {
 		tn_list_remove(&op->ack_node);
 		finish(link, op, TERN_OK);
-	} else if (op->lost && link->settled) {
-		tn_lk_op_stop(link, op, lost_status(link, op));
 	}
 }
 

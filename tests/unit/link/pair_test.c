@@ -58,7 +58,7 @@ static void shape(pair_world *world, load *l)
 		c->channel_ops_max = 0;
 		c->wrs_max = 16 + pair_pick(world, 40);
 		c->window_bytes = 1 + pair_pick(world, 255) * 200;
-		c->chunk_bytes = 1 + pair_pick(world, 255) * 64;
+		c->chunk_bytes = 64 + pair_pick(world, 255) * 64;
 		c->small_bytes = pair_pick(world, 255) * 8;
 		c->channel_window_bytes = 1024 + pair_pick(world, 255) * 64;
 		c->lane_data_frames = 1 + pair_pick(world, 20);
@@ -67,7 +67,28 @@ static void shape(pair_world *world, load *l)
 		pair_provider(&world->node[i].providers[0], "mem", caps, frame + pair_pick(world, 100));
 		world->node[i].providers[0].lane_wrs_max = 1 + pair_pick(world, 60);
 	}
+	/* The first provider may fail in each of the ways there are: then the second carries the link. */
+	if (pair_chance(world, 30)) {
+		for (int i = 0; i < 2; i++) {
+			world->node[i].config.provider_count = 2;
+			pair_provider(&world->node[i].providers[1], "alt", caps, frame);
+		}
+		world->reach_fails[0] = pair_chance(world, 30);
+		world->create_fails = pair_chance(world, 30);
+		world->connect_fails = pair_chance(world, 30);
+	}
 	world->check_level = pair_chance(world, 30) ? 2 : 1;
+}
+
+/* One that is in use on both sides. */
+static pair_path *load_a_path(pair_world *world)
+{
+	pair_path *path;
+
+	do
+		path = &world->paths[pair_pick(world, world->path_count)];
+	while (!path->used || !path->end[0].up || path->end[0].gone);
+	return path;
 }
 
 static void strike(pair_world *world, load *l, fault what)
@@ -77,8 +98,7 @@ static void strike(pair_world *world, load *l, fault what)
 	switch (what) {
 	case FAULT_BREAK:
 		l->broke = true;
-		pair_break(world, &world->paths[TN_LINK_LANES_MAX +
-						pair_pick(world, world->path_count - TN_LINK_LANES_MAX)]);
+		pair_break(world, load_a_path(world));
 		break;
 	case FAULT_CTRL:
 		l->broke = true;
@@ -115,18 +135,20 @@ static void run_seed(uint64_t seed)
 {
 	fault what;
 	uint32_t steps, when;
+	bool struck = false;
 
 	pair_init(&world, seed * 0x9e3779b97f4a7c15ull + 1);
 	load_init(&work, &world);
 	shape(&world, &work);
 	pair_start(&world);
-	PAIR_CHECK(&world, PAIR_UNTIL(&world, pair_both_up(&world), 5000));
 	what = (fault)pair_pick(&world, FAULTS);
 	steps = 200 + pair_pick(&world, 255) * 8;
 	when = pair_pick(&world, 255) * steps / 255;
 	for (uint32_t i = 0; i < steps; i++) {
-		if (i == when)
+		if (i >= when && !struck && pair_both_up(&world)) {
+			struck = true;
 			strike(&world, &work, what);
+		}
 		if (pair_chance(&world, 35))
 			load_step(&work);
 		else
@@ -135,6 +157,9 @@ static void run_seed(uint64_t seed)
 			world.now += pair_pick(&world, 100) * 1000;
 	}
 	load_settle(&work);
+	PAIR_CHECK(&world, PAIR_UNTIL(&world, pair_both_up(&world), 20000));
+	if (!struck)
+		strike(&world, &work, what);
 	if (what == FAULT_NONE) {
 		/* No fault: everything ends by itself, nobody is down, and then the close is orderly. */
 		for (uint32_t i = 0; i < 400000 && !load_idle(&work); i++) {
