@@ -6,7 +6,9 @@
  *
  *   FREE -> ACTIVE (tern_rpc_call) -> FREE     answered before the deadline
  *                                  -> ZOMBIE   deadline passed: CANCEL sent, waits for CANCEL_ACK or the
- *                                              late answer; a call with sinks keeps its op until then
+ *                                              late answer; a call with sinks keeps its op until then.
+ *                                              Sent again now and then: it may overtake its request, which
+ *                                              another thread is about to send, and then nobody answers it
  *
  * A slot is reused only when its request message has left too (sending == false), because the message
  * is built inside the slot. Lock: rpc->lock, never held across tern_sendv or a completion.
@@ -19,8 +21,13 @@
 #include "base/check.h"
 #include "base/fail.h"
 #include "base/os.h"
+#include "base/time.h"
+#include "channel/dispatch.h"
 #include "channel/op.h"
 #include "rpc/rpc.h"
+
+#define CANCEL_RETRY_NS 1000000u   /* a CANCEL that found no room */
+#define CANCEL_AGAIN_NS 100000000u /* one that nobody answered */
 
 typedef enum call_state { CALL_FREE, CALL_ACTIVE, CALL_ZOMBIE } call_state;
 
@@ -28,11 +35,10 @@ typedef struct call {
 	tern_rpc *rpc;
 	call_state state;
 	bool sending; /* send_op in flight: head and args are read by the channel */
-	bool cancel_sent;
 	bool cancel_sending;
 	bool has_sinks;
 	uint64_t seq;
-	uint64_t deadline_ns; /* UINT64_MAX = none */
+	uint64_t deadline_ns; /* UINT64_MAX = none; ZOMBIE: when CANCEL goes (again) */
 	tern_op *op;          /* NULL once completed */
 	void *answer;
 	uint64_t answer_capacity;
@@ -113,14 +119,14 @@ static void on_sent(tern_op *op, void *arg)
 {
 	call *c = arg;
 	tern_rpc *rpc = c->rpc;
-	bool failed = op->status != TERN_OK;
+	tern_status status = op->status; /* the slot, op included, may be another call's after the unlock */
 	tern_op *user = NULL;
 
 	pthread_mutex_lock(&rpc->lock);
 	c->sending = false;
 	free(c->args_copy);
 	c->args_copy = NULL;
-	if (failed && c->state != CALL_FREE) {
+	if (status != TERN_OK && c->state != CALL_FREE) {
 		/* The request never reached the server: nothing can touch the sinks. */
 		call_set_state(c, CALL_FREE);
 		user = call_take_op(c);
@@ -128,7 +134,7 @@ static void on_sent(tern_op *op, void *arg)
 	advance_low_water(rpc);
 	pthread_mutex_unlock(&rpc->lock);
 	if (user)
-		tn_op_complete(rpc->ctx, user, op->status, 0, tern_detail());
+		tn_op_complete(rpc->ctx, user, status, 0, tern_detail());
 	rpc_unref(rpc, 1);
 }
 
@@ -245,6 +251,9 @@ static void on_message(tern_channel *channel, const void *msg, uint64_t bytes, v
 /* Complete every call with status; no more are accepted. */
 static void fail_all(tern_rpc *rpc, tern_status status, const char *detail)
 {
+	char text[TN_DETAIL_MAX]; /* the callbacks may fail at something and so change tern_detail() */
+
+	snprintf(text, sizeof(text), "%s", detail);
 	pthread_mutex_lock(&rpc->lock);
 	rpc->refs++; /* a completion may close the client */
 	if (rpc->status == TERN_OK)
@@ -261,7 +270,7 @@ static void fail_all(tern_rpc *rpc, tern_status status, const char *detail)
 		if (!user)
 			continue;
 		pthread_mutex_unlock(&rpc->lock);
-		tn_op_complete(rpc->ctx, user, why, 0, detail);
+		tn_op_complete(rpc->ctx, user, why, 0, text);
 		pthread_mutex_lock(&rpc->lock);
 	}
 	advance_low_water(rpc);
@@ -292,15 +301,16 @@ static void send_cancel(call *c)
 	tern_op_init(&c->cancel_op, on_cancel_sent, c);
 	if (tern_send(c->rpc->channel, c->cancel, sizeof(c->cancel), &c->cancel_op) != TERN_OK) {
 		pthread_mutex_lock(&c->rpc->lock);
-		c->cancel_sent = false; /* try again at the next tick */
-		arm_timer(c->rpc, tn_ctx_now(c->rpc->ctx) + 1000000);
+		c->deadline_ns =
+			tn_ctx_now(c->rpc->ctx) + CANCEL_RETRY_NS; /* the slot is ours: cancel_sending */
+		arm_timer(c->rpc, c->deadline_ns);
 		pthread_mutex_unlock(&c->rpc->lock);
 		on_cancel_sent(&c->cancel_op, c);
 	}
 }
 
 /* The deadline of one call passed: cancel it at the server; without sinks it ends now. */
-static void expire(tern_rpc *rpc, call *c)
+static void expire(tern_rpc *rpc, call *c, uint64_t now)
 {
 	tern_op *user = NULL;
 	bool cancel = false;
@@ -311,8 +321,9 @@ static void expire(tern_rpc *rpc, call *c)
 		if (!c->has_sinks)
 			user = call_take_op(c);
 	}
-	if (!c->cancel_sent && rpc->status == TERN_OK) {
-		c->cancel_sent = c->cancel_sending = cancel = true;
+	c->deadline_ns = now + CANCEL_AGAIN_NS;
+	if (!c->cancel_sending && rpc->status == TERN_OK) {
+		c->cancel_sending = cancel = true;
 		rpc->refs++;
 	}
 	pthread_mutex_unlock(&rpc->lock);
@@ -336,11 +347,12 @@ static void on_timer(tn_ctx_timer *timer)
 	for (uint64_t seq = rpc->low_water; seq < rpc->next_seq; seq++) {
 		call *c = &rpc->calls[seq % TN_RPC_WINDOW];
 
-		if (c->seq != seq || c->state == CALL_FREE || (c->state == CALL_ZOMBIE && c->cancel_sent))
+		if (c->seq != seq || c->state == CALL_FREE)
 			continue;
 		if (c->deadline_ns <= now)
-			expire(rpc, c);
-		else if (c->deadline_ns < next)
+			expire(rpc, c, now);
+		/* the lock was free meanwhile: is it still that call? */
+		if (c->seq == seq && c->state != CALL_FREE && c->deadline_ns < next)
 			next = c->deadline_ns;
 	}
 	if (next != UINT64_MAX && rpc->status == TERN_OK)
@@ -424,10 +436,9 @@ static void call_fill(tern_rpc *rpc, call *c, const tern_rpc_call_params *params
 
 	call_set_state(c, CALL_ACTIVE);
 	c->sending = true;
-	c->cancel_sent = false;
 	c->has_sinks = params->sink_count > 0;
 	c->seq = head.seq;
-	c->deadline_ns = timeout_ns ? tn_ctx_now(rpc->ctx) + timeout_ns : UINT64_MAX;
+	c->deadline_ns = tn_deadline(tn_ctx_now(rpc->ctx), timeout_ns);
 	c->op = op;
 	c->answer = params->answer;
 	c->answer_capacity = params->answer ? params->answer_capacity : 0;
@@ -436,7 +447,7 @@ static void call_fill(tern_rpc *rpc, call *c, const tern_rpc_call_params *params
 		memcpy(c->args, params->args, params->args_bytes);
 	tn_rpc_request_encode(c->head, &head, params->sinks);
 	rpc->refs++;
-	if (timeout_ns)
+	if (c->deadline_ns != UINT64_MAX)
 		arm_timer(rpc, c->deadline_ns);
 }
 
@@ -493,7 +504,9 @@ tern_status tern_rpc_call(tern_rpc *rpc, const tern_rpc_call_params *params, ter
 		pthread_mutex_unlock(&rpc->lock);
 		free(copy);
 		tn_op_abort(op);
-		return status;
+		return status == TERN_AGAIN
+			       ? status
+			       : tn_fail(status, "the RPC client has ended: %s", tern_status_text(status));
 	}
 	TN_ASSERT(call_idle(c));
 	call_fill(rpc, c, params, timeout_ns, copy, op);
@@ -517,16 +530,32 @@ tern_status tern_rpc_call_wait(tern_rpc *rpc, const tern_rpc_call_params *params
 			       uint64_t *answer_bytes)
 {
 	tern_ctx *ctx = rpc->ctx;
+	uint64_t end, now = tn_ctx_now(ctx);
 	tern_status status;
 	tern_op op;
 
+	if (tn_in_dispatch())
+		return tn_fail(TERN_E_STATE,
+			       "waiting inside a callback would stop the progress it waits for");
 	tern_op_init(&op, NULL, NULL);
-	op.timeout_ns = timeout_ns;
-	while ((status = tern_rpc_call(rpc, params, &op)) == TERN_AGAIN)
+	if (!timeout_ns)
+		timeout_ns = rpc->default_timeout_ns;
+	end = tn_deadline(now, timeout_ns);
+	for (;;) { /* the deadline covers waiting for a place in the window too */
+		op.timeout_ns = end - now;
+		status = tern_rpc_call(rpc, params, &op);
+		if (status != TERN_AGAIN)
+			break;
 		tern_ctx_wait(ctx, 1000000);
+		now = tn_ctx_now(ctx);
+		if (now >= end)
+			return tn_fail(TERN_E_DEADLINE, "too many calls were in flight until the deadline");
+	}
 	if (status != TERN_OK)
 		return status;
-	status = tern_op_wait(ctx, &op, 0);
+	do /* op is on the stack: whatever waiting says, it stays until its completion */
+		status = tern_op_wait(ctx, &op, 0);
+	while (tern_op_test(&op) == TERN_AGAIN);
 	if (answer_bytes)
 		*answer_bytes = op.length;
 	return status;

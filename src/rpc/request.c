@@ -9,6 +9,7 @@
  * acknowledgement nothing of this call can write into the sinks.
  * Threads: handlers reply from any thread; client->lock guards the flags. Tests: tests/unit/rpc.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -87,16 +88,19 @@ static rpc_conn *client_conn(rpc_client *client)
 static void retry_later(tern_rpc_request *req, uint32_t bit)
 {
 	tn_rpc_server *server = req->server;
+	bool first;
 
 	atomic_fetch_add_explicit(&server->counters.retries, 1, memory_order_relaxed);
 	pthread_mutex_lock(&server->lock);
+	first = !server->retry;
 	if (req->retry_bits == 0) {
 		req->retry_next = server->retry;
 		server->retry = req;
 	}
 	req->retry_bits |= bit;
 	pthread_mutex_unlock(&server->lock);
-	tn_ctx_timer_set(server->ctx, &server->timer, tn_ctx_now(server->ctx) + TN_RPC_RETRY_NS);
+	if (first) /* later ones must not put the first ones off */
+		tn_ctx_timer_set(server->ctx, &server->timer, tn_ctx_now(server->ctx) + TN_RPC_RETRY_NS);
 }
 
 static void on_answer_sent(tern_op *op, void *arg)
@@ -236,6 +240,19 @@ uint64_t tern_rpc_request_time_left(const tern_rpc_request *req)
 	return now < req->deadline_ns ? req->deadline_ns - now : 0;
 }
 
+/* client->lock held: a put ended. True: it was the last that a cancel waits for, send_ack() comes next. */
+static bool put_ended(tern_rpc_request *req)
+{
+	bool ack;
+
+	TN_ASSERT(req->puts > 0);
+	req->puts--;
+	ack = req->canceled && req->puts == 0 && !req->acking;
+	if (ack)
+		req->acking = true;
+	return ack;
+}
+
 /* A put of the request ended: the wrapper counts it, then the handler's op completes. */
 typedef struct sink_put {
 	tern_op op; /* first */
@@ -251,19 +268,17 @@ static void on_sink_put(tern_op *op, void *arg)
 	tern_status status = op->status;
 	uint64_t length = op->length;
 	tern_ctx *ctx = req->server->ctx;
+	char detail[TN_DETAIL_MAX];
 	bool ack;
 
+	snprintf(detail, sizeof(detail), "%s", status == TERN_OK ? "" : tern_detail());
 	pthread_mutex_lock(&req->client->lock);
-	TN_ASSERT(req->puts > 0);
-	req->puts--;
-	ack = req->canceled && req->puts == 0 && !req->acking;
-	if (ack)
-		req->acking = true;
+	ack = put_ended(req);
 	request_settle(req);
 	if (ack)
 		send_ack(req);
 	free(put);
-	tn_op_complete(ctx, user, status, length, tern_detail());
+	tn_op_complete(ctx, user, status, length, detail);
 }
 
 tern_status tern_rpc_request_put(tern_rpc_request *req, unsigned sink, uint64_t offset, const void *src,
@@ -271,6 +286,7 @@ tern_status tern_rpc_request_put(tern_rpc_request *req, unsigned sink, uint64_t 
 {
 	tern_status status = tn_op_begin(op);
 	sink_put *put;
+	bool ack;
 
 	if (status != TERN_OK)
 		return status;
@@ -296,8 +312,10 @@ tern_status tern_rpc_request_put(tern_rpc_request *req, unsigned sink, uint64_t 
 		if (status == TERN_OK)
 			return TERN_OK;
 		pthread_mutex_lock(&req->client->lock);
-		req->puts--;
+		ack = put_ended(req); /* a cancel may have come in between and waits for us */
 		pthread_mutex_unlock(&req->client->lock);
+		if (ack)
+			send_ack(req);
 	}
 	free(put);
 	tn_op_abort(op);

@@ -16,6 +16,7 @@
 
 #include "base/check.h"
 #include "base/fail.h"
+#include "base/time.h"
 
 const tn_option_row tn_rpc_options[] = {
 	{.layer = "rpc",
@@ -277,7 +278,7 @@ static tern_rpc_request *request_new(rpc_conn *conn, const tn_rpc_request_head *
 	req->client = conn->client;
 	req->origin = conn;
 	req->seq = head->seq;
-	req->deadline_ns = head->timeout_ns ? tn_ctx_now(conn->server->ctx) + head->timeout_ns : UINT64_MAX;
+	req->deadline_ns = tn_deadline(tn_ctx_now(conn->server->ctx), head->timeout_ns);
 	req->sink_count = head->sink_count;
 	memcpy(req->sinks, sinks, head->sink_count * sizeof(*sinks));
 	return req;
@@ -417,6 +418,7 @@ static void server_destroy(tn_ctx_slot *slot)
 {
 	tn_rpc_server *server = (tn_rpc_server *)slot;
 
+	tn_ctx_timer_cancel(server->ctx, &server->timer);
 	while (server->clients) {
 		rpc_client *client = server->clients;
 

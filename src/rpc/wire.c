@@ -56,7 +56,8 @@ bool tn_rpc_request_decode(const void *msg, uint64_t bytes, tn_rpc_request_head 
 	head->low_water = tn_get_u64(&r);
 	head->timeout_ns = tn_get_u64(&r);
 	head->args_bytes = tn_get_u64(&r);
-	if (tn_get_u64(&r) != 0 || head->sink_count > TERN_RPC_SINKS_MAX || head->low_water > head->seq)
+	if (tn_get_u64(&r) != 0 || head->sink_count > TERN_RPC_SINKS_MAX || head->low_water > head->seq ||
+	    head->seq > TN_RPC_SEQ_MAX)
 		return false;
 	for (unsigned i = 0; i < head->sink_count; i++) {
 		tn_get_bytes(&r, sinks[i].key.bytes, sizeof(sinks[i].key.bytes));
@@ -97,5 +98,5 @@ bool tn_rpc_reply_decode(const void *msg, uint64_t bytes, tn_rpc_reply_head *hea
 	head->bytes = tn_get_u64(&r);
 	head->low_water = tn_get_u64(&r);
 	*data = tn_get_view(&r, head->bytes);
-	return tn_reader_done(&r);
+	return tn_reader_done(&r) && head->seq <= TN_RPC_SEQ_MAX && head->low_water <= TN_RPC_SEQ_MAX;
 }

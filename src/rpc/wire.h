@@ -16,6 +16,7 @@
 #include <tern/rpc.h>
 
 #define TN_RPC_VERSION           1
+#define TN_RPC_SEQ_MAX           (UINT64_MAX >> 1) /* larger ones are refused: sums with a window do not wrap */
 #define TN_RPC_REQUEST_BYTES     64
 #define TN_RPC_SINK_BYTES        72
 #define TN_RPC_REPLY_BYTES       32
