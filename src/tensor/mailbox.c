@@ -14,14 +14,14 @@
 
 #include "base/check.h"
 
-/* Lock held. */
-static void pump(tn_mailbox *box)
+/* Lock held. True: the message was given up, because the channel ended. */
+static bool pump(tn_mailbox *box)
 {
 	tn_tensor_conn *conn = box->conn;
 	tern_status status;
 
 	if (box->busy || !box->pending)
-		return;
+		return false;
 	memcpy(box->buf, box->next, box->next_length);
 	tn_tensor_conn_ref(conn);
 	status = atomic_load(&conn->status);
@@ -34,6 +34,17 @@ static void pump(tn_mailbox *box)
 				 tn_ctx_now(conn->state->ctx) + TN_TENSOR_RETRY_NS);
 	if (!box->busy)
 		tn_tensor_conn_unref(conn);
+	return !box->busy && !box->pending;
+}
+
+/* Lock held, dropped here. */
+static void pump_and_drop(tn_mailbox *box)
+{
+	bool given_up = pump(box) && box->on_given_up;
+
+	pthread_mutex_unlock(&box->lock);
+	if (given_up)
+		box->on_given_up(box);
 }
 
 static void on_sent(tern_op *op, void *arg)
@@ -60,8 +71,7 @@ static void on_timer(tn_ctx_timer *timer)
 	tn_mailbox *box = (tn_mailbox *)((char *)timer - offsetof(tn_mailbox, timer));
 
 	pthread_mutex_lock(&box->lock);
-	pump(box);
-	pthread_mutex_unlock(&box->lock);
+	pump_and_drop(box);
 }
 
 void tn_mailbox_init(tn_mailbox *box, void (*on_idle)(tn_mailbox *box))
@@ -83,8 +93,7 @@ void tn_mailbox_post(tn_mailbox *box, const tn_tensor_msg *msg)
 	pthread_mutex_lock(&box->lock);
 	box->next_length = tn_tensor_encode(box->next, msg);
 	box->pending = true;
-	pump(box);
-	pthread_mutex_unlock(&box->lock);
+	pump_and_drop(box);
 }
 
 void tn_mailbox_drop(tn_mailbox *box)

@@ -65,7 +65,10 @@ static void rx_free(tern_tensor_rx *rx)
 static void rx_try_free(tern_tensor_rx *rx, tn_tensor_conn **unref)
 {
 	*unref = NULL;
-	if (!rx->dead || !(rx->quiet || !rx->conn) || rx->flag_busy || !tn_mailbox_idle(&rx->box))
+	if (!rx->dead || !(rx->quiet || !rx->conn))
+		return;
+	tn_ctx_timer_cancel(rx->state->ctx, &rx->flag_timer); /* first: its run may begin a credit write */
+	if (rx->flag_busy || !tn_mailbox_idle(&rx->box))
 		return;
 	rx->state->rx_by_id[rx->id] = NULL;
 	*unref = rx->conn;
@@ -98,7 +101,10 @@ static void answer_open(tern_tensor_rx *rx, tn_tensor_conn *conn, const tn_tenso
 			tn_tensor_msg *answer)
 {
 	*answer = (tn_tensor_msg){.type = TN_TENSOR_OPENED, .tx_id = open->tx_id, .rx_id = rx->id};
-	if (rx->conn) {
+	if (atomic_load(&conn->status) != TERN_OK) {
+		/* Nobody would tell rx that this sender is gone: that has been done for those bound before. */
+		answer->status = TERN_E_PEER_CLOSED;
+	} else if (rx->conn) {
 		answer->status = TERN_E_IN_USE;
 		snprintf(answer->text, sizeof(answer->text), "another sender is bound to tensor '%.100s'",
 			 rx->name);
@@ -122,11 +128,14 @@ static void answer_open(tern_tensor_rx *rx, tn_tensor_conn *conn, const tn_tenso
 	}
 }
 
-/* An answer needs a mailbox that outlives refusals: one per answer, freed when it left. */
+/* An answer needs a mailbox that outlives refusals: one per answer, freed when it left or was given up. */
 static void on_answer_idle(tn_mailbox *box)
 {
+	tn_tensor_conn *conn = box->conn;
+
 	tn_mailbox_fini(box);
 	free(box);
+	tn_tensor_conn_unref(conn);
 }
 
 static void send_answer(tn_tensor_conn *conn, const tn_tensor_msg *answer)
@@ -136,11 +145,10 @@ static void send_answer(tn_tensor_conn *conn, const tn_tensor_msg *answer)
 	if (!box)
 		return; /* the sender's deadline tells it */
 	tn_mailbox_init(box, on_answer_idle);
+	box->on_given_up = on_answer_idle;
+	tn_tensor_conn_ref(conn); /* while it waits for room the channel may end */
 	tn_mailbox_bind(box, conn);
-	if (atomic_load(&conn->status) == TERN_OK)
-		tn_mailbox_post(box, answer);
-	else
-		on_answer_idle(box);
+	tn_mailbox_post(box, answer);
 }
 
 void tn_tensor_on_open(tn_tensor_conn *conn, const tn_tensor_msg *msg)
@@ -379,7 +387,9 @@ static void push_credit(tern_tensor_rx *rx)
 {
 	tern_status status;
 
-	if (rx->flag_busy || rx->flag_sent == rx->released || atomic_load(&rx->conn->status) != TERN_OK)
+	/* Without a sender there is no tensor to release, but for a stranger's that guessed the flag's key. */
+	if (!rx->conn || rx->flag_busy || rx->flag_sent == rx->released ||
+	    atomic_load(&rx->conn->status) != TERN_OK)
 		return;
 	rx->flag_busy = true;
 	rx->flag_sent = rx->released;

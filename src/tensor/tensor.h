@@ -54,6 +54,9 @@ typedef struct tn_mailbox {
 	/* From dispatch, without locks, when a message left and none waits. Under the owner's lock it calls
 	   tn_mailbox_settled, then it may free the owner. NULL: nobody waits for that. */
 	void (*on_idle)(struct tn_mailbox *box);
+	/* For a mailbox that nobody owns: from post or the timer, without locks, when the channel ended before
+	   the message left. NULL: the owner hears of that end by itself. */
+	void (*on_given_up)(struct tn_mailbox *box);
 } tn_mailbox;
 
 struct tn_tensor_conn {

@@ -114,7 +114,8 @@ void tn_tensor_on_opened(tn_tensor_conn *conn, const tn_tensor_msg *msg)
 	pthread_mutex_lock(&conn->state->lock);
 	tx = find_tx(conn, msg->tx_id);
 	if (tx && atomic_load(&tx->bound) == 0) {
-		bool sane = msg->slots >= 1 && msg->stride_bytes >= tx->bytes;
+		bool sane =
+			msg->slots >= 1 && msg->stride_bytes >= tx->bytes && msg->rx_id < TN_TENSOR_RX_MAX;
 
 		tx->status = msg->status != TERN_OK ? msg->status : sane ? TERN_OK : TERN_E_PROTOCOL;
 		memcpy(tx->detail, msg->text, sizeof(tx->detail));
@@ -215,7 +216,11 @@ static tern_status bind_to_peer(tern_tensor_tx *tx, const tern_tensor_params *pa
 	tn_mailbox_post(&tx->box, &msg);
 	while (atomic_load_explicit(&tx->bound, memory_order_acquire) == 0) {
 		uint64_t now = tn_ctx_now(ctx);
+		tern_status gone = atomic_load(&tx->conn->status);
 
+		/* If the channel ended before tx was in the list nobody told it. */
+		if (gone != TERN_OK && atomic_load(&tx->bound) == 0)
+			return tn_fail(gone, "%s", tern_status_text(gone));
 		if (now >= end)
 			return tn_fail(TERN_E_DEADLINE, "the peer published no tensor '%s' in time",
 				       tx->name);
