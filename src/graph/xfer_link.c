@@ -77,7 +77,8 @@ tern_status tn_xfer_link_test(const tn_edge_desc *desc, tern_link *link, tern_op
 
 	if (status == TERN_OK || status == TERN_AGAIN)
 		return status;
-	return tn_xfer_link_fail(desc, link, tern_op_wait(tern_link_ctx(link), op, 0)); /* it is done: sets the text */
+	return tn_xfer_link_fail(desc, link,
+				 tern_op_wait(tern_link_ctx(link), op, 0)); /* it is done: sets the text */
 }
 
 tn_edge_desc *tn_edge_desc_copy(const tn_edge_desc *desc)

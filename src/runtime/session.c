@@ -25,6 +25,7 @@
 #include "graph/xfer_link.h"
 
 #define SESSION_START_NS (30ull * 1000000000ull)
+#define SESSION_CLOSE_NS (2ull * 1000000000ull) /* more than link.close_timeout */
 
 struct tern_session {
 	tern_ctx *ctx;
@@ -39,7 +40,8 @@ struct tern_session {
 	uint32_t server_count;
 	bool *needed;      /* [devices]: we share edges */
 	bool *dialed;      /* [devices] */
-	tern_link **links; /* [devices]; lock */
+	tern_link **links; /* [devices]; lock, until they are settled */
+	bool settled;      /* lock: the job runs on these links, newcomers are strangers */
 	pthread_mutex_t lock;
 	char transport[32];
 	tn_exec_stats base; /* at the last reset */
@@ -77,7 +79,7 @@ static void on_incoming(tern_link *link, void *arg)
 	tern_link *old = link;
 
 	pthread_mutex_lock(&s->lock);
-	for (uint32_t i = 0; i < s->devices; i++) {
+	for (uint32_t i = 0; i < s->devices && !s->settled; i++) {
 		const char *name;
 
 		if (!s->needed[i] || s->dialed[i] || device_name(s, i, &name) != TERN_OK ||
@@ -269,10 +271,16 @@ tern_status tern_session_start(tern_session *s, uint64_t timeout_ns)
 	if (!s->stub) {
 		TN_TRY(dial(s, deadline_ns));
 		TN_TRY(await_links(s, deadline_ns));
+		pthread_mutex_lock(&s->lock);
+		s->settled = true;
+		pthread_mutex_unlock(&s->lock);
 		note_transports(s);
 	}
 	TN_TRY(open_xfer(s));
 	TN_TRY(tn_exec_create(s->plan, s->device, s->xfer, &s->exec_params, &s->exec));
+	/* Before there was an executor to tell. Exchanges on both sides: one of them sees the other. */
+	if (atomic_exchange(&s->canceled, false))
+		return tn_fail(TERN_E_CANCELED, "cancelled while starting");
 	return tn_exec_start(s->exec, deadline_ns);
 }
 
@@ -292,6 +300,9 @@ tern_status tern_session_finish(tern_session *s, uint64_t timeout_ns)
 
 			if (tern_link_get_state(s->links[i]) == TERN_LINK_DOWN)
 				break;
+			if (atomic_load(&s->canceled))
+				return tn_fail(TERN_E_CANCELED, "cancelled while waiting for %s to finish",
+					       tern_link_peer_name(s->links[i]));
 			if (now >= deadline_ns)
 				return tn_fail(TERN_E_DEADLINE, "%s did not close its link in time",
 					       tern_link_peer_name(s->links[i]));
@@ -301,12 +312,33 @@ tern_status tern_session_finish(tern_session *s, uint64_t timeout_ns)
 	return TERN_OK;
 }
 
+/* After a failed step sends may still read the executor's memory: no link, no operation. */
+static void end_links(tern_session *s)
+{
+	uint64_t deadline_ns = tn_now() + SESSION_CLOSE_NS;
+
+	for (uint32_t i = 0; i < s->devices; i++)
+		if (s->links[i])
+			tern_link_close(s->links[i]);
+	for (uint32_t i = 0; i < s->devices; i++) {
+		while (s->links[i] && tn_now() < deadline_ns) {
+			uint64_t seen = tern_ctx_events(s->ctx);
+
+			if (tern_link_get_state(s->links[i]) == TERN_LINK_DOWN)
+				break;
+			tern_ctx_wait_past(s->ctx, seen, 10000000);
+		}
+	}
+}
+
 void tern_session_close(tern_session *s)
 {
 	if (!s)
 		return;
 	if (s->ctx && !s->stub)
 		tern_ctx_on_link(s->ctx, NULL, NULL, NULL);
+	if (s->exec && !s->stub)
+		end_links(s);
 	tn_exec_destroy(s->exec);
 	if (s->xfer)
 		s->xfer->ops->close(s->xfer);
@@ -335,15 +367,24 @@ tern_status tern_session_feed(tern_session *s, int eval, const char *port, const
 		       : not_started();
 }
 
+/* A cancel interrupts one call. */
+static tern_status interrupted(tern_session *s, tern_status status)
+{
+	if (status == TERN_E_CANCELED)
+		atomic_store(&s->canceled, false);
+	return status;
+}
+
 tern_status tern_session_step(tern_session *s, int eval)
 {
-	return s->exec ? tn_exec_step(s->exec, eval ? TN_PROG_EVAL : TN_PROG_TRAIN, TN_TIME_NEVER)
+	return s->exec ? interrupted(
+				 s, tn_exec_step(s->exec, eval ? TN_PROG_EVAL : TN_PROG_TRAIN, TN_TIME_NEVER))
 		       : not_started();
 }
 
 tern_status tern_session_run(tern_session *s, uint64_t n)
 {
-	return s->exec ? tn_exec_run(s->exec, n, TN_TIME_NEVER) : not_started();
+	return s->exec ? interrupted(s, tn_exec_run(s->exec, n, TN_TIME_NEVER)) : not_started();
 }
 
 static tern_status copy_out(const tn_fetched *fetched, const char *what, void *data, uint64_t bytes)
@@ -377,7 +418,7 @@ tern_status tern_session_variable(tern_session *s, const char *name, void *data,
 
 void tern_session_cancel(tern_session *s)
 {
-	atomic_store(&s->canceled, true);
+	atomic_exchange(&s->canceled, true);
 	if (s->exec)
 		tn_exec_cancel(s->exec);
 	if (s->ctx)
