@@ -6,7 +6,7 @@
  *   STARTING servers (each reports its address) -> STARTING workers -> RUNNING -> all exited with 0
  *   any failure or signal -> ENDING: SIGTERM to all, SIGKILL after KILL_NS
  *
- * When several processes fail at once the culprit is the one that a signal killed: the others only noticed.
+ * When several processes fail at once the culprit is the one that a signal ended: the others only noticed.
  * The launcher's own death ends the processes by their parent-death signal.
  * Threads: main. Tests: tests/e2e/train_test.py, kill_test.py.
  */
@@ -166,7 +166,7 @@ static void begin_end(launch *l)
 	signal_all(l, SIGTERM);
 }
 
-/* Who is to blame: killed by a signal first, then whoever failed with words of its own, then anyone. */
+/* Who is to blame: ended by a signal first, then whoever failed with words of its own, then anyone. */
 static void find_culprit(launch *l)
 {
 	const proc *best = NULL;
@@ -174,7 +174,7 @@ static void find_culprit(launch *l)
 
 	for (uint32_t i = 0; i < l->started; i++) {
 		const proc *p = &l->procs[i];
-		int rank = !proc_failed(p) ? 0 : WIFSIGNALED(p->wait_status) ? 3 : p->error[0] ? 2 : 1;
+		int rank = !proc_failed(p) ? 0 : proc_signal(p) ? 3 : p->error[0] ? 2 : 1;
 
 		if (rank > best_rank) {
 			best_rank = rank;
@@ -309,6 +309,10 @@ static void run(launch *l)
 	} while (alive(l) || (!workers && !l->failed_ns && !l->ending_ns));
 	if (l->failed_ns && !l->culprit[0])
 		find_culprit(l);
+	for (uint32_t i = l->servers; i < l->started && !l->culprit[0] && !l->canceled; i++)
+		if (!l->procs[i].has_result)
+			snprintf(l->culprit, sizeof(l->culprit), "%s ended without a result",
+				 l->procs[i].name);
 }
 
 /* ---- results ---- */
@@ -323,7 +327,7 @@ static bool write_losses(const launch *l)
 			double sum = 0;
 
 			for (uint32_t i = l->servers; i < l->count; i++)
-				sum += l->procs[i].losses[written];
+				sum += l->procs[i].losses ? l->procs[i].losses[written] : NAN;
 			if (fprintf(file, "%llu %a\n", (unsigned long long)written,
 				    sum / (l->count - l->servers)) < 0)
 				break;

@@ -48,6 +48,8 @@ bool proc_reap(proc *p);
 /* It ended badly: "was killed by signal 9 (Killed)", "exited with status 1: ...". */
 void proc_describe(const proc *p, char *text, size_t bytes);
 bool proc_failed(const proc *p);
+/* The signal that ended it, or that it ended itself for with status 128 + signal; 0 = none. */
+int proc_signal(const proc *p);
 void proc_free(proc *p);
 
 #endif

@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -186,7 +187,12 @@ limits *limits_start(const perf_options *o, uint64_t bytes_max)
 		exit(1);
 	}
 	l->pid = fork();
+	if (l->pid < 0) {
+		fprintf(stderr, "tern perf: cannot fork: %s\n", strerror(errno));
+		exit(1);
+	}
 	if (l->pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL); /* it may spin for a word that a dead parent never writes */
 		close(commands[1]);
 		close(sockets[0]);
 		l->socket = sockets[1];

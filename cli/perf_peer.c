@@ -99,17 +99,19 @@ static void on_message(tern_channel *channel, const void *msg, uint64_t bytes, v
 {
 	static tern_op ops[16];
 	static unsigned next;
+	target *t = arg;
 	tern_op *op;
 
 	/* Ping-pong has one message in flight; a stream, marked by its first byte, is not echoed. */
-	(void)arg;
+	if (bytes > t->side.bytes)
+		return;
 	if (bytes && *(const uint8_t *)msg == PERF_NO_ECHO)
 		return;
 	op = &ops[next++ % 16];
 	if (tern_op_test(op) == TERN_AGAIN)
 		return;
 	tern_op_init(op, NULL, NULL);
-	tern_send(channel, msg, bytes, op);
+	tern_send(channel, t->side.out, bytes, op); /* not msg, which is good during this call only */
 }
 
 static void on_closed(tern_channel *channel, tern_status status, void *arg)

@@ -195,11 +195,23 @@ bool proc_failed(const proc *p)
 	return p->exited && !(WIFEXITED(p->wait_status) && WEXITSTATUS(p->wait_status) == 0);
 }
 
+int proc_signal(const proc *p)
+{
+	if (!p->exited)
+		return 0;
+	if (WIFSIGNALED(p->wait_status))
+		return WTERMSIG(p->wait_status);
+	return WEXITSTATUS(p->wait_status) > 128 ? WEXITSTATUS(p->wait_status) - 128 : 0;
+}
+
 void proc_describe(const proc *p, char *text, size_t bytes)
 {
 	if (WIFSIGNALED(p->wait_status))
 		snprintf(text, bytes, "%s (pid %d) was killed by signal %d (%s)", p->name, (int)p->pid,
 			 WTERMSIG(p->wait_status), strsignal(WTERMSIG(p->wait_status)));
+	else if (proc_signal(p))
+		snprintf(text, bytes, "%s (pid %d) was stopped by signal %d (%s)", p->name, (int)p->pid,
+			 proc_signal(p), strsignal(proc_signal(p)));
 	else
 		snprintf(text, bytes, "%s (pid %d) exited with status %d%s%s", p->name, (int)p->pid,
 			 WEXITSTATUS(p->wait_status), p->error[0] ? ": " : "", p->error);

@@ -112,6 +112,7 @@ typedef struct part {
 	tern_session *session;
 	cluster cluster;
 	char name[32];
+	bool told; /* what is wrong was said already */
 } part;
 
 static int failed(const part *p, const char *what, tern_status status)
@@ -120,6 +121,8 @@ static int failed(const part *p, const char *what, tern_status status)
 		report(true, "stopped");
 		return stopped_by ? 128 + stopped_by : 1;
 	}
+	if (p->told)
+		return 1;
 	fprintf(stderr, "%s: %s: %s: %s\n", p->name, what, tern_status_name(status), tern_detail());
 	report(true, "error %s: %s", what, tern_detail());
 	return 1;
@@ -165,6 +168,8 @@ static tern_status open_session(part *p, uint64_t eval_batch)
 	if (status == TERN_OK)
 		status = tern_session_open(p->ctx, &params, &p->session);
 	running = p->session;
+	if (stopped_by && p->session) /* while there was no session to tell */
+		tern_session_cancel(p->session);
 	return status;
 }
 
@@ -290,6 +295,7 @@ static tern_status train_steps_of(part *p, batcher *b, uint64_t *done, float *lo
 			fprintf(stderr, "%s: the loss is %f at step %llu: a smaller --lr may help\n", p->name,
 				(double)*loss, (unsigned long long)*done);
 			report(true, "error the loss is not finite at step %llu", (unsigned long long)*done);
+			p->told = true;
 			return TERN_E_CORRUPT;
 		}
 	}
