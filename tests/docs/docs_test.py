@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Documents against what they speak of: links lead somewhere, the man page knows every option of the command.
+
+Usage: docs_test.py ROOT [TERN]   (without the command its options are not compared)
+"""
+import glob
+import os
+import re
+import shutil
+import subprocess
+import sys
+import unittest
+
+ROOT = sys.argv[1]
+TERN = sys.argv[2] if len(sys.argv) > 2 and os.access(sys.argv[2], os.X_OK) else None
+MAN = os.path.join(ROOT, 'docs/man/tern.1')
+LINK = re.compile(r'\]\(([^)#\s]+)')
+OPTION = re.compile(r'^  (--[a-z-]+)', re.M)
+CODE = re.compile(r'^```.*?^```', re.M | re.S)
+
+
+def read(path):
+    with open(path, encoding='utf-8') as file:
+        return file.read()
+
+
+def documents():
+    found = glob.glob(f'{ROOT}/*.md')
+    for folder in ('docs', 'src'):
+        found += glob.glob(f'{ROOT}/{folder}/**/*.md', recursive=True)
+    return found
+
+
+class Links(unittest.TestCase):
+    def test_lead_somewhere(self):
+        broken = []
+        for path in documents():
+            for target in LINK.findall(CODE.sub('', read(path))):
+                if '://' not in target and not os.path.exists(os.path.join(os.path.dirname(path), target)):
+                    broken.append(f'{os.path.relpath(path, ROOT)}: {target}')
+        self.assertEqual(broken, [])
+        self.assertGreater(len(documents()), 10)
+
+    def test_decisions_are_listed(self):
+        folder = os.path.join(ROOT, 'docs/adr')
+        files = {name for name in os.listdir(folder) if re.match(r'\d{4}-', name)}
+        self.assertEqual(files, set(LINK.findall(read(os.path.join(folder, 'README.md')))))
+
+
+class ManPage(unittest.TestCase):
+    def section(self, title):
+        """The plain text of one section, and of what follows it up to the next."""
+        text = read(MAN).replace('\\-', '-').replace('\\~', ' ')
+        self.assertIn(f'\n.SH {title}\n', text)
+        return text.split(f'\n.SH {title}\n', 1)[1].split('\n.SH ', 1)[0]
+
+    def defined(self, command):
+        """The options that have a paragraph of their own."""
+        heads = re.findall(r'^\.(?:TP|TQ)\n(.*)$', self.section(f'TERN {command.upper()}'), re.M)
+        return {name for head in heads for name in re.findall(r'--[a-z][a-z-]*', head)}
+
+    @unittest.skipUnless(TERN, 'the command was not built')
+    def test_every_option(self):
+        for command in ('train', 'perf', 'info', 'demo'):
+            out = subprocess.run([TERN, command, '--help'], capture_output=True, text=True, timeout=20, check=True,
+                                 stdin=subprocess.DEVNULL).stdout
+            options = set(OPTION.findall(out)) - {'--help'}
+            self.assertGreater(len(options), 1)
+            self.assertEqual(self.defined(command), options, command)
+
+    @unittest.skipUnless(TERN, 'the command was not built')
+    def test_variables(self):
+        out = subprocess.run([TERN, 'info', '--config'], capture_output=True, text=True, timeout=20, check=True,
+                             stdin=subprocess.DEVNULL).stdout
+        known = set(re.findall(r'^  (TERN_[A-Z0-9_]+)', out, re.M))
+        named = set(re.findall(r'TERN_[A-Z0-9]+(?:_[A-Z0-9]+)*', self.section('ENVIRONMENT')))
+        self.assertLessEqual(named - {'TERN_'}, known)
+        self.assertGreater(len(named), 3)
+
+    @unittest.skipUnless(shutil.which('groff'), 'groff is not installed')
+    def test_renders(self):
+        done = subprocess.run(['groff', '-man', '-Tutf8', '-ww', '-z', MAN], capture_output=True, text=True,
+                              timeout=60, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ''))
+
+
+if __name__ == '__main__':
+    unittest.main(argv=sys.argv[:1], verbosity=2)
