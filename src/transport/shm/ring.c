@@ -68,12 +68,13 @@ void tn_shm_tx_fini(tn_shm_tx *tx)
 	tx->in_use = NULL;
 }
 
-static tern_status tx_again(tn_shm_tx *tx)
+/* `word` of the consumer's has to move on from `value` before another try makes sense. */
+static tern_status tx_again(tn_shm_tx *tx, _Atomic uint64_t *word, uint64_t value)
 {
-	atomic_store_explicit(&tx->wait_consumed, tx->limit - tx->ring.cell_count, memory_order_relaxed);
-	atomic_store_explicit(&tx->wait_returned, tx->returned, memory_order_relaxed);
 	if (++tx->waits == 0)
 		tx->waits = 1;
+	atomic_store_explicit(&tx->wait_word, word, memory_order_relaxed);
+	atomic_store_explicit(&tx->wait_value, value, memory_order_relaxed);
 	atomic_store_explicit(&tx->waiting, tx->waits, memory_order_release);
 	atomic_store_explicit(&tx->ring.ctl->wait, tx->waits, memory_order_seq_cst);
 	return TERN_AGAIN;
@@ -81,15 +82,14 @@ static tern_status tx_again(tn_shm_tx *tx)
 
 bool tn_shm_tx_may_retry(tn_shm_tx *tx)
 {
-	const tn_shm_ctl *ctl = tx->ring.ctl;
 	uint32_t waits = atomic_load_explicit(&tx->waiting, memory_order_acquire);
+	_Atomic uint64_t *word;
 
 	if (waits == 0)
 		return false;
-	if (atomic_load_explicit(&ctl->consumed, memory_order_seq_cst) ==
-		    atomic_load_explicit(&tx->wait_consumed, memory_order_relaxed) &&
-	    atomic_load_explicit(&ctl->returned, memory_order_seq_cst) ==
-		    atomic_load_explicit(&tx->wait_returned, memory_order_relaxed))
+	word = atomic_load_explicit(&tx->wait_word, memory_order_relaxed);
+	if (atomic_load_explicit(word, memory_order_seq_cst) ==
+	    atomic_load_explicit(&tx->wait_value, memory_order_relaxed))
 		return false;
 	/* Said once: a caller that gave the post up is not kept awake. A newer wait stays. */
 	(void)atomic_compare_exchange_strong(&tx->waiting, &waits, 0);
@@ -105,7 +105,7 @@ __attribute__((noinline)) static tern_status tx_refresh(tn_shm_tx *tx)
 	if (consumed < known || consumed > tx->head)
 		return TERN_E_PROTOCOL;
 	tx->limit = consumed + tx->ring.cell_count;
-	return tx->head < tx->limit ? TERN_OK : tx_again(tx);
+	return tx->head < tx->limit ? TERN_OK : tx_again(tx, &tx->ring.ctl->consumed, consumed);
 }
 
 tern_status tn_shm_tx_room(tn_shm_tx *tx)
@@ -168,7 +168,7 @@ static tern_status tx_send_buffer(tn_shm_tx *tx, const tn_iov *iov, int n, uint6
 	if (tx->bad || (tx->free_count == 0 && !tx_reclaim(tx)))
 		return TERN_E_PROTOCOL;
 	if (tx->free_count == 0)
-		return tx_again(tx);
+		return tx_again(tx, &tx->ring.ctl->returned, tx->returned);
 	index = tx->free[--tx->free_count];
 	TN_ASSERT(index < tx->ring.buf_count && !bit_test(tx->in_use, index));
 	bit_flip(tx->in_use, index);

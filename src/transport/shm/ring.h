@@ -98,9 +98,9 @@ typedef struct tn_shm_tx {
 	bool bad;         /* the consumer returned what it did not have */
 	uint64_t *in_use; /* one bit per buffer */
 	/* what tn_shm_tx_may_retry compares; read by the polling thread */
-	_Atomic uint32_t waiting; /* 0, or number of the wait */
-	_Atomic uint64_t wait_consumed;
-	_Atomic uint64_t wait_returned;
+	_Atomic uint32_t waiting;              /* 0, or number of the wait */
+	_Atomic(_Atomic uint64_t *) wait_word; /* ctl.consumed or ctl.returned: what was lacking */
+	_Atomic uint64_t wait_value;           /* as it was then */
 } tn_shm_tx;
 
 /* Allocates the private state. TERN_E_NOMEM. */

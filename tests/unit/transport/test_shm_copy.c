@@ -182,8 +182,10 @@ static void *check_data(void *arg)
 	while (seen < 2000) {
 		uint64_t flag = atomic_load_explicit(&s->flag, memory_order_acquire);
 
-		if (flag == seen)
+		if (flag == seen) {
+			sched_yield();
 			continue;
+		}
 		seen = flag;
 		for (uint64_t i = 0; i < s->bytes; i += 61) {
 			if (s->data[i] != (uint8_t)flag)
@@ -215,7 +217,7 @@ static void test_large_before_flag(void **state)
 		tn_shm_copy(&s->copier, s->data, source, s->bytes, 0);
 		tn_shm_copy(&s->copier, (void *)(uintptr_t)&s->flag, &i, 8, 0);
 		while (atomic_load(&s->seen) != i)
-			tn_cpu_relax();
+			sched_yield();
 	}
 	pthread_join(thread, NULL);
 	assert_int_equal(s->bad, 0);

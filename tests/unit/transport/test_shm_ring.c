@@ -35,6 +35,20 @@ typedef struct rig {
 #define MANY(n) (n)
 #endif
 
+/* Litmus tests run for a count or for this long, whichever is less: the host may be busy. */
+#define BUDGET_NS (2 * TN_NS_PER_SEC)
+
+/* One turn of a wait for another thread, which may need this very core. */
+static void rest(void)
+{
+	static _Thread_local unsigned spins;
+
+	if (++spins % 128 == 0)
+		sched_yield();
+	else
+		tn_cpu_relax();
+}
+
 static void rig_make(rig *r, uint32_t slots)
 {
 	tn_shm_ring ring;
@@ -227,6 +241,14 @@ static void test_full_wakes_once(void **state)
 	for (n = 0; send_one(&r.tx, 500, n) == TERN_OK; n++)
 		;
 	assert_int_equal(n, SLOTS);
+	/* Cells that come back are no help when buffers lack. */
+	assert_int_equal(tn_shm_rx_next(&r.rx, &msg), TERN_OK);
+	assert_true(tn_shm_rx_publish(&r.rx));
+	assert_false(tn_shm_tx_may_retry(&r.tx));
+	assert_true(tn_shm_rx_done(&r.rx, msg.slot));
+	assert_true(tn_shm_tx_may_retry(&r.tx));
+	assert_int_equal(send_one(&r.tx, 500, n), TERN_OK);
+	assert_int_equal(send_one(&r.tx, 500, n), TERN_AGAIN);
 	assert_int_equal(tn_shm_rx_next(&r.rx, &msg), TERN_OK);
 	assert_true(tn_shm_rx_done(&r.rx, msg.slot));
 	assert_true(tn_shm_rx_publish(&r.rx));
@@ -378,16 +400,24 @@ static void test_scribble(void **state)
 typedef struct stream {
 	tn_shm_tx *tx;
 	tn_shm_rx *rx;
+	_Atomic uint64_t *total; /* in the segment: what the producer sent in all, once it knows; else 0 */
 	uint64_t count;
 	uint64_t bad;
 } stream;
+
+static _Atomic uint64_t *total_of(void *segment)
+{
+	return &((tn_shm_head *)segment)->probe[0];
+}
 
 static void *produce(void *arg)
 {
 	stream *s = arg;
 	tn_rand rand = {11};
+	uint64_t until = tn_now() + BUDGET_NS;
+	uint64_t i;
 
-	for (uint64_t i = 0; i < s->count; i++) {
+	for (i = 0; i < s->count && tn_now() < until; i++) {
 		uint64_t bytes =
 			tn_rand_below(&rand, 4) ? tn_rand_below(&rand, 64) : tn_rand_below(&rand, BUF + 1);
 		tern_status status;
@@ -397,6 +427,7 @@ static void *produce(void *arg)
 		if (status != TERN_OK)
 			s->bad++;
 	}
+	atomic_store(s->total, i);
 	return NULL;
 }
 
@@ -407,13 +438,15 @@ static void *consume(void *arg)
 	tn_shm_msg held[SLOTS / 2];
 	uint32_t held_count = 0;
 
-	for (uint64_t i = 0; i < s->count; i++) {
+	for (uint64_t i = 0;; i++) {
 		uint64_t bytes =
 			tn_rand_below(&rand, 4) ? tn_rand_below(&rand, 64) : tn_rand_below(&rand, BUF + 1);
 		tn_shm_msg msg;
 		tern_status status;
 
 		while ((status = tn_shm_rx_next(s->rx, &msg)) == TERN_AGAIN) {
+			if (atomic_load(s->total) == i && i > 0)
+				return NULL;
 			(void)tn_shm_rx_publish(s->rx);
 			sched_yield();
 		}
@@ -436,8 +469,8 @@ static void test_threads(void **state)
 
 	(void)state;
 	rig_make(&r, SLOTS);
-	p = (stream){.tx = &r.tx, .count = MANY(1000000u)};
-	c = (stream){.rx = &r.rx, .count = MANY(1000000u)};
+	p = (stream){.tx = &r.tx, .total = total_of(r.base), .count = MANY(1000000u)};
+	c = (stream){.rx = &r.rx, .total = total_of(r.base)};
 	assert_int_equal(pthread_create(&producer, NULL, produce, &p), 0);
 	assert_int_equal(pthread_create(&consumer, NULL, consume, &c), 0);
 	pthread_join(producer, NULL);
@@ -467,6 +500,7 @@ static void test_processes(void **state)
 		/* Mappings are not inherited: the child makes its own, at another address. */
 		if (tn_shm_seg_map(fd, bytes, TN_SHM_RW, &again) != TERN_OK)
 			_exit(2);
+		p.total = total_of(again);
 		tn_shm_lane_ring(again, SLOTS, BUF, 0, &ring);
 		if (tn_shm_tx_init(&tx, &ring) != TERN_OK)
 			_exit(3);
@@ -475,7 +509,7 @@ static void test_processes(void **state)
 	}
 	tn_shm_lane_ring(base, SLOTS, BUF, 0, &ring);
 	assert_ok(tn_shm_rx_init(&rx, &ring));
-	c = (stream){.rx = &rx, .count = MANY(500000u)};
+	c = (stream){.rx = &rx, .total = total_of(base)};
 	consume(&c);
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
@@ -495,7 +529,7 @@ typedef struct sleeper {
 	_Atomic uint32_t sleep;
 	_Atomic uint64_t got;
 	int fd;
-	uint64_t count;
+	_Atomic uint64_t total; /* UINT64_MAX until the producer knows */
 	uint64_t lost;
 } sleeper;
 
@@ -505,7 +539,7 @@ static void *sleep_and_consume(void *arg)
 	uint32_t seq = 0;
 	tn_shm_msg msg;
 
-	while (atomic_load(&s->got) < s->count) {
+	while (atomic_load(&s->got) < atomic_load(&s->total)) {
 		if (tn_shm_rx_next(&s->r->rx, &msg) == TERN_OK) {
 			(void)tn_shm_rx_done(&s->r->rx, msg.slot);
 			(void)tn_shm_rx_publish(&s->r->rx);
@@ -528,7 +562,8 @@ static void *sleep_and_consume(void *arg)
 static void test_sleeper(void **state)
 {
 	rig r;
-	sleeper s = {.count = MANY(200000u)};
+	sleeper s = {.total = UINT64_MAX};
+	uint64_t until = tn_now() + BUDGET_NS, i;
 	pthread_t thread;
 	uint32_t kicked = 0;
 	tn_rand rand = {5};
@@ -538,9 +573,12 @@ static void test_sleeper(void **state)
 	s.r = &r;
 	assert_ok(tn_os_event_create(&s.fd));
 	assert_int_equal(pthread_create(&thread, NULL, sleep_and_consume, &s), 0);
-	for (uint64_t i = 0; i < s.count; i++) {
+	for (i = 0; i < MANY(200000u); i++) {
 		uint32_t word;
 
+		/* The last one sends the sleeper home. */
+		if (i + 1 == MANY(200000u) || tn_now() > until)
+			atomic_store(&s.total, i + 1);
 		while (send_one(&r.tx, 8, i) != TERN_OK)
 			sched_yield();
 		word = atomic_load_explicit(&s.sleep, memory_order_seq_cst);
@@ -551,13 +589,79 @@ static void test_sleeper(void **state)
 		/* Wait for the reader to run dry, more or less exactly: the race is there. */
 		if (i % 2)
 			while (atomic_load(&s.got) <= i)
-				tn_cpu_relax();
+				rest();
 		for (uint64_t k = tn_rand_below(&rand, 50); k > 0; k--)
 			tn_cpu_relax();
+		if (atomic_load(&s.total) == i + 1)
+			break;
 	}
 	pthread_join(thread, NULL);
 	assert_int_equal(s.lost, 0);
 	tn_os_close(&s.fd);
+	rig_free(&r);
+}
+
+/*
+ * The other pairing: the producer finds no buffer, says that it waits, looks again, sleeps. The consumer gives
+ * one back, publishes, looks whether somebody waits, wakes. All buffers but one are held for good, so that
+ * the two meet at each message.
+ */
+typedef struct waiter {
+	rig *r;
+	int fd;
+	_Atomic bool end;
+	uint64_t lost;
+} waiter;
+
+static void *consume_and_kick(void *arg)
+{
+	waiter *w = arg;
+	tn_rand rand = {6};
+	tn_shm_msg msg;
+
+	for (uint64_t got = 0; !atomic_load(&w->end);) {
+		if (tn_shm_rx_next(&w->r->rx, &msg) == TERN_OK) {
+			got++;
+			for (uint64_t k = tn_rand_below(&rand, 8); k > 0; k--)
+				tn_cpu_relax();
+			if (got >= SLOTS)
+				(void)tn_shm_rx_done(&w->r->rx, msg.slot);
+		} else if (tn_shm_rx_unpublished(&w->r->rx) && tn_shm_rx_publish(&w->r->rx)) {
+			tn_os_event_signal(w->fd);
+		} else {
+			rest();
+		}
+	}
+	return NULL;
+}
+
+static void test_waiter(void **state)
+{
+	rig r;
+	waiter w = {0};
+	pthread_t thread;
+	uint64_t until = tn_now() + BUDGET_NS;
+
+	(void)state;
+	rig_make(&r, SLOTS);
+	w.r = &r;
+	assert_ok(tn_os_event_create(&w.fd));
+	assert_int_equal(pthread_create(&thread, NULL, consume_and_kick, &w), 0);
+	for (uint64_t i = 0; i < MANY(50000u) && w.lost == 0 && tn_now() < until;) {
+		struct pollfd pfd = {.fd = w.fd, .events = POLLIN};
+
+		if (send_one(&r.tx, 300, i) == TERN_OK) {
+			i++;
+		} else if (!tn_shm_tx_may_retry(&r.tx)) {
+			if (poll(&pfd, 1, 20000) != 1)
+				w.lost++;
+			(void)tn_os_event_drain(w.fd);
+		}
+	}
+	atomic_store(&w.end, true);
+	pthread_join(thread, NULL);
+	assert_int_equal(w.lost, 0);
+	tn_os_close(&w.fd);
 	rig_free(&r);
 }
 
@@ -581,7 +685,7 @@ static void *initiate(void *arg)
 
 	for (;;) {
 		while (atomic_load(&f->go) == turn)
-			tn_cpu_relax();
+			rest();
 		turn++;
 		if (f->end)
 			return NULL;
@@ -606,12 +710,14 @@ static void forbid_rounds(bool light, unsigned rounds)
 	forbid *f = aligned_alloc(TN_SHM_LINE, sizeof(*f));
 	pthread_t thread;
 	tn_rand rand = {3};
+	uint64_t until = tn_now() + BUDGET_NS;
+	uint32_t turn;
 
 	assert_non_null(f);
 	memset(f, 0, sizeof(*f));
 	f->light = light;
 	assert_int_equal(pthread_create(&thread, NULL, initiate, f), 0);
-	for (uint32_t turn = 1; turn <= rounds; turn++) {
+	for (turn = 1; turn <= rounds && tn_now() < until; turn++) {
 		uint32_t word;
 
 		atomic_store(&f->ctl.stop, 0);
@@ -623,18 +729,18 @@ static void forbid_rounds(bool light, unsigned rounds)
 			tn_shm_fence_heavy();
 		word = atomic_load_explicit(&f->ctl.access, memory_order_seq_cst);
 		while (word % 2 != 0 && atomic_load_explicit(&f->ctl.access, memory_order_acquire) == word)
-			tn_cpu_relax();
+			rest();
 		for (int i = 0; i < 8; i++)
 			atomic_store_explicit(&f->target[i], 2, memory_order_relaxed);
 		for (uint64_t k = tn_rand_below(&rand, 100); k > 0; k--)
 			tn_cpu_relax();
 		while (atomic_load(&f->ready) != turn)
-			tn_cpu_relax();
+			rest();
 		for (int i = 0; i < 8; i++)
 			assert_int_equal(atomic_load_explicit(&f->target[i], memory_order_relaxed), 2);
 	}
 	f->end = true;
-	atomic_store(&f->go, rounds + 1);
+	atomic_store(&f->go, turn);
 	pthread_join(thread, NULL);
 	free(f);
 }
@@ -655,7 +761,7 @@ int main(void)
 		cmocka_unit_test(test_bad_consumed),    cmocka_unit_test(test_bad_returns),
 		cmocka_unit_test(test_scribble),        cmocka_unit_test(test_threads),
 		cmocka_unit_test(test_processes),       cmocka_unit_test(test_sleeper),
-		cmocka_unit_test(test_forbid),
+		cmocka_unit_test(test_waiter),          cmocka_unit_test(test_forbid),
 	};
 
 	return RUN(tests);
