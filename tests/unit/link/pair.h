@@ -93,6 +93,7 @@ typedef struct pair_node {
 	tern_status status;
 	char detail[TN_LINK_TEXT_MAX];
 	uint32_t downs;
+	uint64_t old[4]; /* cookies that were completed long ago */
 } pair_node;
 
 struct pair_world {
@@ -109,6 +110,7 @@ struct pair_world {
 	bool reach_fails[2]; /* provider i of node 1 can't be reached */
 	bool create_fails;   /* provider 0's lanes can't be made at node 1 */
 	bool connect_fails;  /* provider 0's lanes never connect */
+	uint32_t slow_path;  /* number + 1 of a path that lags far behind the others; 0 = none */
 	bool mute;           /* nothing moves any more on the wire: a peer that stands still */
 	int check_level;
 	/* what a test listens to; may be NULL */
@@ -601,8 +603,11 @@ static inline void pair_step_done(pair_world *world, pair_end *end)
 
 	end->done[i] = end->done[--end->done_count];
 	tn_link_on_wr_done(world->node[end->side].link, cookie, status, world->now);
-	/* A second time it must touch nothing. */
+	/* A second time it must touch nothing, at once or much later, when its row serves another. */
 	if (pair_chance(world, 10))
+		world->node[end->side].old[pair_pick(world, TN_COUNT_OF(world->node[0].old))] = cookie;
+	cookie = world->node[end->side].old[pair_pick(world, TN_COUNT_OF(world->node[0].old))];
+	if (cookie && pair_chance(world, 20))
 		tn_link_on_wr_done(world->node[end->side].link, cookie, TERN_OK, world->now);
 	pair_kick(world, end->side);
 }
@@ -722,14 +727,16 @@ static inline bool pair_step_time(pair_world *world)
 static inline bool pair_step(pair_world *world)
 {
 	static pair_choice choices[PAIR_PATHS * 10 + 16];
-	uint32_t n = 0;
+	uint32_t n = 0, skip = world->slow_path && pair_chance(world, 95) ? world->slow_path : 0;
 
 	world->steps++;
 	for (uint32_t i = 0; i < world->path_count; i++)
-		for (int s = 0; s < 2 && world->paths[i].used; s++)
+		for (int s = 0; s < 2 && world->paths[i].used && i + 1 != skip; s++)
 			n += pair_choices_of_end(world, &world->paths[i].end[s], choices + n);
 	for (int s = 0; s < 2; s++)
 		n += pair_choices_of_node(world, s, choices + n);
+	for (int s = 0; s < 2 && n == 0 && skip; s++)
+		n += pair_choices_of_end(world, &world->paths[skip - 1].end[s], choices + n);
 	if (n == 0)
 		return pair_step_time(world);
 	n = pair_pick(world, n);

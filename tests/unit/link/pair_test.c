@@ -77,6 +77,8 @@ static void shape(pair_world *world, load *l)
 		world->create_fails = pair_chance(world, 30);
 		world->connect_fails = pair_chance(world, 30);
 	}
+	if (pair_chance(world, 40))
+		world->slow_path = 1 + TN_LINK_LANES_MAX + pair_pick(world, 4);
 	world->check_level = pair_chance(world, 30) ? 2 : 1;
 }
 
