@@ -173,6 +173,48 @@ static void close_while_connecting(void)
 	conf_pair_close(&pair);
 }
 
+/* Who is up first posts at once: the other sees LANE_UP, then the message. */
+static void first_post_races_with_up(void)
+{
+	conf_pair pair;
+	conf_lane lane;
+	uint8_t byte = 4;
+	conf_req req = {.verb = CONF_SEND, .local = &byte, .bytes = 1};
+
+	conf_pair_open(&pair);
+	for (unsigned i = 0; i < conf_rounds(60); i++) {
+		unsigned got = 0;
+		bool sent_a = false, sent_b = false;
+		tn_event event;
+
+		pair.a->poll_max = pair.b->poll_max = 1 + (int)(i % 3);
+		conf_lane_make(&pair, &lane);
+		CONF_OK(connect_end(i % 2 ? &lane.a : &lane.b, i % 2 ? pair.b : pair.a,
+				    i % 2 ? &lane.b : &lane.a));
+		CONF_OK(connect_end(i % 2 ? &lane.b : &lane.a, i % 2 ? pair.a : pair.b,
+				    i % 2 ? &lane.a : &lane.b));
+		while (got < 2) {
+			CONF_HERE();
+			(void)conf_node_poll(i % 4 < 2 ? pair.a : pair.b);
+			if (lane.a.up && !sent_a)
+				conf_must(NULL, &lane.a, &req);
+			sent_a = lane.a.up;
+			if (lane.b.up && !sent_b)
+				conf_must(NULL, &lane.b, &req);
+			sent_b = lane.b.up;
+			(void)conf_node_poll(i % 4 < 2 ? pair.b : pair.a);
+			while (conf_inbox_take(pair.a, &event) || conf_inbox_take(pair.b, &event)) {
+				conf_end *end = event.lane_arg;
+
+				conf_recv_done(end->node, &event);
+				got++;
+			}
+		}
+		conf_lane_free(&pair, &lane);
+	}
+	conf_pair_close(&pair);
+}
+
 static void post_needs_an_up_lane(void)
 {
 	conf_pair pair;
@@ -315,6 +357,7 @@ const conf_case conf_cases_connect[] = {
 	{.name = "close_while_connecting",
 	 .run = close_while_connecting,
 	 .needs = TN_CAP_WRITE | TN_CAP_SEND},
+	{.name = "first_post_races_with_up", .run = first_post_races_with_up, .needs = TN_CAP_SEND},
 	{.name = "post_needs_an_up_lane", .run = post_needs_an_up_lane, .needs = TN_CAP_SEND},
 	{.name = "bad_blobs", .run = bad_blobs, .needs = TN_CAP_WRITE | TN_CAP_SEND},
 	{.name = "many_lanes", .run = many_lanes, .needs = TN_CAP_WRITE | TN_CAP_SEND},

@@ -9,23 +9,6 @@
 #include <pthread.h>
 #include <string.h>
 
-enum { TRIES = 300 };
-
-/* Post, pumping a while after TERN_AGAIN; false if it stays. */
-static bool post_soon(conf_pair *pair, conf_end *end, const conf_req *req)
-{
-	for (unsigned i = 0; i < TRIES; i++) {
-		uint32_t op;
-		tern_status status = conf_try(end, req, &op);
-
-		if (status == TERN_OK)
-			return true;
-		CONF_CHECK(status == TERN_AGAIN, "%s", tern_status_name(status));
-		(void)conf_pump(pair);
-	}
-	return false;
-}
-
 /* A receiver that gives nothing back: what was accepted arrives once it does, in order, all of it. */
 static void full_ring_loses_nothing(void)
 {
@@ -44,7 +27,7 @@ static void full_ring_loses_nothing(void)
 	for (; sent < MOST; sent++) {
 		req.local = from.ptr + sent * 4ull;
 		memcpy(req.local, &sent, 4);
-		if (!post_soon(&pair, &lane.a, &req))
+		if (!conf_post_soon(&pair, &lane.a, &req))
 			break;
 	}
 	CONF_CHECK(sent >= (held_max < MOST ? held_max : MOST), "accepted only %u of %u promised", sent,
@@ -82,7 +65,7 @@ static void full_ring_of_immediates(void)
 	req.key = to.key;
 	for (; sent < most; sent++) {
 		req.imm = sent;
-		if (!post_soon(&pair, &lane.a, &req))
+		if (!conf_post_soon(&pair, &lane.a, &req))
 			break;
 	}
 	CONF_CHECK(sent >= (pair.b->caps.lane_recv_slots < most ? pair.b->caps.lane_recv_slots : most),
@@ -120,7 +103,7 @@ static void full_ring_stalls_no_other_lane(void)
 	conf_lane_up(&pair, &full);
 	conf_lane_up(&pair, &other);
 	/* The promised number, which the link never exceeds. */
-	while (sent < pair.b->caps.lane_recv_slots && post_soon(&pair, &full.a, &req))
+	while (sent < pair.b->caps.lane_recv_slots && conf_post_soon(&pair, &full.a, &req))
 		sent++;
 	for (unsigned i = 1; i <= 500; i++) {
 		conf_must(&pair, &other.a, &req);
@@ -136,88 +119,6 @@ static void full_ring_stalls_no_other_lane(void)
 	}
 	while (holding > 0)
 		conf_recv_done(pair.b, &held[--holding]);
-	conf_pair_close(&pair);
-}
-
-/* Buffers come back in any order while new messages arrive. */
-static void recv_done_in_any_order(void)
-{
-	conf_pair pair;
-	conf_lane lane;
-	enum { HOLD = 32 };
-	tn_event held[HOLD];
-	unsigned holding = 0, hold_max = HOLD, rounds = conf_rounds(5000);
-	uint32_t sent = 0, got = 0;
-	conf_region from;
-	conf_req req = {.verb = CONF_SEND, .bytes = 100};
-
-	conf_pair_open(&pair);
-	conf_lane_up(&pair, &lane);
-	if (hold_max > pair.b->caps.lane_recv_slots / 2 + 1)
-		hold_max = pair.b->caps.lane_recv_slots / 2 + 1;
-	conf_region_make(&from, pair.a, 100 * 128, TERN_ACCESS_NONE);
-	while (got < rounds) {
-		uint32_t op;
-
-		if (sent < rounds && sent - got < 16 && (sent % 64 || conf_ledger_done(pair.a))) {
-			req.local = from.ptr + sent % 128 * 100ull;
-			conf_fill(req.local, 100, sent);
-			if (conf_try(&lane.a, &req, &op) == TERN_OK)
-				sent++;
-		}
-		CONF_HERE();
-		(void)conf_pump(&pair);
-		while (holding < hold_max && conf_inbox_take(pair.b, &held[holding])) {
-			conf_expect(held[holding].buf, 100, got, "message");
-			got++;
-			holding++;
-		}
-		if (holding == hold_max || (holding > 0 && tn_rand_below(&pair.rand, 3) == 0)) {
-			unsigned i = (unsigned)tn_rand_below(&pair.rand, holding);
-
-			conf_recv_done(pair.b, &held[i]);
-			held[i] = held[--holding];
-		}
-	}
-	while (holding > 0)
-		conf_recv_done(pair.b, &held[--holding]);
-	CONF_UNTIL(&pair, conf_ledger_done(pair.a));
-	conf_lane_works(&pair, &lane);
-	conf_region_free(&from);
-	conf_pair_close(&pair);
-}
-
-/*
- * What a held buffer says does not change while others come and go, and one that is held for long costs the
- * lane one slot, not its life: each recv_done of another is a credit that works.
- */
-static void held_buffers_stay(void)
-{
-	conf_pair pair;
-	conf_lane lane;
-	conf_region from;
-	conf_req req = {.verb = CONF_SEND, .bytes = 500};
-	tn_event first, event;
-
-	conf_pair_open(&pair);
-	conf_lane_up(&pair, &lane);
-	if (pair.b->caps.lane_recv_slots < 2)
-		conf_skip("a lane has only one slot");
-	conf_region_make(&from, pair.a, 500, TERN_ACCESS_NONE);
-	req.local = from.ptr;
-	conf_fill(from.ptr, 500, 1000000);
-	CONF_OK(conf_do(&pair, &lane.a, &req));
-	first = conf_inbox_wait(&pair, pair.b);
-	for (unsigned i = 0; i < pair.b->caps.lane_recv_slots * 3 && i < 3000; i++) {
-		conf_fill(from.ptr, 500, i);
-		CONF_OK(conf_do(&pair, &lane.a, &req));
-		event = conf_inbox_wait(&pair, pair.b);
-		conf_expect(event.buf, 500, i, "message");
-		conf_recv_done(pair.b, &event);
-		conf_expect(first.buf, 500, 1000000, "a held message");
-	}
-	conf_recv_done(pair.b, &first);
-	conf_region_free(&from);
 	conf_pair_close(&pair);
 }
 
@@ -385,8 +286,6 @@ const conf_case conf_cases_flow[] = {
 	{.name = "full_ring_stalls_no_other_lane",
 	 .run = full_ring_stalls_no_other_lane,
 	 .needs = TN_CAP_SEND},
-	{.name = "recv_done_in_any_order", .run = recv_done_in_any_order, .needs = TN_CAP_SEND},
-	{.name = "held_buffers_stay", .run = held_buffers_stay, .needs = TN_CAP_SEND},
 	{.name = "wrs_in_flight_are_bounded", .run = wrs_in_flight_are_bounded, .needs = TN_CAP_WRITE},
 	{.name = "both_ways_at_once", .run = both_ways_at_once, .needs = TN_CAP_WRITE | TN_CAP_SEND},
 	{.name = "again_then_sleep", .run = again_then_sleep, .needs = TN_CAP_SEND},

@@ -169,6 +169,105 @@ static void drained_buffers_are_quiet(void)
 	teardown(&f);
 }
 
+/*
+ * A completion, whatever its status, gives the buffers back: they get other contents at once, and keep them.
+ */
+static void completion_returns_the_buffers(void)
+{
+	enum { N = 24, BYTES = 60000 };
+	life_fixture f;
+
+	setup(&f);
+	for (unsigned round = 0; round < conf_rounds(40); round++) {
+		conf_region bufs[N];
+		uint32_t ops[N];
+		bool mine[N] = {false};
+		unsigned left = N;
+
+		for (unsigned i = 0; i < N; i++) {
+			conf_req req = {.verb = CONF_WRITE, .bytes = BYTES - i, .key = f.to.key};
+
+			conf_region_make(&bufs[i], f.pair.a, BYTES, TERN_ACCESS_NONE);
+			conf_fill(bufs[i].ptr, BYTES, i);
+			req.local = bufs[i].ptr;
+			req.level = i % 2 ? conf_best_level(f.pair.a) : TN_LEVEL_LOCAL;
+			if (i % 3 == 0 && f.pair.a->caps.flags & TN_CAP_READ)
+				req.verb = CONF_READ;
+			if (i % 3 == 1)
+				req = (conf_req){.verb = CONF_SEND, .local = bufs[i].ptr, .bytes = 1000};
+			while (conf_try(&f.lane.a, &req, &ops[i]) == TERN_AGAIN && i % 2)
+				(void)conf_pump(&f.pair);
+		}
+		conf_pump_n(&f.pair, round % 5);
+		if (round % 4 == 3)
+			conf_end_close(&f.lane.a);
+		else if (round % 4)
+			f.pair.a->dev->ops->lane_break(f.lane.a.lane);
+		while (left > 0) {
+			CONF_HERE();
+			(void)conf_pump(&f.pair);
+			for (unsigned i = 0; i < N; i++) {
+				if (mine[i] || !conf_op_done(f.pair.a, ops[i]))
+					continue;
+				mine[i] = true;
+				left--;
+				memset(bufs[i].ptr, 0x66, BYTES);
+			}
+		}
+		conf_pump_n(&f.pair, 50);
+		for (unsigned i = 0; i < N; i++) {
+			CONF_CHECK(conf_all(bufs[i].ptr, BYTES, 0x66),
+				   "buffer %u changed after its completion", i);
+			conf_region_free(&bufs[i]);
+		}
+		rebuild(&f);
+	}
+	teardown(&f);
+}
+
+/* After a revocation nothing more arrives, not even the rest of what is under way. */
+static void revoke_in_the_middle(void)
+{
+	life_fixture f;
+	enum { BYTES = 8 << 20 };
+	conf_region big;
+	conf_req req = {.verb = CONF_WRITE, .bytes = BYTES};
+	unsigned cut = 0;
+
+	setup(&f);
+	conf_region_make(&big, f.pair.a, BYTES, TERN_ACCESS_NONE);
+	conf_fill(big.ptr, BYTES, 1);
+	req.local = big.ptr;
+	req.level = conf_best_level(f.pair.a);
+	if (f.pair.a->caps.write_bytes_max < BYTES)
+		req.bytes = f.pair.a->caps.write_bytes_max;
+	for (unsigned i = 0; i < 12; i++) {
+		conf_region target;
+		uint32_t op;
+
+		conf_region_make(&target, f.pair.b, BYTES, TERN_ACCESS_WRITE);
+		req.key = target.key;
+		op = conf_post(&f.pair, &f.lane.a, &req);
+		conf_pump_n(&f.pair, i);
+		CONF_OK(tern_mem_revoke(f.pair.b->mem, &target.wire));
+		memset(target.ptr, 0x99, BYTES);
+		CONF_UNTIL(&f.pair, conf_op_done(f.pair.a, op));
+		CONF_CHECK(conf_op_status(f.pair.a, op) == TERN_OK ||
+				   conf_op_status(f.pair.a, op) == TERN_E_STALE_KEY,
+			   "%s", tern_status_name(conf_op_status(f.pair.a, op)));
+		cut += conf_op_status(f.pair.a, op) != TERN_OK;
+		if (!conf->key_error_breaks || conf_op_status(f.pair.a, op) == TERN_OK)
+			conf_lane_works(&f.pair, &f.lane);
+		else
+			rebuild(&f);
+		CONF_CHECK(conf_all(target.ptr, BYTES, 0x99), "written after the key was revoked");
+		conf_region_free(&target);
+	}
+	print_message("%s: %u of 12 writes were cut off by the revocation\n", conf->name, cut);
+	conf_region_free(&big);
+	teardown(&f);
+}
+
 /* The closing side gets completions only; the other learns of it. */
 static void close_under_load(void)
 {
@@ -298,6 +397,8 @@ const conf_case conf_cases_life[] = {
 	{.name = "break_an_idle_lane", .run = break_an_idle_lane, .needs = ALL},
 	{.name = "break_under_load", .run = break_under_load, .needs = ALL},
 	{.name = "drained_buffers_are_quiet", .run = drained_buffers_are_quiet, .needs = ALL},
+	{.name = "completion_returns_the_buffers", .run = completion_returns_the_buffers, .needs = ALL},
+	{.name = "revoke_in_the_middle", .run = revoke_in_the_middle, .needs = ALL},
 	{.name = "close_under_load", .run = close_under_load, .needs = ALL},
 	{.name = "close_of_both_sides", .run = close_of_both_sides, .needs = ALL},
 	{.name = "close_of_a_broken_lane", .run = close_of_a_broken_lane, .needs = ALL},

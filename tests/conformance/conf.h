@@ -54,8 +54,8 @@ typedef struct conf_case {
 } conf_case;
 /* Each ends with a row without a name. */
 extern const conf_case conf_cases_basic[], conf_cases_data[], conf_cases_errors[], conf_cases_flow[],
-	conf_cases_life[], conf_cases_connect[], conf_cases_wait[], conf_cases_threads[], conf_cases_soak[],
-	conf_cases_process[];
+	conf_cases_pool[], conf_cases_life[], conf_cases_connect[], conf_cases_wait[], conf_cases_threads[],
+	conf_cases_soak[], conf_cases_process[];
 
 /* ---- checks ---- */
 
@@ -115,6 +115,7 @@ struct conf_node {
 	conf_op *ops;
 	_Atomic uint32_t ops_used;
 	uint32_t ops_salt; /* in the upper half of cookies: old ones are recognised */
+	int poll_max;      /* events asked for at a time */
 	tn_event inbox[CONF_INBOX_MAX];
 	uint32_t inbox_head, inbox_tail;
 };
@@ -189,6 +190,8 @@ tern_status conf_try(conf_end *end, const conf_req *req, uint32_t *op);
  * Returns the op; its status says whether it was refused.
  */
 uint32_t conf_post(conf_pair *pair, conf_end *end, const conf_req *req);
+/* Post, pumping for a while after TERN_AGAIN; false if that stays the answer. */
+bool conf_post_soon(conf_pair *pair, conf_end *end, const conf_req *req);
 /* conf_post of a request that has no reason to be refused. */
 void conf_must(conf_pair *pair, conf_end *end, const conf_req *req);
 bool conf_op_done(const conf_node *node, uint32_t op); /* completed or refused */

@@ -211,6 +211,20 @@ uint32_t conf_post(conf_pair *pair, conf_end *end, const conf_req *req)
 	return op;
 }
 
+bool conf_post_soon(conf_pair *pair, conf_end *end, const conf_req *req)
+{
+	for (unsigned i = 0; i < 300; i++) {
+		uint32_t op;
+		tern_status status = conf_try(end, req, &op);
+
+		if (status == TERN_OK)
+			return true;
+		CONF_CHECK(status == TERN_AGAIN, "%s", tern_status_name(status));
+		(void)conf_pump(pair);
+	}
+	return false;
+}
+
 void conf_must(conf_pair *pair, conf_end *end, const conf_req *req)
 {
 	uint32_t op = conf_post(pair, end, req);

@@ -13,6 +13,8 @@
 
 #include "base/clock.h"
 
+#define POLL_MAX 16
+
 static _Atomic uint32_t next_salt = 0xc0de;
 
 conf_node *conf_node_open(const char *name)
@@ -25,6 +27,7 @@ conf_node *conf_node_open(const char *name)
 	assert_non_null(node);
 	assert_non_null(provider);
 	node->name = name;
+	node->poll_max = POLL_MAX;
 	node->ops = calloc(CONF_OPS_MAX, sizeof(*node->ops));
 	assert_non_null(node->ops);
 	node->ops_salt = atomic_fetch_add(&next_salt, 1);
@@ -168,12 +171,12 @@ static void file_event(conf_node *node, const tn_event *event)
 
 int conf_node_poll(conf_node *node)
 {
-	tn_event events[16];
+	tn_event events[POLL_MAX];
 	int n;
 
 	memset(events, 0xa5, sizeof(events));
-	n = tn_dev_poll(node->dev, events, (int)TN_COUNT_OF(events));
-	CONF_CHECK(n >= 0 && n <= (int)TN_COUNT_OF(events), "poll returned %d", n);
+	n = tn_dev_poll(node->dev, events, node->poll_max);
+	CONF_CHECK(n >= 0 && n <= node->poll_max, "poll returned %d", n);
 	for (int i = 0; i < n; i++)
 		file_event(node, &events[i]);
 	return n;

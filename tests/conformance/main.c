@@ -32,8 +32,9 @@ const char *volatile conf_where_file = "?";
 volatile int conf_where_line;
 
 static const conf_case *const suites[] = {
-	conf_cases_basic,   conf_cases_data, conf_cases_errors,  conf_cases_flow, conf_cases_life,
-	conf_cases_connect, conf_cases_wait, conf_cases_threads, conf_cases_soak, conf_cases_process,
+	conf_cases_basic,   conf_cases_data, conf_cases_errors,  conf_cases_flow,
+	conf_cases_pool,    conf_cases_life, conf_cases_connect, conf_cases_wait,
+	conf_cases_threads, conf_cases_soak, conf_cases_process,
 };
 
 static pthread_t main_thread;
