@@ -44,10 +44,12 @@ int tn_tcp_watch(tn_tcp_dev *dev, int fd, uint32_t before, uint32_t events, tn_t
 	/* a forked child shares the set with its parent: it must not change it */
 	if (before == events || fd < 0 || dev->forks != tn_os_fork_generation())
 		return 0;
-	if (!TN_FAULT("tcp.watch") && epoll_ctl(dev->epfd, op, fd, &ev) == 0)
+	if (events && TN_FAULT("tcp.watch"))
+		errno = ENOSPC;
+	else if (epoll_ctl(dev->epfd, op, fd, &ev) == 0)
 		return 0;
 	TN_LOG_LIMITED(ERROR, TCP, 1, "epoll_ctl: %s: see fs.epoll.max_user_watches", strerror(errno));
-	return errno ? errno : ENOSPC;
+	return errno;
 }
 
 void tn_tcp_ready(tn_tcp_lane *lane)
@@ -139,7 +141,7 @@ static int run_ready(tn_tcp_dev *dev, tn_event *events, int max)
 		error = lane->state == TN_TCP_UP ? tx_error(lane) : 0;
 		/* what had arrived before the error is delivered first, unless nobody takes it */
 		if (error && (n < max || lane->rx.paused))
-			tn_tcp_lane_fail(lane, TERN_E_LANE, "send: %s", strerror(error));
+			tn_tcp_lane_fail(lane, TERN_E_LANE, "sending: %s", strerror(error));
 		else if (error)
 			tn_tcp_ready(lane);
 	}

@@ -120,6 +120,7 @@ static tern_status dial_status(int err)
 		return TERN_E_REFUSED;
 	case EMFILE:
 	case ENFILE:
+	case ENOSPC:
 		return TERN_E_LIMIT;
 	case ENOMEM:
 	case ENOBUFS:
@@ -141,13 +142,14 @@ void tn_tcp_dial_next(tn_tcp_lane *lane)
 		const tn_tcp_addr *to = &lane->peer.addrs[lane->dial_next++];
 
 		err = tn_tcp_dial(to, &dev->opts, &lane->fd);
+		if (err == 0 && (err = tn_tcp_watch(dev, lane->fd, 0, EPOLLOUT, &lane->src)) != 0)
+			tn_os_close(&lane->fd);
 		if (err == 0) {
 			/* each address gets its share of the time that is left */
 			lane->dial_deadline = now + left / rest;
 			tn_tcp_deadline(dev, lane->dial_deadline);
 			tn_tcp_set_state(lane, TN_TCP_DIALLING);
 			memset(&lane->greet, 0, sizeof(lane->greet));
-			tn_tcp_watch(dev, lane->fd, 0, EPOLLOUT, &lane->src);
 			lane->tx.events = EPOLLOUT;
 			return;
 		}

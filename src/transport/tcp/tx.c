@@ -5,7 +5,7 @@
  *
  * A run makes a *plan* of frames (the rest of the one under way, refusals, then answers and requests in
  * turns, an ACK frame if nothing else carries it), hands it to one sendmsg and accounts for what was taken.
- * Payload is never copied here: iovs point into the callers' buffers and into registered memory.
+ * One-sided payload is never copied here: iovs point into the callers' buffers and into registered memory.
  *
  * Must not allocate or wait. Threads: a poster or poll, tx.lock held throughout.
  * Tests: tests/unit/transport/test_tcp_flow.c.
@@ -34,6 +34,7 @@ typedef struct plan {
 	uint32_t ctls;
 	uint32_t nak, resp, req; /* next of each queue, as if the plan were sent */
 	uint64_t ack;            /* largest that a header of the plan tells */
+	bool one_sided;          /* payload of a write or a read is in it: never copied */
 } plan;
 
 /* What stands for memory whose key was revoked while it was being read. */
@@ -151,6 +152,7 @@ static bool add_req(tn_tcp_lane *lane, plan *p, tn_tcp_out *out)
 		req->hdr.ack = out->ack;
 		tn_tcp_hdr_encode(&req->hdr, req->head);
 	}
+	p->one_sided |= req->type == TN_TCP_WRITE || req->type == TN_TCP_WRITE_IMM;
 	if (!add_bytes(p, req->head, TN_TCP_HDR_BYTES, &skip))
 		return false;
 	for (uint8_t i = 0; i < req->iov_count; i++) {
@@ -182,6 +184,7 @@ static bool add_resp(tn_tcp_lane *lane, plan *p, tn_tcp_out *out)
 	uint64_t skip = out->sent;
 	tn_tcp_hdr hdr = {.type = TN_TCP_READ_RESP, .seq = resp->seq, .ack = out->ack, .bytes = resp->bytes};
 
+	p->one_sided = true;
 	recheck(lane, resp, out->sent);
 	if (out->sent == 0)
 		tn_tcp_hdr_encode(&hdr, resp->head);
@@ -274,6 +277,7 @@ static void make_plan(tn_tcp_lane *lane, plan *p, uint64_t budget)
 	p->bytes = 0;
 	p->room = TN_MIN(budget, TN_TCP_CHUNK_BYTES);
 	p->ack = 0;
+	p->one_sided = false;
 	p->nak = tx->nak_head + (out.kind == TN_TCP_OUT_CTL && out.nak);
 	p->resp = tx->resp_head + (out.kind == TN_TCP_OUT_RESP);
 	p->req = tx->sent + (out.kind == TN_TCP_OUT_REQ);
@@ -357,6 +361,14 @@ static void account(tn_tcp_lane *lane, plan *p, uint64_t n)
 	tx->probe = false;
 }
 
+/* Nothing goes out any more: poll takes the lane down. */
+static void fail_tx(tn_tcp_lane *lane, int error)
+{
+	lane->tx.error = error;
+	lane->tx.refuse = TERN_E_LANE;
+	tn_tcp_ready(lane);
+}
+
 void tn_tcp_tx_interest(tn_tcp_lane *lane)
 {
 	tn_tcp_tx *tx = &lane->tx;
@@ -371,8 +383,9 @@ void tn_tcp_tx_interest(tn_tcp_lane *lane)
 		else
 			atomic_fetch_sub(&lane->dev->tx_waiting, 1);
 	}
-	/* without any interest epoll would still report a hang-up, for ever: take it out */
-	tn_tcp_watch(lane->dev, lane->fd, tx->events, want, &lane->src);
+	/* without any interest epoll would still report a hang-up, for ever: watch takes it out */
+	if (tn_tcp_watch(lane->dev, lane->fd, tx->events, want, &lane->src) != 0)
+		fail_tx(lane, ENOSPC);
 	tx->events = want;
 }
 
@@ -385,7 +398,7 @@ static ssize_t send_plan(tn_tcp_lane *lane, plan *p)
 	if (TN_FAULT("tcp.lane.send"))
 		return errno = EPIPE, -1;
 	/* a short message goes flat: the kernel takes one piece faster than two */
-	if (p->bytes <= sizeof(flat)) {
+	if (p->bytes <= sizeof(flat) && !p->one_sided) {
 		for (uint32_t i = 0; i < p->iovs; at += p->iov[i++].iov_len)
 			memcpy(flat + at, p->iov[i].iov_base, p->iov[i].iov_len);
 		return send(lane->fd, flat, p->bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -409,9 +422,7 @@ void tn_tcp_tx_run(tn_tcp_lane *lane, uint64_t budget)
 		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS))
 			break;
 		if (n <= 0) {
-			tx->error = n < 0 ? errno : EPIPE;
-			tx->refuse = TERN_E_LANE;
-			tn_tcp_ready(lane);
+			fail_tx(lane, n < 0 ? errno : EPIPE);
 			break;
 		}
 		TN_TCP_COUNT(lane->dev, tx_calls, 1);
