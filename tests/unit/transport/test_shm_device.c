@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The device: who is within reach, options, what happens when any call to the kernel fails. */
+/*
+ * The device: who is within reach, options, what happens when any call to the kernel fails.
+ * Threads: the main thread alone.
+ */
 #include "shm_test.h"
 
 #include "base/options.h"

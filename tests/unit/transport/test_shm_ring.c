@@ -111,80 +111,102 @@ static uint64_t pick_bytes(tn_rand *rand)
 				      : tn_rand_below(rand, BUF + 1);
 }
 
+typedef struct model {
+	rig r;
+	tn_rand rand;
+	model_msg sent[1 << 12], held[SLOTS];
+	uint64_t head, tail; /* sent, received */
+	uint32_t held_count;
+} model;
+
+static void model_send(model *m)
+{
+	uint64_t bytes = pick_bytes(&m->rand);
+	bool imm = tn_rand_below(&m->rand, 4) == 0;
+	tern_status status;
+
+	if (imm) {
+		status = tn_shm_tx_room(&m->r.tx);
+		if (status == TERN_OK)
+			tn_shm_tx_imm(&m->r.tx, (uint32_t)m->head, ~m->head);
+	} else {
+		status = send_one(&m->r.tx, bytes, m->head);
+	}
+	/* Up to SLOTS messages that were not given back always find room. */
+	if (m->head - m->tail + m->held_count < SLOTS && !tn_shm_rx_unpublished(&m->r.rx))
+		assert_int_equal(status, TERN_OK);
+	assert_true(status == TERN_OK || status == TERN_AGAIN);
+	if (status == TERN_OK) {
+		m->sent[m->head % TN_COUNT_OF(m->sent)] =
+			(model_msg){.bytes = imm ? UINT64_MAX : bytes, .seed = m->head};
+		m->head++;
+	}
+}
+
+static void model_receive(model *m)
+{
+	tn_shm_msg msg;
+	tern_status status = tn_shm_rx_next(&m->r.rx, &msg);
+	const model_msg *want = &m->sent[m->tail % TN_COUNT_OF(m->sent)];
+
+	if (m->head == m->tail) {
+		assert_int_equal(status, TERN_AGAIN);
+		if (tn_rand_below(&m->rand, 2))
+			(void)tn_shm_rx_publish(&m->r.rx);
+		return;
+	}
+	if (status == TERN_AGAIN) {
+		assert_true(m->r.rx.stalled && m->held_count == SLOTS);
+		return;
+	}
+	assert_int_equal(status, TERN_OK);
+	m->tail++;
+	if (want->bytes == UINT64_MAX) {
+		assert_int_equal(msg.kind, TN_SHM_IMM);
+		assert_int_equal(msg.imm, (uint32_t)want->seed);
+		assert_true(msg.bytes == ~want->seed);
+		assert_true(tn_shm_rx_done(&m->r.rx, msg.slot));
+	} else {
+		assert_true(same(&msg, want->bytes, want->seed));
+		assert_true(m->held_count < SLOTS);
+		m->held[m->held_count] = *want;
+		m->held[m->held_count++].msg = msg;
+	}
+}
+
+/* In any order, and what is still held has not changed. */
+static void model_give_back(model *m)
+{
+	uint32_t i;
+
+	if (m->held_count == 0)
+		return;
+	i = (uint32_t)tn_rand_below(&m->rand, m->held_count);
+	assert_true(same(&m->held[i].msg, m->held[i].bytes, m->held[i].seed));
+	assert_true(tn_shm_rx_done(&m->r.rx, m->held[i].msg.slot));
+	assert_false(tn_shm_rx_done(&m->r.rx, m->held[i].msg.slot));
+	m->held[i] = m->held[--m->held_count];
+}
+
 static void test_model(void **state)
 {
-	rig r;
-	tn_rand rand = {7};
-	static model_msg sent[1 << 16], held[SLOTS];
-	uint64_t head = 0, tail = 0;
-	uint32_t held_count = 0;
+	static model m;
 
 	(void)state;
-	rig_make(&r, SLOTS);
+	m.rand.state = 7;
+	rig_make(&m.r, SLOTS);
 	for (unsigned step = 0; step < MANY(400000u); step++) {
-		uint64_t what = tn_rand_below(&rand, 5);
+		uint64_t what = tn_rand_below(&m.rand, 5);
 
-		if (what < 2) {
-			uint64_t bytes = pick_bytes(&rand);
-			bool imm = tn_rand_below(&rand, 4) == 0;
-			tern_status status;
-
-			if (imm) {
-				status = tn_shm_tx_room(&r.tx);
-				if (status == TERN_OK)
-					tn_shm_tx_imm(&r.tx, (uint32_t)head, ~head);
-			} else {
-				status = send_one(&r.tx, bytes, head);
-			}
-			/* Up to SLOTS messages that were not given back always find room. */
-			if (head - tail + held_count < SLOTS && !tn_shm_rx_unpublished(&r.rx))
-				assert_int_equal(status, TERN_OK);
-			assert_true(status == TERN_OK || status == TERN_AGAIN);
-			if (status == TERN_OK) {
-				sent[head % TN_COUNT_OF(sent)] =
-					(model_msg){.bytes = imm ? UINT64_MAX : bytes, .seed = head};
-				head++;
-			}
-		} else if (what < 4) {
-			tn_shm_msg msg;
-			tern_status status = tn_shm_rx_next(&r.rx, &msg);
-			model_msg *want = &sent[tail % TN_COUNT_OF(sent)];
-
-			if (head == tail) {
-				assert_int_equal(status, TERN_AGAIN);
-				if (tn_rand_below(&rand, 2))
-					(void)tn_shm_rx_publish(&r.rx);
-				continue;
-			}
-			if (status == TERN_AGAIN) {
-				assert_true(r.rx.stalled && held_count == SLOTS);
-				continue;
-			}
-			assert_int_equal(status, TERN_OK);
-			tail++;
-			if (want->bytes == UINT64_MAX) {
-				assert_int_equal(msg.kind, TN_SHM_IMM);
-				assert_int_equal(msg.imm, (uint32_t)want->seed);
-				assert_true(msg.bytes == ~want->seed);
-				assert_true(tn_shm_rx_done(&r.rx, msg.slot));
-			} else {
-				assert_true(same(&msg, want->bytes, want->seed));
-				assert_true(held_count < SLOTS);
-				held[held_count] = *want;
-				held[held_count++].msg = msg;
-			}
-		} else if (held_count > 0) {
-			/* In any order, and what is still held has not changed. */
-			uint32_t i = (uint32_t)tn_rand_below(&rand, held_count);
-
-			assert_true(same(&held[i].msg, held[i].bytes, held[i].seed));
-			assert_true(tn_shm_rx_done(&r.rx, held[i].msg.slot));
-			assert_false(tn_shm_rx_done(&r.rx, held[i].msg.slot));
-			held[i] = held[--held_count];
-		}
+		if (what < 2)
+			model_send(&m);
+		else if (what < 4)
+			model_receive(&m);
+		else
+			model_give_back(&m);
 	}
-	assert_true(head > 1000);
-	rig_free(&r);
+	assert_true(m.head > 1000);
+	rig_free(&m.r);
 }
 
 /* The lap's tag wraps after 2^32 laps: nothing special happens there. */

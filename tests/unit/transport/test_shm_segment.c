@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Segments: seals, what is refused from a peer, read-only passing, and the layout of a lane's segment. */
+/*
+ * Segments: seals, what is refused from a peer, read-only passing, and the layout of a lane's segment.
+ * Threads: the main thread alone.
+ */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
