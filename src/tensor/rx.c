@@ -385,16 +385,17 @@ tern_status tern_tensor_rx_poll(tern_tensor_rx *rx, const void **data)
 /* rx->lock held. Flag mode: write the released count into the sender's credit word. */
 static void push_credit(tern_tensor_rx *rx)
 {
+	uint64_t released = __atomic_load_n(&rx->released, __ATOMIC_ACQUIRE); /* once: the user goes on */
 	tern_status status;
 
 	/* Without a sender there is no tensor to release, but for a stranger's that guessed the flag's key. */
-	if (!rx->conn || rx->flag_busy || rx->flag_sent == rx->released ||
+	if (!rx->conn || rx->flag_busy || rx->flag_sent == released ||
 	    atomic_load(&rx->conn->status) != TERN_OK)
 		return;
 	rx->flag_busy = true;
-	rx->flag_sent = rx->released;
-	status = tern_put_flag(rx->conn->channel, NULL, 0, &rx->credit_key, 0, rx->released, &rx->credit_key,
-			       0, &rx->flag_op);
+	rx->flag_sent = released;
+	status = tern_put_flag(rx->conn->channel, NULL, 0, &rx->credit_key, 0, released, &rx->credit_key, 0,
+			       &rx->flag_op);
 	if (status == TERN_OK)
 		return;
 	rx->flag_busy = false;
