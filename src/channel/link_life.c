@@ -56,6 +56,7 @@ static void fill_sizes(const tern_ctx *ctx, tn_link_config *config)
 	config->lane_timeout_ns = tn_opt_u64(o, rows, "lane_timeout");
 	config->keepalive_ns = tn_opt_u64(o, rows, "keepalive");
 	config->keepalive_misses = (uint32_t)tn_opt_u64(o, rows, "keepalive_misses");
+	config->verdict_ns = tn_opt_u64(o, rows, "verdict");
 	config->close_timeout_ns = tn_opt_u64(o, rows, "close_timeout");
 }
 

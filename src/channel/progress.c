@@ -2,6 +2,10 @@
 /*
  * Rounds of progress. See progress.h.
  *
+ * A device whose target is passive is polled each round. One that needs progress to place data (tcp) is looked
+ * at through its descriptor, armed, in the same epoll_wait as the control connections: so a spinning driver
+ * pays one system call per round however many lanes there are, and knows when something was placed.
+ *
  * A device is armed once and stays so until it is polled: one without lanes costs nothing. After an
  * epoll_wait only the devices that it named are polled: a blocking wait on tcp costs one epoll_wait of the
  * context and one poll of the device.
@@ -92,23 +96,45 @@ static int handle_ready(struct epoll_event *events, int n)
 	return handled;
 }
 
+/* Arm a device whose descriptor is looked at; what was there already is polled. */
+static int arm_or_poll(tern_ctx *ctx, tn_shell_dev *sdev)
+{
+	if (sdev->armed)
+		return 0;
+	if (sdev->dev->ops->arm(sdev->dev) == TERN_BUSY)
+		return poll_device(ctx, sdev);
+	sdev->armed = true;
+	return 0;
+}
+
 int tn_progress_round(tern_ctx *ctx)
 {
 	struct epoll_event events[TN_EPOLL_MAX];
+	bool look = ctx->look_at_control;
 	int n = 0;
 
 	for (unsigned i = 0; i < ctx->dev_count; i++) {
-		if (ctx->devs[i].lanes)
-			n += poll_device(ctx, &ctx->devs[i]);
+		tn_shell_dev *sdev = &ctx->devs[i];
+
+		if (!sdev->lanes)
+			continue;
+		if (sdev->caps.flags & TN_CAP_PASSIVE_TARGET) {
+			n += poll_device(ctx, sdev);
+		} else {
+			n += arm_or_poll(ctx, sdev);
+			look = true;
+		}
 	}
-	if ((++ctx->rounds & 31u) == 0 || ctx->look_at_control) {
+	if ((++ctx->rounds & 31u) == 0 && !look) {
 		uint64_t now = tn_ctx_now(ctx);
 
-		if (ctx->look_at_control || now - ctx->control_ns >= TN_CONTROL_EVERY_NS) {
+		look = now - ctx->control_ns >= TN_CONTROL_EVERY_NS;
+		if (look)
 			ctx->control_ns = now;
-			ctx->look_at_control = false;
-			n += handle_ready(events, tn_progress_epoll(ctx, events, 0));
-		}
+	}
+	if (look) {
+		ctx->look_at_control = false;
+		n += handle_ready(events, tn_progress_epoll(ctx, events, 0));
 	}
 	return n + run_queues(ctx, n);
 }
@@ -162,7 +188,9 @@ tern_status tn_progress_sleep(tern_ctx *ctx, uint64_t until_ns)
 int tn_progress_device_ready(tn_watch *watch, uint32_t events)
 {
 	tn_shell_dev *sdev = TN_CONTAINER_OF(watch, tn_shell_dev, watch);
+	int n;
 
 	(void)events;
-	return poll_device(sdev->ctx, sdev);
+	n = poll_device(sdev->ctx, sdev);
+	return n > 0 ? n : 1; /* plain writes of a peer were placed, perhaps: whoever polls memory should look */
 }

@@ -6,6 +6,7 @@
  * Children are forked before this process makes a context, so that they inherit nothing of ours; each
  * listens and tells its address through a pipe. Threads: helpers; asserts in the main thread.
  */
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -233,7 +234,6 @@ static void test_comes_again(void **state)
 	side s;
 	side_open(&s, 0);
 	for (int i = 0; i < 15; i++) {
-		char path[64];
 		int fds = 0;
 
 		connect_child(&s, &c[i]);
@@ -242,10 +242,8 @@ static void test_comes_again(void **state)
 		tern_channel_close(s.channel);
 		tern_link_release(s.link);
 		tn_sleep_ns(20 * TN_NS_PER_MS);
-		for (int fd = 0; fd < 1024; fd++) {
-			snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-			fds += access(path, F_OK) == 0 || readlink(path, path, sizeof(path)) > 0;
-		}
+		for (int fd = 0; fd < 1024; fd++)
+			fds += fcntl(fd, F_GETFD) >= 0;
 		if (i == 2)
 			before = fds;
 		if (i > 2)
