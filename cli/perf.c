@@ -3,7 +3,8 @@
  * `tern perf`: latency and bandwidth of put, get, send and call between two processes, beside what the
  * machine itself can do.
  *
- *   put    latency: half of a ping-pong of flagged puts (8 B: the flag word is the data); bandwidth: puts in
+ *   put    latency: half of a ping-pong of flagged puts (8 B: the flag word is the data), or of puts with
+ *          notification when both sides sleep, since a flag wakes nobody; bandwidth: puts in
  *          flight until all are complete at the target
  *   get    from issue to data in place
  *   send   half of a ping-pong of messages; bandwidth: messages in flight
@@ -41,7 +42,9 @@ typedef struct bench {
 	tern_rpc *rpc;
 	limits *limits;
 	bool shm;
-	uint64_t flags; /* last flag value used */
+	uint64_t bytes_max;
+	pid_t target;
+	uint64_t flags; /* number of the last put of a ping-pong */
 	volatile uint64_t echoes;
 	double samples[SAMPLES_MAX];
 	unsigned count;
@@ -92,7 +95,7 @@ static void await_op(bench *b, tern_op *op, const char *what)
 
 static void start_pong(bench *b, uint64_t bytes, uint64_t rounds, tern_op *op)
 {
-	perf_job job = {.kind = PERF_JOB_PONG_FLAG,
+	perf_job job = {.kind = b->o->spin ? PERF_JOB_PONG_FLAG : PERF_JOB_PONG_NOTIFY,
 			.spin = b->o->spin,
 			.bytes = bytes,
 			.rounds = rounds,
@@ -108,14 +111,14 @@ static void start_pong(bench *b, uint64_t bytes, uint64_t rounds, tern_op *op)
 		die("cannot start the ping-pong");
 }
 
-static void ping_flag(bench *b, uint64_t bytes)
+static void ping_put(bench *b, uint64_t bytes)
 {
 	tern_op op;
 
 	tern_op_init(&op, NULL, NULL);
 	b->flags++;
-	if (!perf_put_flagged(&b->side, bytes, b->flags, &op) ||
-	    !perf_await_flag(&b->side, b->flags, b->o->spin))
+	if (!perf_put(&b->side, bytes, b->flags, b->o->spin, &op) ||
+	    !perf_await_put(&b->side, b->flags, b->o->spin))
 		die("put");
 	await_op(b, &op, "put");
 }
@@ -178,7 +181,7 @@ static void one_call(bench *b, uint64_t bytes)
 /* Run ops in groups of `group` for about round_ns; each sample is the time per operation of a group. */
 static void sample(bench *b, perf_op op, uint64_t bytes)
 {
-	void (*const run[])(bench *, uint64_t) = {ping_flag, one_get, ping_send, one_call};
+	void (*const run[])(bench *, uint64_t) = {ping_put, one_get, ping_send, one_call};
 	double half = op == PERF_PUT || op == PERF_SEND ? 2 : 1;
 	unsigned group = b->shm && b->o->spin && bytes <= 4096 ? 16 : 1;
 	uint64_t t0 = perf_now_ns(), t, per, total;
@@ -255,16 +258,38 @@ static double stream(bench *b, perf_op op, uint64_t bytes)
 
 /* ---- rows ---- */
 
+/*
+ * The limit lines need the target's core for their own helper: a spinning target is stopped meanwhile. Well
+ * below the keepalive's bound.
+ */
+static double quiet(bench *b, double (*measure)(limits *l, uint64_t bytes), uint64_t bytes)
+{
+	double value;
+
+	if (b->o->spin)
+		kill(b->target, SIGSTOP);
+	value = measure(b->limits, bytes);
+	if (b->o->spin)
+		kill(b->target, SIGCONT);
+	return value;
+}
+
+static double cache_line(limits *l, uint64_t bytes)
+{
+	(void)bytes;
+	return limit_cache_line_ns(l);
+}
+
 static double latency_limit(bench *b, perf_op op, uint64_t bytes)
 {
 	double ns;
 
 	if (!b->shm) {
-		ns = limit_tcp_ns(b->limits, bytes ? bytes : 1);
+		ns = quiet(b, limit_tcp_ns, bytes);
 	} else {
-		ns = limit_cache_line_ns(b->limits);
+		ns = quiet(b, cache_line, 0);
 		if (bytes > 64)
-			ns += (double)bytes / limit_copy_rate(b->limits, bytes);
+			ns += (double)bytes / quiet(b, limit_copy_rate, bytes);
 	}
 	return op == PERF_CALL || (op == PERF_GET && !b->shm) ? 2 * ns : ns;
 }
@@ -291,7 +316,7 @@ static row measure(bench *b, perf_op op, uint64_t bytes)
 		ratio[i] = p50[i] / limit[i];
 		if (!streams)
 			continue;
-		rate_limit[i] = b->shm ? limit_copy_rate(b->limits, bytes) : limit_tcp_rate(b->limits, bytes);
+		rate_limit[i] = quiet(b, b->shm ? limit_copy_rate : limit_tcp_rate, bytes);
 		rate[i] = stream(b, op, bytes);
 		rate_ratio[i] = rate[i] / rate_limit[i];
 	}
@@ -359,12 +384,20 @@ static void on_message(tern_channel *channel, const void *msg, uint64_t bytes, v
 	b->echoes++;
 }
 
+static void on_notify(tern_channel *channel, uint32_t value, uint64_t bytes, void *arg)
+{
+	perf_on_notify(channel, value, bytes, &((bench *)arg)->side);
+}
+
 static tern_status on_open(tern_channel *channel, tern_channel_params *params, void *arg)
 {
 	bench *b = arg;
 
 	b->side.channel = channel;
-	*params = (tern_channel_params){.on_message = on_message, .arg = b};
+	*params = (tern_channel_params){.on_message = on_message,
+					.on_notify = on_notify,
+					.arg = b,
+					.message_bytes_max = b->bytes_max + 64};
 	return TERN_OK;
 }
 
@@ -495,34 +528,35 @@ static int run(const perf_options *o)
 	tern_rpc_call_params bye = {
 		.method = PERF_METHOD_JOB, .args = &exit_job, .args_bytes = sizeof(exit_job)};
 	bench *b = calloc(1, sizeof(*b));
-	uint64_t bytes_max = 4096;
 	double line_before;
-	pid_t pid;
 	json j;
 
+	if (!b)
+		return 1;
+	b->bytes_max = 4096;
 	for (unsigned i = 0; i < o->size_count; i++)
-		if (o->sizes[i] > bytes_max)
-			bytes_max = o->sizes[i];
+		if (o->sizes[i] > b->bytes_max)
+			b->bytes_max = o->sizes[i];
 	b->o = o;
-	b->limits = limits_start(o, bytes_max);
+	b->limits = limits_start(o, b->bytes_max);
 	perf_pin(o->cores[0]);
 	if (tern_ctx_create(&params, &b->side.ctx) != TERN_OK)
 		die("cannot make a context");
 	tern_ctx_on_link(b->side.ctx, on_link, NULL, b);
 	if (tern_ctx_listen(b->side.ctx, PERF_SERVICE, on_open, b) != TERN_OK)
 		die("cannot listen");
-	pid = start_target(o, tern_ctx_address(b->side.ctx), bytes_max);
-	meet(b, bytes_max);
-	line_before = limit_cache_line_ns(b->limits);
+	b->target = start_target(o, tern_ctx_address(b->side.ctx), b->bytes_max);
+	meet(b, b->bytes_max);
+	line_before = quiet(b, cache_line, 0);
 	json_init(&j, stdout);
 	print_head(b, &j);
 	measure_all(b, &j);
-	print_tail(b, &j, line_before, limit_cache_line_ns(b->limits));
+	print_tail(b, &j, line_before, quiet(b, cache_line, 0));
 	tern_rpc_call_wait(b->rpc, &bye, 2000000000ull, NULL);
 	tern_rpc_close(b->rpc);
 	tern_link_release(b->link);
 	tern_ctx_destroy(b->side.ctx);
-	waitpid(pid, NULL, 0);
+	waitpid(b->target, NULL, 0);
 	limits_stop(b->limits);
 	free(b);
 	return fflush(stdout) == 0 ? 0 : 1;

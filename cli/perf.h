@@ -49,8 +49,9 @@ typedef struct perf_job {
 } perf_job;
 
 enum perf_job_kind {
-	PERF_JOB_PONG_FLAG = 1, /* answer each flag with a put of the same size */
-	PERF_JOB_EXIT = 2,
+	PERF_JOB_PONG_FLAG = 1,   /* answer each flag with a flagged put of the same size */
+	PERF_JOB_PONG_NOTIFY = 2, /* answer each notification with a put that notifies: sleepers wake */
+	PERF_JOB_EXIT = 3,
 };
 
 /* Keys of the target's memory, and later of the initiator's. */
@@ -67,19 +68,25 @@ typedef struct perf_side {
 	uint8_t *data; /* bytes, readable and writable by the peer */
 	uint8_t *out;  /* bytes, source of puts */
 	volatile uint64_t *flag;
+	uint64_t notified; /* notifications that came */
 	uint64_t bytes;
 	perf_hello mine, peer;
 	bool passive; /* one-sided access needs no progress here */
-	bool has_flag;
 } perf_side;
 
 uint64_t perf_now_ns(void);
 void perf_pin(int core);
 bool perf_side_init(perf_side *side, tern_ctx *ctx, uint64_t bytes);
-/* Wait for the flag word to reach value, making progress as the mode asks. False: the peer is gone. */
-bool perf_await_flag(perf_side *side, uint64_t value, bool spin);
-/* Put bytes and the flag value (in one word when bytes is 8) and make progress until it is accepted. */
-bool perf_put_flagged(perf_side *side, uint64_t bytes, uint64_t value, tern_op *op);
+/* Channel callback of both sides: counts notifications. arg: the side. */
+void perf_on_notify(tern_channel *channel, uint32_t value, uint64_t bytes, void *arg);
+/*
+ * Wait until the peer's put number value is there: by its flag word, or by counting notifications when the
+ * side sleeps (spin false), since writing a flag wakes nobody. False: the peer is gone.
+ */
+bool perf_await_put(perf_side *side, uint64_t value, bool spin);
+/* Put number value: bytes and then flag word (8 bytes: the word alone) or notification; made progress until
+   it is accepted. */
+bool perf_put(perf_side *side, uint64_t bytes, uint64_t value, bool spin, tern_op *op);
 
 /* The target process: connects to address, answers until told to exit. Exit status. */
 int perf_target(const char *address, uint64_t bytes, const char *transport, bool spin, int core);

@@ -60,29 +60,48 @@ bool perf_side_init(perf_side *side, tern_ctx *ctx, uint64_t bytes)
 	       tern_mem_export(mem, flag, 4096, TERN_ACCESS_WRITE, &side->mine.flag) == TERN_OK;
 }
 
-bool perf_await_flag(perf_side *side, uint64_t value, bool spin)
+void perf_on_notify(tern_channel *channel, uint32_t value, uint64_t bytes, void *arg)
 {
-	for (unsigned polls = 0; __atomic_load_n(side->flag, __ATOMIC_ACQUIRE) < value; polls++) {
+	perf_side *side = arg;
+
+	(void)channel, (void)value, (void)bytes;
+	__atomic_fetch_add(&side->notified, 1, __ATOMIC_RELEASE);
+}
+
+bool perf_await_put(perf_side *side, uint64_t value, bool spin)
+{
+	for (unsigned polls = 1; spin && __atomic_load_n(side->flag, __ATOMIC_ACQUIRE) < value; polls++) {
 		/* A passive target's memory changes without our help; look after the links now and then. */
-		if (spin && side->passive && polls % 4096)
-			continue;
-		if (spin)
+		if (!side->passive || polls % 4096 == 0)
 			tern_ctx_progress(side->ctx);
-		else
-			tern_ctx_wait(side->ctx, 10000000);
 		if (polls % 4096 == 0 && tern_link_status(tern_channel_link(side->channel)) != TERN_OK)
 			return false;
+	}
+	while (!spin) {
+		uint64_t seen = tern_ctx_events(side->ctx);
+
+		if (__atomic_load_n(&side->notified, __ATOMIC_ACQUIRE) >= value)
+			break;
+		if (tern_link_status(tern_channel_link(side->channel)) != TERN_OK)
+			return false;
+		tern_ctx_wait_past(side->ctx, seen, 1000000000);
 	}
 	return true;
 }
 
-bool perf_put_flagged(perf_side *side, uint64_t bytes, uint64_t value, tern_op *op)
+bool perf_put(perf_side *side, uint64_t bytes, uint64_t value, bool spin, tern_op *op)
 {
 	tern_status status;
 
-	while ((status = tern_put_flag(side->channel, side->out, bytes == 8 ? 0 : bytes, &side->peer.data, 0,
-				       value, &side->peer.flag, 0, op)) == TERN_AGAIN)
-		tern_ctx_progress(side->ctx);
+	do {
+		if (spin)
+			status = tern_put_flag(side->channel, side->out, bytes == 8 ? 0 : bytes,
+					       &side->peer.data, 0, value, &side->peer.flag, 0, op);
+		else
+			status = tern_put_notify(side->channel, side->out, bytes, &side->peer.data, 0, 0, op);
+		if (status == TERN_AGAIN)
+			tern_ctx_progress(side->ctx);
+	} while (status == TERN_AGAIN);
 	return status == TERN_OK;
 }
 
@@ -112,6 +131,11 @@ static void on_message(tern_channel *channel, const void *msg, uint64_t bytes, v
 		return;
 	tern_op_init(op, NULL, NULL);
 	tern_send(channel, t->side.out, bytes, op); /* not msg, which is good during this call only */
+}
+
+static void on_notify(tern_channel *channel, uint32_t value, uint64_t bytes, void *arg)
+{
+	perf_on_notify(channel, value, bytes, &((target *)arg)->side);
 }
 
 static void on_closed(tern_channel *channel, tern_status status, void *arg)
@@ -156,18 +180,22 @@ static void on_job(tern_rpc_request *request, const void *args, uint64_t bytes, 
 static void run_job(target *t)
 {
 	tern_rpc_request *request = t->request;
+	const perf_job *job = &t->job;
+	bool spin = job->kind == PERF_JOB_PONG_FLAG;
 	tern_op op;
 
-	for (uint64_t i = 0; i < t->job.rounds && t->job.kind == PERF_JOB_PONG_FLAG; i++) {
-		if (!perf_await_flag(&t->side, t->job.first + i, t->job.spin))
+	for (uint64_t i = 0; i < job->rounds && job->kind != PERF_JOB_EXIT; i++) {
+		if (!perf_await_put(&t->side, job->first + i, spin))
 			break;
 		tern_op_init(&op, NULL, NULL);
-		if (!perf_put_flagged(&t->side, t->job.bytes, t->job.first + i, &op))
+		if (!perf_put(&t->side, job->bytes, job->first + i, spin, &op))
 			break;
-		while (tern_op_test(&op) == TERN_AGAIN)
+		while (spin && tern_op_test(&op) == TERN_AGAIN)
 			tern_ctx_progress(t->side.ctx);
+		if (!spin && tern_op_wait(t->side.ctx, &op, 0) != TERN_OK)
+			break;
 	}
-	t->gone = t->job.kind == PERF_JOB_EXIT;
+	t->gone = job->kind == PERF_JOB_EXIT;
 	__atomic_store_n(&t->request, NULL, __ATOMIC_RELEASE);
 	tern_rpc_reply(request, TERN_OK, NULL, 0);
 }
@@ -184,7 +212,10 @@ int perf_target(const char *address, uint64_t bytes, const char *transport, bool
 				  .listen = "",
 				  .transports = transport,
 				  .flags = spin ? TERN_CTX_NO_HELPER : 0};
-	tern_channel_params channel = {.on_message = on_message, .on_closed = on_closed};
+	tern_channel_params channel = {.on_message = on_message,
+				       .on_notify = on_notify,
+				       .on_closed = on_closed,
+				       .message_bytes_max = bytes + 64};
 	tern_connect_params connect = {.timeout_ns = 10000000000ull};
 	target *t = calloc(1, sizeof(*t));
 	tern_link *link;

@@ -124,7 +124,9 @@ class Tidy:
                          f'{len(lines)} lines; the limit is {FILE_LINES_MAX}: split it')
 
     def check_c(self, path, text):
-        if not re.match(r'/\* ' + SPDX + r' \*/\n/\*\n \* \S', text):
+        # Tests may say it in one line.
+        start = r'/\*(\n \*)? \S' if path.startswith('tests/') else r'/\*\n \* \S'
+        if not re.match(r'/\* ' + SPDX + r' \*/\n' + start, text):
             self.bad(path, 1, 'after the SPDX line comes a comment: what the file owns, must not do, threads, tests')
         for i, line in enumerate(csource.blank(text).split('\n'), 1):
             if re.match(r' {2,}[^\s\\]', line):

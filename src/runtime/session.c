@@ -125,6 +125,17 @@ static tern_status link_failed(tern_session *s, uint32_t device, const char *add
 	return tn_fail(status, "%s at %s: %s", name, address, detail[0] ? detail : tern_status_text(status));
 }
 
+static tern_status missing(tern_session *s, uint32_t device, const char *name)
+{
+	tern_device_info info;
+
+	if (s->dialed[device] && tern_plan_device(s->plan, device, &info) == TERN_OK)
+		return tn_fail(TERN_E_DEADLINE, "%s did not answer at %s in time: is it running there?", name,
+			       s->servers[info.index]);
+	return tn_fail(TERN_E_DEADLINE, "%s did not come in time: is it running, and can it reach %s?", name,
+		       tern_ctx_address(s->ctx));
+}
+
 /* Wait until every needed link is up. */
 static tern_status await_links(tern_session *s, uint64_t deadline_ns)
 {
@@ -150,10 +161,7 @@ static tern_status await_links(tern_session *s, uint64_t deadline_ns)
 				return link_failed(s, i, tern_link_peer_address(link), status);
 			}
 			if (now >= deadline_ns)
-				return tn_fail(TERN_E_DEADLINE,
-					       "%s did not come in time: is it running and can it "
-					       "reach %s?",
-					       name, s->dialed[i] ? "us" : tern_ctx_address(s->ctx));
+				return missing(s, i, name);
 			tern_ctx_wait_past(s->ctx, seen, TN_MIN(deadline_ns - now, 100000000ull));
 		}
 	}

@@ -125,7 +125,7 @@ class BadInput(DataCase):
 
     def test_beyond_loopback_needs_a_secret(self):
         self.refused("--role", "server", "--servers", 1, "--cluster", "0.0.0.0:0", "--steps", 1,
-                     words=["secret", "TERN_E_INSECURE"])
+                     words=["TERN_CTX_SECRET", "TERN_E_INSECURE"])
 
     def test_server_that_never_comes(self):
         with socket.socket() as free:
