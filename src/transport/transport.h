@@ -154,7 +154,8 @@ typedef struct tn_dev_ops {
 	tern_status (*reach)(tn_dev *dev, const tn_blob *peer);
 	/* Up to max events. Returns the number; 0 = nothing now. Never blocks. */
 	int (*poll)(tn_dev *dev, tn_event *events, int max);
-	/* TERN_OK: fd becomes readable at the next event. TERN_BUSY: poll again. Spurious wake-ups are fine. */
+	/* TERN_OK: fd becomes readable at the next event, or when a post that got TERN_AGAIN may be tried again.
+	   TERN_BUSY: poll again. Spurious wake-ups are fine. */
 	tern_status (*arm)(tn_dev *dev);
 	int (*fd)(tn_dev *dev);
 	/* Give a receive buffer (RECV or IMM event) back, in any order. After it the credit may be returned. */
