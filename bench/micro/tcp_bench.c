@@ -28,11 +28,11 @@
 #include "base/os.h"
 #include "transport/transport.h"
 
-#define CALLS 20000
-#define CALL_BYTES 8
+#define CALLS       20000
+#define CALL_BYTES  8
 #define BLOCK_BYTES (16ull << 20)
-#define BLOCKS 64
-#define ROUNDS_MAX 64
+#define BLOCKS      64
+#define ROUNDS_MAX  64
 
 typedef enum job { CALL_BLOCK, CALL_SPIN, STREAM, BLOCK, JOBS } job;
 
@@ -207,7 +207,8 @@ static void tern_open(node *n, bool child, int pipe)
 	if (!provider || tn_mem_create(&mem, &n->mem))
 		die("mem");
 	params.mem = n->mem;
-	if (provider->open(&params, &n->dev) || n->dev->ops->lane_create(n->dev, &lane, &n->lane, &mine.lane) ||
+	if (provider->open(&params, &n->dev) ||
+	    n->dev->ops->lane_create(n->dev, &lane, &n->lane, &mine.lane) ||
 	    tern_mem_alloc(n->mem, BLOCK_BYTES, 4096, TERN_ACCESS_WRITE, TERN_MEM_HOST, &n->buf) ||
 	    tern_mem_export(n->mem, n->buf, BLOCK_BYTES, TERN_ACCESS_WRITE, &mine.key))
 		die("open");
@@ -361,8 +362,8 @@ int main(int argc, char **argv)
 		}
 		for (int side = 0; side < 2; side++)
 			qsort(results[side], (size_t)rounds, sizeof(double), by_value);
-		printf("%-14s %10.2f %10.2f %8.3f\n", names[what], results[0][rounds / 2], results[1][rounds / 2],
-		       results[1][rounds / 2] / results[0][rounds / 2]);
+		printf("%-14s %10.2f %10.2f %8.3f\n", names[what], results[0][rounds / 2],
+		       results[1][rounds / 2], results[1][rounds / 2] / results[0][rounds / 2]);
 		fflush(stdout);
 	}
 	return 0;

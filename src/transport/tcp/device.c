@@ -192,7 +192,8 @@ static int run_epoll(tn_tcp_dev *dev, tn_event *events, int max)
 
 		switch (src->kind) {
 		case TN_TCP_SRC_LANE:
-			n += lane_event(TN_CONTAINER_OF(src, tn_tcp_lane, src), ready[i].events, events + n, max - n);
+			n += lane_event(TN_CONTAINER_OF(src, tn_tcp_lane, src), ready[i].events, events + n,
+					max - n);
 			break;
 		case TN_TCP_SRC_PENDING:
 			tn_tcp_pending_event(dev, TN_CONTAINER_OF(src, tn_tcp_pending, src));
@@ -318,8 +319,10 @@ static tern_status tcp_reach(tn_dev *base, const tn_blob *peer)
 			return TERN_OK;
 	}
 	tn_tcp_addr_print(&there.addrs[0], addr, sizeof(addr));
-	return tn_fail(TERN_E_UNREACHABLE, "the peer, on another host or in another container, listens on %s only: "
-		       "let it listen on an address of its network", addr);
+	return tn_fail(TERN_E_UNREACHABLE,
+		       "the peer, on another host or in another container, listens on %s only: "
+		       "let it listen on an address of its network",
+		       addr);
 }
 
 static void tcp_recv_done(tn_dev *base, const tn_event *event)
@@ -446,8 +449,8 @@ static tern_status tcp_probe(char *reason, size_t reason_bytes)
 		return tn_fail(TERN_E_NO_DEVICE, "no TCP sockets here: %s", strerror(err));
 	}
 	if (reason)
-		snprintf(reason, reason_bytes, "kernel TCP, %s%s%s", v4 ? "IPv4" : "", v4 && v6 ? " and " : "",
-			 v6 ? "IPv6" : "");
+		snprintf(reason, reason_bytes, "kernel TCP, %s%s%s", v4 ? "IPv4" : "",
+			 v4 && v6 ? " and " : "", v6 ? "IPv6" : "");
 	return TERN_OK;
 }
 

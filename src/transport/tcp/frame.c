@@ -8,11 +8,11 @@
 #include <string.h>
 
 #define HELLO_AT(field) offsetof(struct tn_tcp_hello_wire, field)
-#define HDR_AT(field) offsetof(struct tn_tcp_hdr_wire, field)
+#define HDR_AT(field)   offsetof(struct tn_tcp_hdr_wire, field)
 
-#define BLOB_VERSION 1u
-#define DEV_BLOB_FIXED 24u
-#define ADDR_BYTES 24u
+#define BLOB_VERSION    1u
+#define DEV_BLOB_FIXED  24u
+#define ADDR_BYTES      24u
 #define LANE_BLOB_BYTES 16u
 _Static_assert(DEV_BLOB_FIXED + TN_TCP_ADDRS_MAX * ADDR_BYTES <= TN_BLOB_MAX, "addresses fit in a blob");
 
@@ -271,7 +271,8 @@ const char *tn_tcp_dev_blob_decode(const tn_blob *in, tn_tcp_dev_blob *dev)
 	if (dev->send_bytes > TN_TCP_SEND_BYTES_LIMIT)
 		return "a device address with impossible sizes";
 	dev->count = p[1];
-	if (dev->count == 0 || dev->count > TN_TCP_ADDRS_MAX || in->length != DEV_BLOB_FIXED + dev->count * ADDR_BYTES)
+	if (dev->count == 0 || dev->count > TN_TCP_ADDRS_MAX ||
+	    in->length != DEV_BLOB_FIXED + dev->count * ADDR_BYTES)
 		return "a device address with a wrong count";
 	dev->host = get64(p + 8);
 	dev->netns = get64(p + 16);

@@ -24,19 +24,20 @@
 
 #include "transport/transport.h"
 
-#define TN_TCP_WIRE_VERSION 1u     /* what we speak */
+#define TN_TCP_WIRE_VERSION     1u /* what we speak */
 #define TN_TCP_WIRE_VERSION_MIN 1u /* and what we still understand */
 
-#define TN_TCP_BYTES_MAX (1ull << 40)     /* longest payload of one frame */
-#define TN_TCP_SEND_BYTES_LIMIT (1u << 24) /* the largest that the option tcp.send_bytes allows */
-#define TN_TCP_WRS_LIMIT 4096u /* unfinished wrs per lane and direction: more NAKs than that break the rules */
-#define TN_TCP_READS_MAX 128u  /* unanswered reads per lane and direction; part of the protocol */
+#define TN_TCP_BYTES_MAX        (1ull << 40) /* longest payload of one frame */
+#define TN_TCP_SEND_BYTES_LIMIT (1u << 24)   /* the largest that the option tcp.send_bytes allows */
+#define TN_TCP_WRS_LIMIT \
+	4096u                 /* unfinished wrs per lane and direction: more NAKs than that break the rules */
+#define TN_TCP_READS_MAX 128u /* unanswered reads per lane and direction; part of the protocol */
 
 /* ---- frames ---- */
 
-#define TN_TCP_HDR_BYTES 56u
+#define TN_TCP_HDR_BYTES     56u
 #define TN_TCP_TRAILER_BYTES 8u
-#define TN_TCP_FRAME_MAGIC 0x7eu
+#define TN_TCP_FRAME_MAGIC   0x7eu
 
 typedef enum tn_tcp_type {
 	TN_TCP_WRITE = 1,
@@ -104,10 +105,10 @@ const char *tn_tcp_trailer_decode(const uint8_t in[TN_TCP_TRAILER_BYTES], tern_s
 #define TN_TCP_PROOF_BYTES 32u
 
 typedef enum tn_tcp_hello_type {
-	TN_TCP_HELLO = 1,   /* dialler: versions, lanes, its nonce */
+	TN_TCP_HELLO = 1,     /* dialler: versions, lanes, its nonce */
 	TN_TCP_CHALLENGE = 2, /* acceptor: version chosen, its nonce, its proof; or a refusal */
-	TN_TCP_PROOF = 3,   /* dialler: its proof */
-	TN_TCP_READY = 4,   /* acceptor: the lane is up */
+	TN_TCP_PROOF = 3,     /* dialler: its proof */
+	TN_TCP_READY = 4,     /* acceptor: the lane is up */
 } tn_tcp_hello_type;
 
 typedef struct tn_tcp_hello {
@@ -151,7 +152,8 @@ uint16_t tn_tcp_version_choose(uint16_t newest, uint16_t oldest);
 #define TN_TCP_TRANSCRIPT_BYTES (16u + 2u + 16u + 2u * TN_TCP_NONCE_BYTES)
 void tn_tcp_transcript(bool dialler, uint16_t version, uint64_t lane_dialler, uint64_t lane_acceptor,
 		       const uint8_t nonce_dialler[TN_TCP_NONCE_BYTES],
-		       const uint8_t nonce_acceptor[TN_TCP_NONCE_BYTES], uint8_t out[TN_TCP_TRANSCRIPT_BYTES]);
+		       const uint8_t nonce_acceptor[TN_TCP_NONCE_BYTES],
+		       uint8_t out[TN_TCP_TRANSCRIPT_BYTES]);
 
 /* ---- address blobs ---- */
 
@@ -167,8 +169,8 @@ typedef struct tn_tcp_addr {
 /* u8 version | u8 count | u16 zero | u32 send bytes | u64 host | u64 netns | count x 24 bytes */
 typedef struct tn_tcp_dev_blob {
 	uint32_t send_bytes; /* longest message that the device takes */
-	uint64_t host;  /* tag of the running kernel: equal on one host */
-	uint64_t netns; /* tag of its network namespace: loopback reaches only the same one */
+	uint64_t host;       /* tag of the running kernel: equal on one host */
+	uint64_t netns;      /* tag of its network namespace: loopback reaches only the same one */
 	uint32_t count;
 	tn_tcp_addr addrs[TN_TCP_ADDRS_MAX];
 } tn_tcp_dev_blob;

@@ -35,12 +35,13 @@ _Static_assert(TN_TCP_PROOF_BYTES == TN_HMAC_BYTES, "a proof is one HMAC");
 
 /* ---- both sides ---- */
 
-static bool make_proof(const tn_tcp_lane *lane, const tn_tcp_greet *g, bool dialler, uint8_t proof[TN_TCP_PROOF_BYTES])
+static bool make_proof(const tn_tcp_lane *lane, const tn_tcp_greet *g, bool dialler,
+		       uint8_t proof[TN_TCP_PROOF_BYTES])
 {
 	uint8_t text[TN_TCP_TRANSCRIPT_BYTES];
 
-	tn_tcp_transcript(dialler, g->version, g->lane_dialler, g->lane_acceptor, g->nonce_dialler, g->nonce_acceptor,
-			  text);
+	tn_tcp_transcript(dialler, g->version, g->lane_dialler, g->lane_acceptor, g->nonce_dialler,
+			  g->nonce_acceptor, text);
 	return tn_hmac_sha256(lane->token, sizeof(lane->token), text, sizeof(text), proof) == TERN_OK;
 }
 
@@ -204,8 +205,9 @@ static void challenged(tn_tcp_lane *lane, const tn_tcp_hello *in)
 	tn_tcp_hello out;
 
 	if (in->status == TERN_E_VERSION) {
-		next_address(lane, TERN_E_VERSION, "the peer speaks wire versions %u to %u, this side %u to %u",
-			     in->version_min, in->version, TN_TCP_WIRE_VERSION_MIN, TN_TCP_WIRE_VERSION);
+		next_address(lane, TERN_E_VERSION,
+			     "the peer speaks wire versions %u to %u, this side %u to %u", in->version_min,
+			     in->version, TN_TCP_WIRE_VERSION_MIN, TN_TCP_WIRE_VERSION);
 		return;
 	}
 	g->version = in->version;
@@ -242,7 +244,8 @@ void tn_tcp_greet_event(tn_tcp_lane *lane)
 	if (rc == 0)
 		return;
 	wrong = tn_tcp_hello_decode(lane->greet.in, &in);
-	if (!wrong && (in.type != (lane->greet.challenged ? TN_TCP_READY : TN_TCP_CHALLENGE) || in.lane_to != lane->id))
+	if (!wrong &&
+	    (in.type != (lane->greet.challenged ? TN_TCP_READY : TN_TCP_CHALLENGE) || in.lane_to != lane->id))
 		wrong = "a handshake message out of turn";
 	if (wrong)
 		next_address(lane, TERN_E_PROTOCOL, "%s", wrong);
@@ -338,8 +341,9 @@ void tn_tcp_accept(tn_tcp_dev *dev)
 	int fd;
 
 	for (int i = 0; i < ACCEPTS_PER_POLL; i++) {
-		fd = TN_FAULT("tcp.accept") ? (errno = EMFILE, -1)
-					    : accept4(dev->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+		fd = TN_FAULT("tcp.accept")
+			     ? (errno = EMFILE, -1)
+			     : accept4(dev->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 		if (fd >= 0) {
 			accept_one(dev, fd);
 			continue;

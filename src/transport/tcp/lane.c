@@ -25,7 +25,8 @@
 
 const char *tn_tcp_state_name(tn_tcp_state state)
 {
-	static const char *const names[] = {"INIT", "WAITING", "DIALLING", "GREETING", "UP", "DOWN", "CLOSED"};
+	static const char *const names[] = {"INIT", "WAITING", "DIALLING", "GREETING",
+					    "UP",   "DOWN",    "CLOSED"};
 
 	return (unsigned)state < TN_COUNT_OF(names) ? names[state] : "?";
 }
@@ -50,8 +51,8 @@ void tn_tcp_set_state(tn_tcp_lane *lane, tn_tcp_state state)
 
 	TN_ASSERT_MSG(from[state] & (1u << lane->state), "%s -> %s", tn_tcp_state_name(lane->state),
 		      tn_tcp_state_name(state));
-	TN_LOG(DEBUG, TCP, "lane %llx: %s -> %s", (unsigned long long)lane->id, tn_tcp_state_name(lane->state),
-	       tn_tcp_state_name(state));
+	TN_LOG(DEBUG, TCP, "lane %llx: %s -> %s", (unsigned long long)lane->id,
+	       tn_tcp_state_name(lane->state), tn_tcp_state_name(state));
 	dev->greeting_count += (uint32_t)is_greeting(state) - (uint32_t)is_greeting(lane->state);
 	dev->up_count += (uint32_t)(state == TN_TCP_UP) - (uint32_t)(lane->state == TN_TCP_UP);
 	lane->state = state;
@@ -184,7 +185,8 @@ tern_status tn_tcp_lane_connect(tn_lane *base, const tn_blob *peer_dev, const tn
 	const char *wrong;
 
 	if (lane->state != TN_TCP_INIT)
-		return tn_fail(TERN_E_STATE, "lane_connect on a lane that is %s", tn_tcp_state_name(lane->state));
+		return tn_fail(TERN_E_STATE, "lane_connect on a lane that is %s",
+			       tn_tcp_state_name(lane->state));
 	wrong = tn_tcp_dev_blob_decode(peer_dev, &peer);
 	if (!wrong)
 		wrong = tn_tcp_lane_blob_decode(peer_lane, &peer_id);
@@ -252,7 +254,7 @@ static void stop(tn_tcp_lane *lane, tern_status refuse, tern_status status)
 		tn_tcp_slot_give(lane->dev, rx->slot);
 	rx->slot = TN_TCP_SLOT_NONE;
 	rx->start = rx->end = 0;
-	rx->state = TN_TCP_RX_HEAD;
+	tn_tcp_rx_set_state(rx, TN_TCP_RX_HEAD);
 }
 
 void tn_tcp_lane_fail(tn_tcp_lane *lane, tern_status status, const char *fmt, ...)
@@ -295,7 +297,8 @@ void tn_tcp_lane_close(tn_lane *base)
 	/* Unread bytes would turn the close into a reset, which could overtake our last messages. */
 	if (lane->state == TN_TCP_UP && lane->dev->forks == tn_os_fork_generation()) {
 		shutdown(lane->fd, SHUT_WR);
-		for (int i = 0; i < 8 && recv(lane->fd, NULL, TN_TCP_CHUNK_BYTES, MSG_TRUNC | MSG_DONTWAIT) > 0; i++)
+		for (int i = 0;
+		     i < 8 && recv(lane->fd, NULL, TN_TCP_CHUNK_BYTES, MSG_TRUNC | MSG_DONTWAIT) > 0; i++)
 			;
 	}
 	if (lane->state != TN_TCP_DOWN)
@@ -337,7 +340,7 @@ static int deliver_done(tn_tcp_lane *lane, tn_event *events, int max)
 					 .lane_arg = lane->base.arg,
 					 .cookie = req->cookie,
 					 .bytes = req->status == TERN_OK ? req->bytes : 0};
-		req->state = TN_TCP_REQ_FREE;
+		tn_tcp_req_set_state(req, TN_TCP_REQ_FREE);
 	}
 	while (tx->head != tx->tail && tx->ring[tx->head & (tx->wrs - 1)].state == TN_TCP_REQ_FREE)
 		tx->head++;
@@ -355,7 +358,8 @@ int tn_tcp_lane_deliver(tn_tcp_lane *lane, tn_event *events, int max)
 
 	if (lane->up_due && n < max) {
 		lane->up_due = false;
-		events[n++] = (tn_event){.type = TN_EV_LANE_UP, .lane = &lane->base, .lane_arg = lane->base.arg};
+		events[n++] =
+			(tn_event){.type = TN_EV_LANE_UP, .lane = &lane->base, .lane_arg = lane->base.arg};
 	}
 	n += deliver_done(lane, events + n, max - n);
 	if (lane->down_due && n < max) {

@@ -47,8 +47,7 @@ static tn_tcp_req *admit(tn_tcp_lane *lane, tn_tcp_type type, tern_status *statu
 		return NULL;
 	}
 	req = &tx->ring[tx->tail & (tx->wrs - 1)];
-	TN_ASSERT(req->state == TN_TCP_REQ_FREE);
-	req->state = TN_TCP_REQ_QUEUED;
+	tn_tcp_req_set_state(req, TN_TCP_REQ_QUEUED);
 	req->status = TERN_OK;
 	req->type = (uint8_t)type;
 	req->remote = false;
@@ -96,7 +95,8 @@ static tern_status check_wr(const tn_wr *wr, uint32_t access)
 	if (TN_UNLIKELY(!wr->local && wr->bytes))
 		return tn_fail(TERN_E_INVALID, "no local memory for %" PRIu64 " bytes", wr->bytes);
 	if (TN_UNLIKELY(wr->offset > key->length || wr->bytes > key->length - wr->offset))
-		return tn_fail(TERN_E_BOUNDS, "%" PRIu64 " bytes at offset %" PRIu64 " of a key over %" PRIu64 " bytes",
+		return tn_fail(TERN_E_BOUNDS,
+			       "%" PRIu64 " bytes at offset %" PRIu64 " of a key over %" PRIu64 " bytes",
 			       wr->bytes, wr->offset, key->length);
 	if (TN_UNLIKELY((key->access & access) != access))
 		return tn_fail(TERN_E_ACCESS, "the key allows no %s",
@@ -185,7 +185,8 @@ tern_status tn_tcp_send(tn_lane *base, const tn_iov *iov, int n, uint64_t cookie
 		if (TN_UNLIKELY(iov[i].bytes > lane->send_bytes - bytes || (!iov[i].base && iov[i].bytes)))
 			return tn_fail(iov[i].base ? TERN_E_TOO_LARGE : TERN_E_INVALID,
 				       "piece %d of %llu bytes: the peer takes messages up to %llu bytes", i,
-				       (unsigned long long)iov[i].bytes, (unsigned long long)lane->send_bytes);
+				       (unsigned long long)iov[i].bytes,
+				       (unsigned long long)lane->send_bytes);
 		bytes += iov[i].bytes;
 	}
 	pthread_mutex_lock(&tx->lock);

@@ -29,6 +29,22 @@
 #include "base/log.h"
 #include "transport/tcp/tcp.h"
 
+void tn_tcp_rx_set_state(tn_tcp_rx *rx, tn_tcp_rx_state state)
+{
+	static const uint32_t from[] = {
+		/* from all: when the lane ends */
+		[TN_TCP_RX_HEAD] = (1u << (TN_TCP_RX_TRAILER + 1)) - 1,
+		[TN_TCP_RX_PLACE] = 1u << TN_TCP_RX_HEAD,
+		[TN_TCP_RX_FETCH] = 1u << TN_TCP_RX_HEAD,
+		[TN_TCP_RX_MESSAGE] = 1u << TN_TCP_RX_HEAD,
+		[TN_TCP_RX_DISCARD] = 1u << TN_TCP_RX_HEAD | 1u << TN_TCP_RX_PLACE,
+		[TN_TCP_RX_TRAILER] = 1u << TN_TCP_RX_FETCH,
+	};
+
+	TN_ASSERT_MSG(from[state] & (1u << rx->state), "rx %d -> %d", (int)rx->state, (int)state);
+	rx->state = state;
+}
+
 static uint32_t buffered(const tn_tcp_rx *rx)
 {
 	return rx->end - rx->start;
@@ -42,8 +58,8 @@ static void protocol_error(tn_tcp_lane *lane, const char *wrong)
 /* ---- keys ---- */
 
 /* Where [offset, offset + bytes) of a key lies in this process, or why not. */
-static tern_status resolve(tn_tcp_lane *lane, const tn_key *key, uint64_t offset, uint64_t bytes, uint32_t access,
-			   uint8_t **place)
+static tern_status resolve(tn_tcp_lane *lane, const tn_key *key, uint64_t offset, uint64_t bytes,
+			   uint32_t access, uint8_t **place)
 {
 	tern_mem *mem = lane->dev->base.mem;
 	const tn_extent *ext;
@@ -126,8 +142,8 @@ static void push_nak(tn_tcp_lane *lane, uint64_t seq, tern_status status, bool w
 	bool overflow;
 
 	TN_TCP_COUNT(lane->dev, naks, 1);
-	TN_LOG_LIMITED(DEBUG, TCP, 4, "lane %llx: refused a request of the peer: %s", (unsigned long long)lane->id,
-		       tern_status_name(status));
+	TN_LOG_LIMITED(DEBUG, TCP, 4, "lane %llx: refused a request of the peer: %s",
+		       (unsigned long long)lane->id, tern_status_name(status));
 	pthread_mutex_lock(&tx->lock);
 	waiting = tx->nak_tail - tx->nak_head;
 	overflow = waiting == TN_TCP_NAKS;
@@ -150,7 +166,7 @@ static bool begin_write(tn_tcp_lane *lane)
 	if (status == TERN_OK && rx->hdr.type == TN_TCP_WRITE_IMM && !want_slot(lane))
 		return false;
 	rx->refused = status;
-	rx->state = status == TERN_OK ? TN_TCP_RX_PLACE : TN_TCP_RX_DISCARD;
+	tn_tcp_rx_set_state(rx, status == TERN_OK ? TN_TCP_RX_PLACE : TN_TCP_RX_DISCARD);
 	return true;
 }
 
@@ -172,10 +188,10 @@ static bool begin_read(tn_tcp_lane *lane)
 	full = tx->resp_tail - tx->resp_head == TN_TCP_READS_MAX;
 	if (!full)
 		tx->resp[tx->resp_tail++ % TN_TCP_READS_MAX] = (tn_tcp_resp){.seq = rx->hdr.seq,
-									    .bytes = rx->hdr.bytes,
-									    .offset = rx->hdr.offset,
-									    .key = key,
-									    .source = source};
+									     .bytes = rx->hdr.bytes,
+									     .offset = rx->hdr.offset,
+									     .key = key,
+									     .source = source};
 	pthread_mutex_unlock(&tx->lock);
 	if (full)
 		protocol_error(lane, "more unanswered reads than a lane may have");
@@ -189,7 +205,7 @@ static bool begin_message(tn_tcp_lane *lane)
 	if (!want_slot(lane))
 		return false;
 	rx->dst = tn_tcp_slot_buf(lane->dev, rx->slot);
-	rx->state = TN_TCP_RX_MESSAGE;
+	tn_tcp_rx_set_state(rx, TN_TCP_RX_MESSAGE);
 	return true;
 }
 
@@ -224,7 +240,7 @@ static bool begin_answer(tn_tcp_lane *lane)
 		return true;
 	}
 	rx->dst = req->local;
-	rx->state = TN_TCP_RX_FETCH;
+	tn_tcp_rx_set_state(rx, TN_TCP_RX_FETCH);
 	return true;
 }
 
@@ -248,8 +264,8 @@ static void take_nak(tn_tcp_lane *lane)
 	if (wrong)
 		protocol_error(lane, wrong);
 	else
-		TN_LOG_LIMITED(INFO, TCP, 4, "lane %llx: the peer refused a request: %s", (unsigned long long)lane->id,
-			       tern_status_name(rx->hdr.status));
+		TN_LOG_LIMITED(INFO, TCP, 4, "lane %llx: the peer refused a request: %s",
+			       (unsigned long long)lane->id, tern_status_name(rx->hdr.status));
 }
 
 /* ---- frames ---- */
@@ -259,7 +275,8 @@ static bool begin_frame(tn_tcp_lane *lane)
 {
 	tn_tcp_rx *rx = &lane->rx;
 	tn_tcp_type type = rx->hdr.type;
-	bool request = type == TN_TCP_WRITE || type == TN_TCP_WRITE_IMM || type == TN_TCP_READ_REQ || type == TN_TCP_SEND;
+	bool request = type == TN_TCP_WRITE || type == TN_TCP_WRITE_IMM || type == TN_TCP_READ_REQ ||
+		       type == TN_TCP_SEND;
 	bool begun = true;
 
 	if (request && rx->hdr.seq != rx->seq) {
@@ -341,10 +358,10 @@ static int finish_payload(tn_tcp_lane *lane, tn_event *event)
 
 	rx->after_large = rx->hdr.bytes > TN_TCP_SMALL_BYTES;
 	if (state == TN_TCP_RX_FETCH) {
-		rx->state = TN_TCP_RX_TRAILER;
+		tn_tcp_rx_set_state(rx, TN_TCP_RX_TRAILER);
 		return 0;
 	}
-	rx->state = TN_TCP_RX_HEAD;
+	tn_tcp_rx_set_state(rx, TN_TCP_RX_HEAD);
 	rx->seq++;
 	rx->dirty = true;
 	rx->ack_due |= wants_ack;
@@ -425,7 +442,7 @@ static bool parse_trailer(tn_tcp_lane *lane)
 		return false;
 	}
 	rx->start += TN_TCP_TRAILER_BYTES;
-	rx->state = TN_TCP_RX_HEAD;
+	tn_tcp_rx_set_state(rx, TN_TCP_RX_HEAD);
 	pthread_mutex_lock(&lane->tx.lock);
 	tn_tcp_req_complete(lane, rx->req, status);
 	pthread_mutex_unlock(&lane->tx.lock);
@@ -461,12 +478,13 @@ static void recheck(tn_tcp_lane *lane)
 {
 	tn_tcp_rx *rx = &lane->rx;
 	uint64_t done = rx->hdr.bytes - rx->left;
-	tern_status status = resolve(lane, &rx->key, rx->hdr.offset + done, rx->left, TERN_ACCESS_WRITE, &rx->dst);
+	tern_status status =
+		resolve(lane, &rx->key, rx->hdr.offset + done, rx->left, TERN_ACCESS_WRITE, &rx->dst);
 
 	if (status == TERN_OK)
 		return;
 	rx->refused = status;
-	rx->state = TN_TCP_RX_DISCARD;
+	tn_tcp_rx_set_state(rx, TN_TCP_RX_DISCARD);
 	if (rx->slot != TN_TCP_SLOT_NONE)
 		tn_tcp_slot_give(lane->dev, rx->slot);
 	rx->slot = TN_TCP_SLOT_NONE;
@@ -530,7 +548,8 @@ static int64_t receive(tn_tcp_lane *lane)
 		return 0;
 	}
 	if (n <= 0) {
-		tn_tcp_lane_fail(lane, TERN_E_LANE, "%s", n < 0 ? strerror(errno) : "the peer closed the connection");
+		tn_tcp_lane_fail(lane, TERN_E_LANE, "%s",
+				 n < 0 ? strerror(errno) : "the peer closed the connection");
 		return -1;
 	}
 	TN_TCP_COUNT(lane->dev, rx_calls, 1);
@@ -540,7 +559,8 @@ static int64_t receive(tn_tcp_lane *lane)
 		return n;
 	}
 	direct = TN_MIN((uint64_t)n, rx->left);
-	rx->dst += rx->state == TN_TCP_RX_DISCARD ? 0 : direct;
+	if (rx->state != TN_TCP_RX_DISCARD)
+		rx->dst += direct;
 	rx->left -= direct;
 	rx->end = (uint32_t)((uint64_t)n - direct);
 	TN_TCP_COUNT(lane->dev, rx_bytes, direct);

@@ -23,7 +23,7 @@
 #include "base/os.h"
 #include "transport/tcp/tcp.h"
 
-#define LISTEN_BACKLOG 1024
+#define LISTEN_BACKLOG   1024
 #define KEEPALIVE_PROBES 3
 
 static void set_int(int fd, int level, int name, uint64_t value, const char *what)
@@ -40,7 +40,8 @@ void tn_tcp_tune(int fd, const tn_tcp_opts *opts)
 
 	set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");
 	if (opts->user_timeout_ns)
-		set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, opts->user_timeout_ns / TN_NS_PER_MS, "TCP_USER_TIMEOUT");
+		set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, opts->user_timeout_ns / TN_NS_PER_MS,
+			"TCP_USER_TIMEOUT");
 	if (opts->keepalive_ns) {
 		probe_s = probe_s ? probe_s : 1;
 		set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE");
@@ -247,7 +248,8 @@ tern_status tn_tcp_self(const struct sockaddr_storage *bound, tn_tcp_dev_blob *s
 	add_interfaces(self, &addr, false);
 	add_interfaces(self, &addr, true);
 	if (self->count == 0)
-		return tn_fail(TERN_E_NO_DEVICE, "no network interface with an address is up: bind to 127.0.0.1");
+		return tn_fail(TERN_E_NO_DEVICE,
+			       "no network interface with an address is up: bind to 127.0.0.1");
 	return TERN_OK;
 }
 
@@ -266,14 +268,15 @@ static tern_status resolve(const char *host, uint64_t port, struct sockaddr_stor
 		n -= 2;
 	}
 	if (n >= sizeof(name))
-		return tn_fail(TERN_E_INVALID, "the host to bind to is longer than %zu bytes", sizeof(name) - 1);
+		return tn_fail(TERN_E_INVALID, "the host to bind to is longer than %zu bytes",
+			       sizeof(name) - 1);
 	memcpy(name, host, n);
 	name[n] = '\0';
 	snprintf(service, sizeof(service), "%u", (unsigned)port);
 	rc = getaddrinfo(name, service, &hints, &list);
 	if (rc != 0)
-		return tn_fail(TERN_E_NOT_FOUND, "host \"%s\" to bind to: %s: give an address of this host", name,
-			       gai_strerror(rc));
+		return tn_fail(TERN_E_NOT_FOUND, "host \"%s\" to bind to: %s: give an address of this host",
+			       name, gai_strerror(rc));
 	*bytes = list->ai_addrlen;
 	memcpy(out, list->ai_addr, list->ai_addrlen);
 	freeaddrinfo(list);
@@ -288,8 +291,9 @@ tern_status tn_tcp_listen(const char *host, const tn_tcp_opts *opts, int *fd, st
 
 	*fd = -1;
 	TN_TRY(resolve(host, opts->port, bound, &bytes));
-	*fd = TN_FAULT("tcp.listener.socket") ? (errno = EMFILE, -1)
-					      : socket(bound->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	*fd = TN_FAULT("tcp.listener.socket")
+		      ? (errno = EMFILE, -1)
+		      : socket(bound->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (*fd < 0)
 		return tn_fail_errno(tn_status_of_errno(errno), "socket", "to listen on %s", host);
 	if (bound->ss_family == AF_INET6)
@@ -300,8 +304,9 @@ tern_status tn_tcp_listen(const char *host, const tn_tcp_opts *opts, int *fd, st
 	/* buffers are inherited by accepted connections, and the window is negotiated from them */
 	tn_tcp_tune(*fd, opts);
 	if (bind(*fd, (struct sockaddr *)bound, bytes) != 0 || listen(*fd, LISTEN_BACKLOG) != 0) {
-		status = tn_fail_errno(tn_status_of_errno(errno), "bind", "%s port %u%s", host, (unsigned)opts->port,
-				       errno == EADDRINUSE ? ": choose another TERN_TCP_PORT, 0 for any" : "");
+		status = tn_fail_errno(
+			tn_status_of_errno(errno), "bind", "%s port %u%s", host, (unsigned)opts->port,
+			errno == EADDRINUSE ? ": choose another TERN_TCP_PORT, 0 for any" : "");
 		tn_os_close(fd);
 		return status;
 	}
@@ -320,8 +325,9 @@ int tn_tcp_dial(const tn_tcp_addr *addr, const tn_tcp_opts *opts, int *fd)
 	socklen_t bytes = to_sockaddr(addr, &sa);
 	int err;
 
-	*fd = TN_FAULT("tcp.dial.socket") ? (errno = EMFILE, -1)
-					  : socket(sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	*fd = TN_FAULT("tcp.dial.socket")
+		      ? (errno = EMFILE, -1)
+		      : socket(sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (*fd < 0)
 		return errno;
 	tn_tcp_tune(*fd, opts);

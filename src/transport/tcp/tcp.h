@@ -37,6 +37,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include "base/check.h"
 #include "base/counters.h"
 #include "base/list.h"
 #include "transport/tcp/frame.h"
@@ -44,15 +45,15 @@
 typedef struct tn_tcp_dev tn_tcp_dev;
 typedef struct tn_tcp_lane tn_tcp_lane;
 
-#define TN_TCP_SMALL_BYTES 2048u /* payloads up to this are placed from the rx buffer, whole: never torn */
-#define TN_TCP_RX_HEAD_BYTES 4096u /* after a large frame, look only this far: the rest goes to its target */
-#define TN_TCP_CHUNK_BYTES (1u << 20) /* per system call: bounds what one lane delays the others */
-#define TN_TCP_RX_BUDGET_BYTES (4u << 20) /* per lane and poll */
-#define TN_TCP_TX_BUDGET_BYTES (4u << 20) /* per lane and poll; a post tries one chunk */
-#define TN_TCP_STALL_NS 250000000ull /* how often a lane that is not read is looked after */
-#define TN_TCP_NAKS (2u * TN_TCP_WRS_LIMIT)
-#define TN_TCP_DIRECT_LANES 2u /* up to here poll asks the sockets before the epoll set */
-#define TN_TCP_DIRECT_POLLS 16u /* and looks at the epoll set at least once in so many polls */
+#define TN_TCP_SMALL_BYTES     2048u /* payloads up to this are placed from the rx buffer, whole: never torn */
+#define TN_TCP_RX_HEAD_BYTES   4096u /* after a large frame, look only this far: the rest goes to its target */
+#define TN_TCP_CHUNK_BYTES     (1u << 20)   /* per system call: bounds what one lane delays the others */
+#define TN_TCP_RX_BUDGET_BYTES (4u << 20)   /* per lane and poll */
+#define TN_TCP_TX_BUDGET_BYTES (4u << 20)   /* per lane and poll; a post tries one chunk */
+#define TN_TCP_STALL_NS        250000000ull /* how often a lane that is not read is looked after */
+#define TN_TCP_NAKS            (2u * TN_TCP_WRS_LIMIT)
+#define TN_TCP_DIRECT_LANES    2u  /* up to here poll asks the sockets before the epoll set */
+#define TN_TCP_DIRECT_POLLS    16u /* and looks at the epoll set at least once in so many polls */
 
 /* ---- sources of readiness: what epoll's data points to ---- */
 
@@ -88,26 +89,26 @@ tern_status tn_tcp_opts_load(const struct tn_options *options, tn_tcp_opts *opts
 
 /* ---- counters ---- */
 
-#define TN_TCP_COUNTERS(X)                                                                        \
-	X(tx_bytes) /* payload handed to the kernel, by posts and answers */                      \
-	X(rx_bytes) /* payload received */                                                        \
-	X(writes)                                                                                 \
-	X(write_imms)                                                                             \
-	X(reads)                                                                                  \
-	X(sends)                                                                                  \
-	X(recvs)                                                                                  \
-	X(copy_bytes) /* one-sided payload that went through the rx buffer */                     \
-	X(copies)                                                                                 \
-	X(again)                                                                                  \
-	X(lanes)      /* made */                                                                  \
-	X(tx_calls)   /* sendmsg that moved something */                                          \
-	X(rx_calls)   /* recv that moved something */                                             \
-	X(acks)       /* ACK frames sent; others ride on frames of the other direction */         \
-	X(naks)       /* requests of peers that we refused */                                     \
-	X(naks_late)  /* refusals of LOCAL writes, completed long before */                       \
-	X(pauses)     /* lanes that stopped reading for want of a receive slot */                 \
-	X(accepted)   /* connections */                                                           \
-	X(rejected)   /* connections that did not prove a lane's token */                         \
+#define TN_TCP_COUNTERS(X)                                                                \
+	X(tx_bytes) /* payload handed to the kernel, by posts and answers */              \
+	X(rx_bytes) /* payload received */                                                \
+	X(writes)                                                                         \
+	X(write_imms)                                                                     \
+	X(reads)                                                                          \
+	X(sends)                                                                          \
+	X(recvs)                                                                          \
+	X(copy_bytes) /* one-sided payload that went through the rx buffer */             \
+	X(copies)                                                                         \
+	X(again)                                                                          \
+	X(lanes)      /* made */                                                          \
+	X(tx_calls)   /* sendmsg that moved something */                                  \
+	X(rx_calls)   /* recv that moved something */                                     \
+	X(acks)       /* ACK frames sent; others ride on frames of the other direction */ \
+	X(naks)       /* requests of peers that we refused */                             \
+	X(naks_late)  /* refusals of LOCAL writes, completed long before */               \
+	X(pauses)     /* lanes that stopped reading for want of a receive slot */         \
+	X(accepted)   /* connections */                                                   \
+	X(rejected)   /* connections that did not prove a lane's token */                 \
 	X(lanes_down) /* by error */
 TN_COUNTERS_STRUCT(tn_tcp_counters, TN_TCP_COUNTERS)
 
@@ -153,16 +154,21 @@ typedef struct tn_tcp_nak {
 	tern_status status;
 } tn_tcp_nak;
 
-typedef enum tn_tcp_out_kind { TN_TCP_OUT_NONE, TN_TCP_OUT_REQ, TN_TCP_OUT_RESP, TN_TCP_OUT_CTL } tn_tcp_out_kind;
+typedef enum tn_tcp_out_kind {
+	TN_TCP_OUT_NONE,
+	TN_TCP_OUT_REQ,
+	TN_TCP_OUT_RESP,
+	TN_TCP_OUT_CTL
+} tn_tcp_out_kind;
 
 /* A frame on its way out. */
 typedef struct tn_tcp_out {
 	tn_tcp_out_kind kind;
-	uint32_t index;  /* of the req or resp (free running) */
-	bool nak;        /* CTL: a NAK (else an ACK) */
-	uint64_t total;  /* bytes on the wire */
+	uint32_t index; /* of the req or resp (free running) */
+	bool nak;       /* CTL: a NAK (else an ACK) */
+	uint64_t total; /* bytes on the wire */
 	uint64_t sent;
-	uint64_t ack;    /* that its header tells */
+	uint64_t ack; /* that its header tells */
 } tn_tcp_out;
 
 typedef struct tn_tcp_tx {
@@ -185,13 +191,13 @@ typedef struct tn_tcp_tx {
 	uint64_t ack_value; /* what we may tell: all of the peer below it are handled */
 	uint64_t ack_told;
 	bool ack_due;
-	bool probe;     /* send an ACK frame even if there is nothing to tell */
-	bool resp_turn; /* answers and requests take turns */
-	tern_status refuse; /* TERN_OK: posts are accepted; else what they get */
-	tn_tcp_out cur; /* the frame that the kernel took in part */
+	bool probe;                    /* send an ACK frame even if there is nothing to tell */
+	bool resp_turn;                /* answers and requests take turns */
+	tern_status refuse;            /* TERN_OK: posts are accepted; else what they get */
+	tn_tcp_out cur;                /* the frame that the kernel took in part */
 	uint8_t ctl[TN_TCP_HDR_BYTES]; /* bytes of cur when it is CTL */
-	uint32_t events; /* epoll interest now in force */
-	int error;       /* errno of a send that failed; poll takes the lane down */
+	uint32_t events;               /* epoll interest now in force */
+	int error;                     /* errno of a send that failed; poll takes the lane down */
 } tn_tcp_tx;
 
 /* ---- receiving ---- */
@@ -222,7 +228,7 @@ typedef struct tn_tcp_rx {
 	uint64_t seq; /* expected next */
 	uint64_t ack; /* latest of the peer's acks */
 	uint32_t slot;
-	uint32_t req; /* FETCH: ring index */
+	uint32_t req;        /* FETCH: ring index */
 	tern_status refused; /* DISCARD: why */
 } tn_tcp_rx;
 
@@ -304,7 +310,7 @@ struct tn_tcp_dev {
 	uint64_t lane_serial;
 	tn_tcp_pending *pending;
 	uint32_t pending_count, greeting_count; /* connections and lanes with a deadline */
-	uint64_t next_deadline; /* UINT64_MAX: none */
+	uint64_t next_deadline;                 /* UINT64_MAX: none */
 	tn_tcp_slot *slots;
 	uint8_t *slot_bytes;
 	uint32_t slot_free, slots_paused; /* paused lanes */
@@ -411,6 +417,20 @@ tern_status tn_tcp_read(tn_lane *lane, tn_wr *wr);
 tern_status tn_tcp_send(tn_lane *lane, const tn_iov *iov, int n, uint64_t cookie, bool *done);
 void tn_tcp_flush(tn_lane *lane);
 
+/* QUEUED on posting; then WAITING, FINISHED, FREE. tx.lock held. */
+static inline void tn_tcp_req_set_state(tn_tcp_req *req, tn_tcp_req_state state)
+{
+	static const uint32_t from[] = {
+		[TN_TCP_REQ_FREE] = 1u << TN_TCP_REQ_FINISHED | 1u << TN_TCP_REQ_QUEUED,
+		[TN_TCP_REQ_QUEUED] = 1u << TN_TCP_REQ_FREE,
+		[TN_TCP_REQ_WAITING] = 1u << TN_TCP_REQ_QUEUED,
+		[TN_TCP_REQ_FINISHED] = 1u << TN_TCP_REQ_QUEUED | 1u << TN_TCP_REQ_WAITING,
+	};
+
+	TN_ASSERT_MSG(from[state] & (1u << req->state), "req %u -> %u", req->state, state);
+	req->state = (uint8_t)state;
+}
+
 /* ---- tx.c: frames out; tx.lock held in all of them ---- */
 
 /* Send what is queued, at most about budget bytes; asks epoll for more room when something is left. */
@@ -429,6 +449,7 @@ void tn_tcp_tx_interest(tn_tcp_lane *lane);
 
 /* ---- rx.c: frames in; poll's thread ---- */
 
+void tn_tcp_rx_set_state(tn_tcp_rx *rx, tn_tcp_rx_state state);
 /* A paused lane, from time to time: is its peer still there? */
 void tn_tcp_rx_stalled(tn_tcp_lane *lane);
 /* Receive, place, deliver. Returns the number of events. */

@@ -20,9 +20,9 @@
 #include "transport/tcp/tcp.h"
 
 #define PLAN_FRAMES 32
-#define PLAN_IOVS 80
-#define FLAT_BYTES 256
-#define PLAN_CTLS 8 /* control frames, whose bytes live in the plan */
+#define PLAN_IOVS   80
+#define FLAT_BYTES  256
+#define PLAN_CTLS   8 /* control frames, whose bytes live in the plan */
 
 typedef struct plan {
 	struct iovec iov[PLAN_IOVS];
@@ -63,17 +63,16 @@ void tn_tcp_req_complete(tn_tcp_lane *lane, uint32_t index, tern_status status)
 	tn_tcp_tx *tx = &lane->tx;
 	tn_tcp_req *req = req_at(tx, index);
 
-	TN_ASSERT(req->state == TN_TCP_REQ_QUEUED || req->state == TN_TCP_REQ_WAITING);
 	if (req->type == TN_TCP_READ_REQ) {
 		TN_ASSERT(tx->reads > 0);
 		tx->reads--;
 	}
 	if (tx->posting && index == tx->tail - 1 && status == TERN_OK) {
-		req->state = TN_TCP_REQ_FREE;
+		tn_tcp_req_set_state(req, TN_TCP_REQ_FREE);
 		tx->posting_done = true;
 		return;
 	}
-	req->state = TN_TCP_REQ_FINISHED;
+	tn_tcp_req_set_state(req, TN_TCP_REQ_FINISHED);
 	req->status = status;
 	tx->done[tx->done_tail++ & (tx->wrs - 1)] = index;
 	TN_ASSERT(tx->done_tail - tx->done_head <= tx->wrs);
@@ -192,7 +191,8 @@ static bool add_resp(tn_tcp_lane *lane, plan *p, tn_tcp_out *out)
 		tn_tcp_trailer_encode(resp->status, resp->trailer);
 	if (!add_bytes(p, resp->head, TN_TCP_HDR_BYTES, &skip))
 		return false;
-	if (resp->source ? !add_bytes(p, resp->source, resp->bytes, &skip) : !add_zeros(p, resp->bytes, &skip))
+	if (resp->source ? !add_bytes(p, resp->source, resp->bytes, &skip)
+			 : !add_zeros(p, resp->bytes, &skip))
 		return false;
 	return add_bytes(p, resp->trailer, TN_TCP_TRAILER_BYTES, &skip);
 }
@@ -246,7 +246,8 @@ static tn_tcp_out next_frame(tn_tcp_lane *lane, plan *p)
 	tn_tcp_out out = {.kind = TN_TCP_OUT_NONE};
 
 	if (p->nak != tx->nak_tail) {
-		out = (tn_tcp_out){.kind = TN_TCP_OUT_CTL, .nak = true, .index = p->nak, .total = TN_TCP_HDR_BYTES};
+		out = (tn_tcp_out){
+			.kind = TN_TCP_OUT_CTL, .nak = true, .index = p->nak, .total = TN_TCP_HDR_BYTES};
 		out.ack = tx->nak[p->nak % TN_TCP_NAKS].seq;
 		p->nak++;
 		return out;
@@ -260,7 +261,8 @@ static tn_tcp_out next_frame(tn_tcp_lane *lane, plan *p)
 		out.kind = TN_TCP_OUT_REQ;
 		out.index = p->req++;
 		out.total = TN_TCP_HDR_BYTES + tn_tcp_hdr_payload(&req_at(tx, out.index)->hdr);
-	} else if ((tx->ack_due && tx->ack_value > TN_MAX(tx->ack_told, p->ack)) || (tx->probe && !p->count)) {
+	} else if ((tx->ack_due && tx->ack_value > TN_MAX(tx->ack_told, p->ack)) ||
+		   (tx->probe && !p->count)) {
 		out.kind = TN_TCP_OUT_CTL;
 		out.total = TN_TCP_HDR_BYTES;
 	}
@@ -299,7 +301,7 @@ static void req_sent(tn_tcp_lane *lane, uint32_t index)
 	tx->seq_sent = req->seq + 1;
 	TN_TCP_COUNT(lane->dev, tx_bytes, tn_tcp_hdr_payload(&req->hdr));
 	if (req->remote || req->type == TN_TCP_READ_REQ)
-		req->state = TN_TCP_REQ_WAITING;
+		tn_tcp_req_set_state(req, TN_TCP_REQ_WAITING);
 	else
 		tn_tcp_req_complete(lane, index, TERN_OK);
 }

@@ -117,17 +117,17 @@ static inline const tn_event *node_done(const node *n, uint64_t cookie)
 }
 
 /* Ends the test, not the machine's patience: a condition that never comes is a hang for ctest to report. */
-#define UNTIL(cond, n)                                                                                       \
-	do {                                                                                                 \
-		while (!(cond))                                                                              \
-			node_poll(n);                                                                        \
+#define UNTIL(cond, n)                \
+	do {                          \
+		while (!(cond))       \
+			node_poll(n); \
 	} while (0)
-#define UNTIL2(cond, n, m)                                                                                   \
-	do {                                                                                                 \
-		while (!(cond)) {                                                                            \
-			node_poll(n);                                                                        \
-			node_poll(m);                                                                        \
-		}                                                                                            \
+#define UNTIL2(cond, n, m)            \
+	do {                          \
+		while (!(cond)) {     \
+			node_poll(n); \
+			node_poll(m); \
+		}                     \
 	} while (0)
 
 typedef struct find_counter {
@@ -189,8 +189,9 @@ static inline void expect_down(node *n, tn_lane *lane, tern_status status)
 {
 	UNTIL(node_find(n, TN_EV_LANE_DOWN, lane), n);
 	if (node_find(n, TN_EV_LANE_DOWN, lane)->status != status)
-		fail_msg("down with %s (%s), expected %s", tern_status_name(node_find(n, TN_EV_LANE_DOWN, lane)->status),
-			 n->detail, tern_status_name(status));
+		fail_msg("down with %s (%s), expected %s",
+			 tern_status_name(node_find(n, TN_EV_LANE_DOWN, lane)->status), n->detail,
+			 tern_status_name(status));
 }
 
 /* ---- memory ---- */
@@ -294,8 +295,8 @@ static inline bool get_hello(node *n, int fd, tn_tcp_hello *hello)
 	return true;
 }
 
-static inline void prove(const uint8_t *token, bool dialler, uint64_t lane_d, uint64_t lane_a, const uint8_t *nonce_d,
-			 const uint8_t *nonce_a, uint8_t *proof)
+static inline void prove(const uint8_t *token, bool dialler, uint64_t lane_d, uint64_t lane_a,
+			 const uint8_t *nonce_d, const uint8_t *nonce_a, uint8_t *proof)
 {
 	uint8_t text[TN_TCP_TRANSCRIPT_BYTES];
 
@@ -384,7 +385,8 @@ static inline tn_tcp_hdr get_frame(node *n, forged *f)
 }
 
 /* A header for a request under a key of the node. */
-static inline tn_tcp_hdr under_key(tn_tcp_type type, forged *f, const tn_key *key, uint64_t offset, uint64_t bytes)
+static inline tn_tcp_hdr under_key(tn_tcp_type type, forged *f, const tn_key *key, uint64_t offset,
+				   uint64_t bytes)
 {
 	return (tn_tcp_hdr){.type = type,
 			    .flags = type == TN_TCP_READ_REQ ? 0 : TN_TCP_F_ACK,

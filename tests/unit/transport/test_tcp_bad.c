@@ -10,7 +10,7 @@
 typedef struct scene {
 	node n, friend;
 	tn_lane *good, *far; /* a lane of both nodes that must live on */
-	tn_lane *lane;	     /* the liar's */
+	tn_lane *lane;       /* the liar's */
 	forged f;
 	uint8_t *mem;
 	tern_key wire;
@@ -236,8 +236,10 @@ static void refusals(void **state)
 	assert_ok(tn_lane_write(s.lane, &wr));
 	assert_false(wr.done);
 	put_frame(&s.f, (tn_tcp_hdr){.type = TN_TCP_NAK, .seq = 0, .status = TERN_E_ACCESS}, NULL);
-	put_frame(&s.f, (tn_tcp_hdr){.type = TN_TCP_NAK, .seq = 1, .ack = 1, .status = TERN_E_STALE_KEY}, NULL);
-	put_frame(&s.f, (tn_tcp_hdr){.type = TN_TCP_NAK, .seq = 1, .ack = 1, .status = TERN_E_STALE_KEY}, NULL);
+	put_frame(&s.f, (tn_tcp_hdr){.type = TN_TCP_NAK, .seq = 1, .ack = 1, .status = TERN_E_STALE_KEY},
+		  NULL);
+	put_frame(&s.f, (tn_tcp_hdr){.type = TN_TCP_NAK, .seq = 1, .ack = 1, .status = TERN_E_STALE_KEY},
+		  NULL);
 	UNTIL(node_done(&s.n, 2), &s.n);
 	assert_int_equal(node_done(&s.n, 2)->status, TERN_E_STALE_KEY);
 	UNTIL(node_counter(&s.n, "tcp.naks_late") == 2, &s.n);
@@ -377,11 +379,11 @@ static void one_ack_per_batch(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(lies_end_their_lane),	    cmocka_unit_test(cut_off_anywhere),
+		cmocka_unit_test(lies_end_their_lane),       cmocka_unit_test(cut_off_anywhere),
 		cmocka_unit_test(wrong_length_of_an_answer), cmocka_unit_test(answered_twice),
-		cmocka_unit_test(junk_in_a_trailer),	    cmocka_unit_test(refusals),
-		cmocka_unit_test(acknowledged_before_sent), cmocka_unit_test(too_many_reads),
-		cmocka_unit_test(too_many_refusals),	    cmocka_unit_test(byte_by_byte),
+		cmocka_unit_test(junk_in_a_trailer),         cmocka_unit_test(refusals),
+		cmocka_unit_test(acknowledged_before_sent),  cmocka_unit_test(too_many_reads),
+		cmocka_unit_test(too_many_refusals),         cmocka_unit_test(byte_by_byte),
 		cmocka_unit_test(one_ack_per_batch),
 	};
 

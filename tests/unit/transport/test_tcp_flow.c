@@ -47,7 +47,8 @@ static uint8_t pattern(uint64_t i)
 static void everything_in_pieces(void **state)
 {
 	static duo d;
-	const uint64_t sizes[] = {0, 1, 8, 55, 56, 57, 2047, 2048, 2049, 4095, 4096, 4097, 16384, 65536, 300000};
+	const uint64_t sizes[] = {0,    1,    8,    55,   56,    57,    2047,  2048,
+				  2049, 4095, 4096, 4097, 16384, 65536, 300000};
 	const unsigned n = sizeof(sizes) / sizeof(sizes[0]);
 	uint8_t *source, *back, *far;
 	tern_key wire;
@@ -64,8 +65,13 @@ static void everything_in_pieces(void **state)
 	for (unsigned round = 0; round < 60; round++) {
 		uint64_t bytes = sizes[tn_rand_below(&rand, n)], from = tn_rand_below(&rand, 300001 - bytes);
 		uint64_t message = TN_MIN(bytes, 65536);
-		tn_wr wr = {.cookie = 3 * round, .level = TN_LEVEL_REMOTE, .local = source + from, .bytes = bytes,
-			    .key = key, .offset = from, .imm = round};
+		tn_wr wr = {.cookie = 3 * round,
+			    .level = TN_LEVEL_REMOTE,
+			    .local = source + from,
+			    .bytes = bytes,
+			    .key = key,
+			    .offset = from,
+			    .imm = round};
 		tn_iov iov[2] = {{source, message / 3}, {source + message / 3, message - message / 3}};
 		const tn_event *event;
 		bool done;
@@ -73,7 +79,8 @@ static void everything_in_pieces(void **state)
 		d.a.count = d.b.count = 0;
 		assert_ok(round % 2 ? tn_lane_write(d.la, &wr) : tn_lane_write_imm(d.la, &wr));
 		assert_ok(tn_lane_send(d.la, iov, 2, 3 * round + 1, &done));
-		wr = (tn_wr){.cookie = 3 * round + 2, .local = back, .bytes = bytes, .key = key, .offset = from};
+		wr = (tn_wr){
+			.cookie = 3 * round + 2, .local = back, .bytes = bytes, .key = key, .offset = from};
 		memset(back, 0, bytes);
 		assert_ok(d.a.dev->ops->read(d.la, &wr));
 		UNTIL2(node_done(&d.a, 3 * round) && node_done(&d.a, 3 * round + 2) &&
@@ -111,7 +118,11 @@ static void large_payload_is_not_copied(void **state)
 	for (uint64_t i = 0; i < BIG_BYTES; i++)
 		source[i] = pattern(i);
 	for (unsigned i = 0; i < 3; i++) {
-		tn_wr wr = {.cookie = i, .level = TN_LEVEL_REMOTE, .local = source, .bytes = BIG_BYTES, .key = key};
+		tn_wr wr = {.cookie = i,
+			    .level = TN_LEVEL_REMOTE,
+			    .local = source,
+			    .bytes = BIG_BYTES,
+			    .key = key};
 
 		assert_ok(tn_lane_write(d.la, &wr));
 	}
@@ -138,7 +149,11 @@ static void held_back_posts(void **state)
 	duo_open(&d, NULL);
 	(void)region(&d.b, 4096, TERN_ACCESS_WRITE, &wire, &key);
 	for (unsigned how = 0; how < 3; how++) {
-		tn_wr wr = {.cookie = 100 * how, .level = TN_LEVEL_REMOTE, .local = source, .bytes = 8, .key = key,
+		tn_wr wr = {.cookie = 100 * how,
+			    .level = TN_LEVEL_REMOTE,
+			    .local = source,
+			    .bytes = 8,
+			    .key = key,
 			    .more = true};
 
 		calls = node_counter(&d.a, "tcp.tx_calls");
@@ -396,7 +411,11 @@ static void refusals_keep_their_place(void **state)
 	for (unsigned round = 0; round < 20; round++) {
 		d.a.count = 0;
 		for (unsigned i = 0; i < 100; i++) {
-			tn_wr wr = {.cookie = i, .level = TN_LEVEL_REMOTE, .local = source, .bytes = 8, .key = key,
+			tn_wr wr = {.cookie = i,
+				    .level = TN_LEVEL_REMOTE,
+				    .local = source,
+				    .bytes = 8,
+				    .key = key,
 				    .more = round % 2 && i < 99};
 
 			if (i % 3 == 1)

@@ -83,7 +83,8 @@ static void bad_headers_are_refused(void **state)
 		unsigned at;
 		uint8_t value;
 	} bad[] = {
-		{0, 0x7f}, {1, 0}, {1, 8}, {1, 255}, {2, 2}, {2, 3}, {3, 1}, {29, 2}, {31, 0x80}, {52, 1}, {55, 0x80},
+		{0, 0x7f}, {1, 0},  {1, 8},     {1, 255}, {2, 2},     {2, 3},
+		{3, 1},    {29, 2}, {31, 0x80}, {52, 1},  {55, 0x80},
 	};
 	uint8_t bytes[TN_TCP_HDR_BYTES];
 	tn_tcp_hdr hdr;
@@ -125,7 +126,7 @@ static void fields_belong_to_types(void **state)
 	hdr.offset = 0;
 	assert_null(decoded(&hdr, 1 << 20));
 	assert_non_null(decoded(&hdr, (1 << 20) - 1)); /* longer than a slot */
-	hdr.type = TN_TCP_ACK; /* has no payload and no number */
+	hdr.type = TN_TCP_ACK;                         /* has no payload and no number */
 	assert_non_null(decoded(&hdr, 1024));
 	hdr.bytes = 0;
 	assert_non_null(decoded(&hdr, 1024));
@@ -196,8 +197,10 @@ static void hello_is_golden(void **state)
 static void versions_are_negotiated(void **state)
 {
 	(void)state;
-	assert_int_equal(tn_tcp_version_choose(TN_TCP_WIRE_VERSION, TN_TCP_WIRE_VERSION), TN_TCP_WIRE_VERSION);
-	assert_int_equal(tn_tcp_version_choose(TN_TCP_WIRE_VERSION + 5, TN_TCP_WIRE_VERSION), TN_TCP_WIRE_VERSION);
+	assert_int_equal(tn_tcp_version_choose(TN_TCP_WIRE_VERSION, TN_TCP_WIRE_VERSION),
+			 TN_TCP_WIRE_VERSION);
+	assert_int_equal(tn_tcp_version_choose(TN_TCP_WIRE_VERSION + 5, TN_TCP_WIRE_VERSION),
+			 TN_TCP_WIRE_VERSION);
 	assert_int_equal(tn_tcp_version_choose(TN_TCP_WIRE_VERSION + 5, TN_TCP_WIRE_VERSION + 1), 0);
 	assert_int_equal(tn_tcp_version_choose(TN_TCP_WIRE_VERSION_MIN - 1, 0), 0);
 }
@@ -275,10 +278,14 @@ static void lane_blobs(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(header_is_golden),	  cmocka_unit_test(nak_and_trailer_are_golden),
-		cmocka_unit_test(bad_headers_are_refused), cmocka_unit_test(fields_belong_to_types),
-		cmocka_unit_test(hello_is_golden),	  cmocka_unit_test(versions_are_negotiated),
-		cmocka_unit_test(transcripts_differ),	  cmocka_unit_test(device_blobs),
+		cmocka_unit_test(header_is_golden),
+		cmocka_unit_test(nak_and_trailer_are_golden),
+		cmocka_unit_test(bad_headers_are_refused),
+		cmocka_unit_test(fields_belong_to_types),
+		cmocka_unit_test(hello_is_golden),
+		cmocka_unit_test(versions_are_negotiated),
+		cmocka_unit_test(transcripts_differ),
+		cmocka_unit_test(device_blobs),
 		cmocka_unit_test(lane_blobs),
 	};
 

@@ -37,8 +37,11 @@ static void garbage_is_dropped(void **state)
 	expect_closed(&n, fd);
 	close(fd);
 	fd = stranger(&n, 0);
-	put(fd, "GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: a browser that took a wrong turn, and more of it "
-		"to fill the size\r\n\r\n", 104);
+	put(fd,
+	    "GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: a browser that took a wrong turn, and more of "
+	    "it "
+	    "to fill the size\r\n\r\n",
+	    104);
 	expect_closed(&n, fd);
 	close(fd);
 	assert_int_equal(node_counter(&n, "tcp.rejected"), 2);
@@ -242,7 +245,8 @@ static void forge_listen(forged *f, unsigned dead)
 	assert_int_equal(listen(f->listener, 8), 0);
 	assert_int_equal(getsockname(f->listener, (struct sockaddr *)&at, &bytes), 0);
 	for (unsigned i = 0; i <= dead; i++) /* port 1 on loopback refuses */
-		dev.addrs[i] = (tn_tcp_addr){.family = 4, .port = i < dead ? 1 : ntohs(at.sin_port), .ip = {127, 0, 0, 1}};
+		dev.addrs[i] = (tn_tcp_addr){
+			.family = 4, .port = i < dead ? 1 : ntohs(at.sin_port), .ip = {127, 0, 0, 1}};
 	f->lane_id = 0xacce97;
 	tn_tcp_lane_blob_encode(f->lane_id, &f->lane);
 	tn_tcp_dev_blob_encode(&dev, &f->dev);
@@ -278,7 +282,8 @@ static void forge_accept(node *n, forged *f)
 /* What the acceptor answers to HELLO. */
 static tn_tcp_hello challenge(node *n, forged *f, const uint8_t *token)
 {
-	tn_tcp_hello in, out = {.type = TN_TCP_CHALLENGE, .lane_to = f->node_lane_id, .lane_from = f->lane_id};
+	tn_tcp_hello in,
+		out = {.type = TN_TCP_CHALLENGE, .lane_to = f->node_lane_id, .lane_from = f->lane_id};
 
 	assert_true(get_hello(n, f->fd, &in));
 	assert_int_equal(in.type, TN_TCP_HELLO);
@@ -374,7 +379,8 @@ static void the_next_address_is_tried(void **state)
 	put_hello(f.fd, challenge(&n, &f, good_token));
 	assert_true(get_hello(&n, f.fd, &in));
 	assert_int_equal(in.type, TN_TCP_PROOF);
-	put_hello(f.fd, (tn_tcp_hello){.type = TN_TCP_READY, .lane_to = f.node_lane_id, .lane_from = f.lane_id});
+	put_hello(f.fd,
+		  (tn_tcp_hello){.type = TN_TCP_READY, .lane_to = f.node_lane_id, .lane_from = f.lane_id});
 	UNTIL(node_find(&n, TN_EV_LANE_UP, lane), &n);
 	finish(&n, &f, lane);
 }

@@ -140,7 +140,8 @@ static void options_are_obeyed(void **state)
 	bool done;
 
 	(void)state;
-	node_open(&a, (const char *const[]){"tcp.lane_wrs=100", "tcp.recv_slots=3", "tcp.lane_recv_slots=99", NULL});
+	node_open(&a, (const char *const[]){"tcp.lane_wrs=100", "tcp.recv_slots=3", "tcp.lane_recv_slots=99",
+					    NULL});
 	node_open(&b, (const char *const[]){"tcp.send_bytes=1025", NULL});
 	a.dev->ops->caps(a.dev, &caps);
 	assert_int_equal(caps.lane_wrs_max, 128);
@@ -159,7 +160,8 @@ static void options_are_obeyed(void **state)
 	lane_end(&b, lb);
 	node_close(&a);
 	node_close(&b);
-	assert_status(node_try(&a, NULL, (const char *const[]){"tcp.recv_slots=1000000", "tcp.send_bytes=16MiB", NULL}),
+	assert_status(node_try(&a, NULL,
+			       (const char *const[]){"tcp.recv_slots=1000000", "tcp.send_bytes=16MiB", NULL}),
 		      TERN_E_OPTION);
 }
 
@@ -177,8 +179,9 @@ static unsigned descriptors(void)
 /* Open, connect, send, close with the n-th fault point failing, n = 1, 2, ... until none does. */
 static void any_call_may_fail(void **state)
 {
-	static const char *const points[] = {"tcp.listener.socket", "tcp.watch",       "tcp.lane.alloc", "tcp.dial.socket",
-					     "tcp.dial.connect",    "tcp.lane.send", "tcp.lane.recv"};
+	static const char *const points[] = {"tcp.listener.socket", "tcp.watch",        "tcp.lane.alloc",
+					     "tcp.dial.socket",     "tcp.dial.connect", "tcp.lane.send",
+					     "tcp.lane.recv"};
 	static node a, b;
 	tn_iov iov = {"ping", 4};
 	unsigned before = descriptors();
@@ -202,11 +205,14 @@ static void any_call_may_fail(void **state)
 				}
 				if (both && a.dev->ops->lane_connect(la, &b.addr, &ab) == TERN_OK &&
 				    b.dev->ops->lane_connect(lb, &a.addr, &aa) == TERN_OK) {
-					UNTIL2((node_find(&a, TN_EV_LANE_UP, la) || node_find(&a, TN_EV_LANE_DOWN, la)) &&
-						       (node_find(&b, TN_EV_LANE_UP, lb) || node_find(&b, TN_EV_LANE_DOWN, lb)),
+					UNTIL2((node_find(&a, TN_EV_LANE_UP, la) ||
+						node_find(&a, TN_EV_LANE_DOWN, la)) &&
+						       (node_find(&b, TN_EV_LANE_UP, lb) ||
+							node_find(&b, TN_EV_LANE_DOWN, lb)),
 					       &a, &b);
 					if (tn_lane_send(la, &iov, 1, 9, &done) == TERN_OK)
-						UNTIL2(node_find(&b, TN_EV_RECV, lb) || node_find(&b, TN_EV_LANE_DOWN, lb),
+						UNTIL2(node_find(&b, TN_EV_RECV, lb) ||
+							       node_find(&b, TN_EV_LANE_DOWN, lb),
 						       &a, &b);
 				}
 				if (la)
@@ -257,7 +263,8 @@ static int child_of_fork(node *a, tn_lane *lane)
 		return 1;
 	if (a->dev->ops->arm(a->dev) != TERN_E_FORKED)
 		return 2;
-	if (tn_lane_send(lane, &iov, 1, 0, &done) != TERN_E_FORKED || tn_lane_write(lane, &wr) != TERN_E_FORKED)
+	if (tn_lane_send(lane, &iov, 1, 0, &done) != TERN_E_FORKED ||
+	    tn_lane_write(lane, &wr) != TERN_E_FORKED)
 		return 3;
 	a->dev->ops->lane_break(lane);
 	a->dev->ops->lane_close(lane);
@@ -366,11 +373,16 @@ static void probe_gives_a_reason(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(ipv6_loopback),	     cmocka_unit_test(wildcards_are_resolved),
-		cmocka_unit_test(a_port_in_use_is_said),     cmocka_unit_test(hosts_that_are_none),
-		cmocka_unit_test(options_are_obeyed),	     cmocka_unit_test(any_call_may_fail),
-		cmocka_unit_test(accept_without_descriptors), cmocka_unit_test(forked_children_are_inert),
-		cmocka_unit_test(no_wake_is_lost),	     cmocka_unit_test(probe_gives_a_reason),
+		cmocka_unit_test(ipv6_loopback),
+		cmocka_unit_test(wildcards_are_resolved),
+		cmocka_unit_test(a_port_in_use_is_said),
+		cmocka_unit_test(hosts_that_are_none),
+		cmocka_unit_test(options_are_obeyed),
+		cmocka_unit_test(any_call_may_fail),
+		cmocka_unit_test(accept_without_descriptors),
+		cmocka_unit_test(forked_children_are_inert),
+		cmocka_unit_test(no_wake_is_lost),
+		cmocka_unit_test(probe_gives_a_reason),
 	};
 
 	return RUN(tests);
