@@ -153,28 +153,44 @@ tern_status tn_shm_conn_ask(tn_shm_conn *conn, uint32_t index)
 	return tn_shm_conn_send(conn, TN_SHM_EXTENT_ASK, &msg, NULL, 0);
 }
 
+/*
+ * A descriptor of the extent for the peer, read-only where the class allows no writing. Looked up again after
+ * it was made: an extent that nobody has a key to may be on its way out, and its number be used for another
+ * file already.
+ */
+static tern_status extent_fd(tern_mem *mem, uint32_t index, tn_shm_extent *answer, int *fd)
+{
+	const tn_extent *ext = tn_mem_extent(mem, index);
+	bool write;
+
+	if (!ext)
+		return TERN_E_NOT_FOUND;
+	if (ext->access == TERN_ACCESS_NONE)
+		return TERN_E_ACCESS;
+	answer->access = ext->access;
+	answer->bytes = ext->bytes;
+	write = (ext->access & TERN_ACCESS_WRITE) != 0;
+	if (write)
+		*fd = fcntl(ext->fd, F_DUPFD_CLOEXEC, 0);
+	else if (tn_shm_seg_read_only(ext->fd, fd) != TERN_OK)
+		*fd = -1;
+	if (*fd < 0)
+		return TERN_E_LIMIT;
+	if (tn_mem_extent(mem, index) == ext)
+		return TERN_OK;
+	tn_os_close(fd);
+	return TERN_E_NOT_FOUND;
+}
+
 /* The peer wants to map one of our extents. */
 static tern_status answer_extent(tn_shm_conn *conn, const tn_shm_extent_ask *ask)
 {
-	const tn_extent *ext = NULL;
-	tn_shm_any msg = {.extent = {.index = ask->index, .status = TERN_E_NOT_FOUND}};
+	tn_shm_any msg = {.extent = {.index = ask->index}};
 	tern_status status;
 	int fd = -1;
 
-	if (ask->index < TN_MEM_EXTENTS_MAX)
-		ext = tn_mem_extent(conn->dev->base.mem, ask->index);
-	if (ext && ext->access == TERN_ACCESS_NONE) {
-		msg.extent.status = TERN_E_ACCESS;
-	} else if (ext) {
-		msg.extent.status = TERN_OK;
-		if ((ext->access & TERN_ACCESS_WRITE) == 0)
-			msg.extent.status = tn_shm_seg_read_only(ext->fd, &fd);
-		msg.extent.access = ext->access;
-		msg.extent.bytes = ext->bytes;
-	}
-	if (msg.extent.status != TERN_OK)
-		return tn_shm_conn_send(conn, TN_SHM_EXTENT, &msg, NULL, 0);
-	status = tn_shm_conn_send(conn, TN_SHM_EXTENT, &msg, fd >= 0 ? &fd : &ext->fd, 1);
+	msg.extent.status = extent_fd(conn->dev->base.mem, ask->index, &msg.extent, &fd);
+	status = tn_shm_conn_send(conn, TN_SHM_EXTENT, &msg, &fd, fd >= 0 ? 1 : 0);
 	tn_os_close(&fd);
 	return status;
 }
@@ -210,14 +226,15 @@ static tern_status conn_handle(tn_shm_conn *conn, const tn_shm_any *msg, int *fd
 	switch (msg->head.type) {
 	case TN_SHM_EXTENT_ASK:
 		return answer_extent(conn, &msg->ask);
-	case TN_SHM_EXTENT:
-		if (msg->extent.index >= TN_MEM_EXTENTS_MAX ||
-		    atomic_load_explicit(&lane->peer->maps[msg->extent.index].state, memory_order_relaxed) !=
-			    TN_SHM_MAP_ASKED ||
-		    lane->peer->maps[msg->extent.index].asked_by != lane->id)
+	case TN_SHM_EXTENT: {
+		const tn_shm_map *map = &lane->peer->maps[msg->extent.index % TN_MEM_EXTENTS_MAX];
+
+		if (atomic_load_explicit(&map->state, memory_order_relaxed) != TN_SHM_MAP_ASKED ||
+		    map->asked_by != lane->id || map->index != msg->extent.index)
 			return tn_fail(TERN_E_PROTOCOL, "the peer sent extent %u, which nobody asked for",
 				       msg->extent.index);
 		return tn_shm_peer_extent(lane->peer, &msg->extent, fds[0]);
+	}
 	default:
 		return tn_fail(TERN_E_PROTOCOL, "the peer sent %s on a lane that is up",
 			       tn_shm_type_name(msg->head.type));

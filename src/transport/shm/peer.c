@@ -164,10 +164,10 @@ static tern_status extent_map(tn_shm_map *map, const tn_shm_extent *msg, int fd)
 
 tern_status tn_shm_peer_extent(tn_shm_peer *peer, const tn_shm_extent *msg, int fd)
 {
-	tn_shm_map *map = &peer->maps[msg->index];
+	tn_shm_map *map = &peer->maps[msg->index % TN_MEM_EXTENTS_MAX];
 	tern_status status;
 
-	TN_ASSERT(msg->index < TN_MEM_EXTENTS_MAX);
+	TN_ASSERT(map->index == msg->index);
 	TN_ASSERT(atomic_load_explicit(&map->state, memory_order_relaxed) == TN_SHM_MAP_ASKED);
 	TN_ASSERT(peer->dev->urgent > 0);
 	peer->dev->urgent--;

@@ -123,21 +123,22 @@ static void look(tn_shm_dev *dev)
 
 static void take_want(tn_shm_lane *lane)
 {
-	uint32_t want = atomic_exchange_explicit(&lane->want, 0, memory_order_acq_rel);
+	uint64_t want = atomic_exchange_explicit(&lane->want, 0, memory_order_acq_rel);
+	uint32_t index = (uint32_t)(want - 1);
 	tn_shm_map *map;
 	uint32_t state;
 	tern_status status;
 
 	if (want == 0 || !lane->conn || state_of(lane) != TN_SHM_LANE_UP)
 		return;
-	map = &lane->peer->maps[want - 1];
+	map = &lane->peer->maps[index % TN_MEM_EXTENTS_MAX];
 	state = atomic_load_explicit(&map->state, memory_order_relaxed);
 	if (state != TN_SHM_MAP_NONE && state != TN_SHM_MAP_REFUSED)
 		return;
-	status = tn_shm_conn_ask(lane->conn, want - 1);
+	status = tn_shm_conn_ask(lane->conn, index);
 	if (status == TERN_AGAIN) {
 		/* conn_flush calls again. A newer note of a post may stand there already. */
-		uint32_t none = 0;
+		uint64_t none = 0;
 
 		(void)atomic_compare_exchange_strong(&lane->want, &none, want);
 		return;
@@ -147,6 +148,7 @@ static void take_want(tn_shm_lane *lane)
 		return;
 	}
 	map->asked_by = lane->id;
+	map->index = index;
 	atomic_store_explicit(&map->state, TN_SHM_MAP_ASKED, memory_order_release);
 	tn_shm_dev_of(lane)->urgent++;
 }

@@ -43,7 +43,7 @@ static tern_status post_again(tn_shm_lane *lane)
 
 static tern_status post_want(tn_shm_lane *lane, uint32_t extent)
 {
-	atomic_store_explicit(&lane->want, extent + 1, memory_order_release);
+	atomic_store_explicit(&lane->want, (uint64_t)extent + 1, memory_order_release);
 	tn_shm_attention(tn_shm_dev_of(lane));
 	return TERN_AGAIN;
 }
@@ -96,14 +96,15 @@ static tern_status map_refused(tn_shm_map *map, uint32_t extent)
 
 static tern_status map_of(tn_shm_lane *lane, uint32_t extent, tn_shm_map **out)
 {
-	tn_shm_map *map;
+	tn_shm_map *map = &lane->peer->maps[extent % TN_MEM_EXTENTS_MAX];
 
-	if (extent >= TN_MEM_EXTENTS_MAX)
-		return tn_fail(TERN_E_STALE_KEY, "the peer's key table names extent %u", extent);
-	map = &lane->peer->maps[extent];
 	*out = map;
 	switch ((tn_shm_map_state)atomic_load_explicit(&map->state, memory_order_acquire)) {
 	case TN_SHM_MAP_READY:
+		if (TN_UNLIKELY(map->index != extent))
+			return tn_fail(TERN_E_STALE_KEY,
+				       "the peer's key table names extent %u in the place of %u", extent,
+				       map->index);
 		return TERN_OK;
 	case TN_SHM_MAP_ASKED:
 		return TERN_AGAIN;

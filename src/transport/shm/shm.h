@@ -92,9 +92,14 @@ typedef enum tn_shm_map_state {
 	TN_SHM_MAP_REFUSED, /* status says why; the post that is told makes it NONE */
 } tn_shm_map_state;
 
+/*
+ * An extent's place is its index modulo TN_MEM_EXTENTS_MAX. The index in a place changes only when an extent
+ * was given back, which the owner never does once a key to it was made: the first index stays.
+ */
 typedef struct tn_shm_map {
 	_Atomic uint32_t state; /* stored after the other fields; read by posts */
-	uint32_t access;        /* as mapped: a READ-only extent is mapped read-only */
+	uint32_t index;
+	uint32_t access; /* as mapped: a READ-only extent is mapped read-only */
 	uint8_t *base;
 	uint64_t bytes;
 	uint64_t asked_by;      /* lane id */
@@ -161,7 +166,7 @@ struct tn_shm_lane {
 	tn_shm_tx tx;
 	tn_shm_cached_key cache[TN_SHM_KEY_CACHE];
 	tn_shm_counters post_counters;
-	_Atomic uint32_t want; /* extent index + 1 to be asked for; cleared by the poller */
+	_Atomic uint64_t want; /* extent index + 1 to be asked for; cleared by the poller */
 	_Atomic int32_t fault; /* a status for which the poller has to break the lane */
 
 	/* the poller's */
