@@ -207,6 +207,8 @@ static void sample(bench *b, perf_op op, uint64_t bytes)
 		for (unsigned i = 0; i < group; i++)
 			run[op](b, bytes);
 		b->samples[b->count++] = (double)(perf_now_ns() - t) / (group * half);
+		if (b->o->spin) /* no helper: keepalives are ours, and one-sided operations make no progress */
+			tern_ctx_progress(b->side.ctx);
 	}
 	if (op == PERF_PUT)
 		await_op(b, &job, "put");
@@ -246,6 +248,8 @@ static double stream(bench *b, perf_op op, uint64_t bytes)
 		while (head < total && head - tail < IN_FLIGHT &&
 		       submit(b, op, bytes, &ops[head % IN_FLIGHT]))
 			head++;
+		if (b->o->spin && tail % 64 == 0)
+			tern_ctx_progress(b->side.ctx);
 		if (head > tail && tern_op_test(&ops[tail % IN_FLIGHT]) != TERN_AGAIN)
 			await_op(b, &ops[tail++ % IN_FLIGHT], perf_op_names[op]);
 		else if (b->o->spin || head == tail)

@@ -190,6 +190,8 @@ static void run_job(target *t)
 		tern_op_init(&op, NULL, NULL);
 		if (!perf_put(&t->side, job->bytes, job->first + i, spin, &op))
 			break;
+		if (spin && i % 64 == 0) /* no helper: keepalives are ours */
+			tern_ctx_progress(t->side.ctx);
 		while (spin && tern_op_test(&op) == TERN_AGAIN)
 			tern_ctx_progress(t->side.ctx);
 		if (!spin && tern_op_wait(t->side.ctx, &op, 0) != TERN_OK)
