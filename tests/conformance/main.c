@@ -208,5 +208,9 @@ int main(int argc, char **argv)
 			n++;
 		}
 	}
+	if (n == 0) {
+		(void)fprintf(stderr, "no case of %s matches \"%s\"\n", conf->name, pattern);
+		return 2;
+	}
 	return _cmocka_run_group_tests(conf->name, tests, n, NULL, NULL) ? 1 : 0;
 }
