@@ -19,6 +19,8 @@ void tn_lk_out_end(tn_link *link, const tn_writer *w, uint64_t now_ns)
 	if (link->ctrl_closed)
 		return;
 	if (w->bad) {
+		/* Whole messages are dropped, so that the reason fits. */
+		link->ctrl_out_bytes = 0;
 		tn_lk_fail_link(link, now_ns, TERN_E_PROTOCOL, "%s", "the peer asks for more than it reads");
 		return;
 	}

@@ -287,8 +287,8 @@ void tn_link_on_reach(tn_link *link, tern_status status, const char *text, uint6
 /*
  * Answer to TN_ACT_LANE_CREATE. user comes back in actions; address: what the peer's connect needs; grant:
  * receive slots of this lane that the peer may use (8 or more; the shell keeps the sum over links within
- * the device's receive slots, and has them back at on_lane_gone). On an error status the lane does not
- * exist and no TN_ACT_LANE_CLOSE follows.
+ * the device's receive slots, and has them back at on_lane_gone). On an error status (its words are this
+ * thread's detail text) the lane does not exist and no TN_ACT_LANE_CLOSE follows.
  */
 void tn_link_on_lane_created(tn_link *link, uint32_t lane, tern_status status, void *user,
 			     const void *address, uint16_t address_bytes, uint32_t grant, uint64_t now_ns);

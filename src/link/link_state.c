@@ -211,6 +211,9 @@ static const char *on_refuse(tn_link *link, const tn_wire_end *end, uint64_t now
 	if (link->state >= TN_LINK_UP && status != TERN_E_LANE && status != TERN_E_PEER_RESTARTED)
 		status = TERN_E_PEER_CLOSED;
 	if (link->verdict_pending) {
+		/* The lane broke because the peer ended the link: its words are the reason. */
+		if (status != TERN_E_LANE)
+			reason(link, status, "the peer ended the link: %s", text);
 		settle(link);
 	} else if (link->state < TN_LINK_DRAINING) {
 		if (link->state != TN_LINK_CLOSING)

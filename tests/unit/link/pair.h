@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/fail.h"
 #include "base/log.h"
 #include "base/rand.h"
 #include "base/time.h"
@@ -112,6 +113,7 @@ struct pair_world {
 	bool connect_fails;  /* provider 0's lanes never connect */
 	uint32_t slow_path;  /* number + 1 of a path that lags far behind the others; 0 = none */
 	bool mute;           /* nothing moves any more on the wire: a peer that stands still */
+	bool frozen;         /* time stands still */
 	int check_level;
 	/* what a test listens to; may be NULL */
 	void (*on_action)(pair_world *world, int side, const tn_link_action *act);
@@ -424,7 +426,8 @@ static inline void pair_lane_create(pair_world *world, int side, const tn_link_a
 	uint32_t address = act->lane.epoch << 8 | act->lane.index;
 
 	if (world->create_fails && side == 1 && act->lane.provider == 0) {
-		tn_link_on_lane_created(node->link, act->lane.lane, TERN_E_LIMIT, NULL, NULL, 0, 0,
+		tn_link_on_lane_created(node->link, act->lane.lane,
+					tn_fail(TERN_E_LIMIT, "a limit is reached"), NULL, NULL, 0, 0,
 					world->now);
 		return;
 	}
@@ -738,7 +741,7 @@ static inline bool pair_step(pair_world *world)
 	for (int s = 0; s < 2 && n == 0 && skip; s++)
 		n += pair_choices_of_end(world, &world->paths[skip - 1].end[s], choices + n);
 	if (n == 0)
-		return pair_step_time(world);
+		return !world->frozen && pair_step_time(world);
 	n = pair_pick(world, n);
 	if (choices[n].end_step)
 		choices[n].end_step(world, choices[n].end);
