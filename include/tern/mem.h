@@ -52,7 +52,12 @@ uint64_t tern_mem_usable(tern_mem *mem, const void *ptr);
  * TERN_E_INVALID, TERN_E_ACCESS, TERN_E_LIMIT (key table full).
  */
 tern_status tern_mem_export(tern_mem *mem, const void *ptr, uint64_t bytes, uint32_t access, tern_key *key);
-/* Revoke a key: later uses fail with TERN_E_STALE_KEY. TERN_E_STALE_KEY if it was not live. */
+/*
+ * Revoke a key: later uses fail with TERN_E_STALE_KEY. Returns when accesses that were under way have ended;
+ * TERN_E_INDETERMINATE if one does not end within a second (a process on this host that was stopped in the
+ * middle of it): the key is revoked all the same, but the memory must not be reused, only freed.
+ * TERN_E_STALE_KEY if it was not live.
+ */
 tern_status tern_mem_revoke(tern_mem *mem, const tern_key *key);
 /* Length in bytes that a key covers; 0 if it is malformed. Works for keys of other nodes. */
 uint64_t tern_key_length(const tern_key *key);

@@ -14,6 +14,8 @@
 #include "base/log.h"
 #include "mem/pool.h"
 
+static void free_settled(tern_mem *mem);
+
 static tern_status check_arguments(uint64_t bytes, uint64_t align, uint32_t access, tern_mem_kind kind)
 {
 	if (align > TN_ALIGN_MAX || (align & (align - 1)) != 0)
@@ -79,6 +81,7 @@ tern_status tern_mem_alloc(tern_mem *mem, uint64_t bytes, uint64_t align, uint32
 		tern_status status;
 
 		pthread_mutex_unlock(&arena->lock);
+		free_settled(mem);
 		status = tn_extent_grow(arena, pages, align_pages);
 		if (status != TERN_OK)
 			return status;
@@ -139,15 +142,13 @@ static void refuse_free(tern_mem *mem, const void *ptr, const char *why)
 	TN_LOG(ERROR, MEM, "tern_mem_free(%p): %s; nothing was freed", ptr, why);
 }
 
-void tern_mem_free(tern_mem *mem, void *ptr)
+/* Free one block; `settled`: its keys were revoked before and nobody reaches it any more. */
+static void free_block(tern_mem *mem, void *ptr, bool settled)
 {
 	tn_arena *arena;
 	tn_block block;
 	tn_ext *ext;
 
-	/* A child's frees are no-ops: the block is its parent's. */
-	if (!ptr || !mem || tn_mem_here(mem) != TERN_OK)
-		return;
 	ext = lock_extent(mem, ptr);
 	if (!ext) {
 		refuse_free(mem, ptr, "not memory of this context");
@@ -160,10 +161,15 @@ void tern_mem_free(tern_mem *mem, void *ptr)
 		return;
 	}
 	/* Keys go before the block can be given to somebody else. */
-	if (block.run->key_mask >> block.object & 1) {
+	if ((block.run->key_mask >> block.object & 1) && !settled) {
 		tn_keys_revoke_block(&mem->keys, ptr);
-		block.run->key_mask &= ~(1ull << block.object);
+		pthread_mutex_unlock(&arena->lock);
+		if (tn_guards_park(mem, ptr))
+			return;
+		free_block(mem, ptr, true);
+		return;
 	}
+	block.run->key_mask &= ~(1ull << block.object);
 	TN_ASSERT(arena->blocks > 0 && arena->used_bytes >= block.bytes);
 	arena->blocks--;
 	arena->used_bytes -= block.bytes;
@@ -172,6 +178,23 @@ void tern_mem_free(tern_mem *mem, void *ptr)
 	else
 		tn_runs_free(arena, block.run);
 	pthread_mutex_unlock(&arena->lock);
+}
+
+static void free_settled(tern_mem *mem)
+{
+	void *ptr;
+
+	while ((ptr = tn_guards_next(mem)) != NULL)
+		free_block(mem, ptr, true);
+}
+
+void tern_mem_free(tern_mem *mem, void *ptr)
+{
+	/* A child's frees are no-ops: the block is its parent's. */
+	if (!ptr || !mem || tn_mem_here(mem) != TERN_OK)
+		return;
+	free_settled(mem);
+	free_block(mem, ptr, false);
 }
 
 uint64_t tern_mem_usable(tern_mem *mem, const void *ptr)

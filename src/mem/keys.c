@@ -8,7 +8,7 @@
  *                    key meets its own generation again only after 2^31 reuses of one row
  *   live + length of the queue == TN_KEYS_MAX
  *
- * Revoking tells no peer: a copy that passed the check before goes on (see docs on quarantine).
+ * A copy that passed the check before the revocation may go on: guard.c waits for it, or parks the block.
  * Threads: make, revoke under the keys' lock; check takes none (seqlock per row). Tests: test_keys.c.
  */
 #include <inttypes.h>
@@ -194,7 +194,9 @@ tern_status tern_mem_revoke(tern_mem *mem, const tern_key *wire)
 		row_kill(keys, key.index);
 	}
 	pthread_mutex_unlock(&keys->lock);
-	return live ? TERN_OK : tn_fail(TERN_E_STALE_KEY, "the key was revoked before");
+	if (!live)
+		return tn_fail(TERN_E_STALE_KEY, "the key was revoked before");
+	return tn_guards_wait(mem);
 }
 
 void tn_keys_revoke_block(tn_keys *keys, const void *base)

@@ -81,6 +81,24 @@ void tn_mem_counters(tern_mem *mem, void (*fn)(const char *name, uint64_t value,
 const tn_extent *tn_mem_extent(const tern_mem *mem, uint32_t index);
 
 /*
+ * A guard stands for accesses that no key check stops any more: where a peer of this host copies by itself
+ * (shm), it may have passed the check just before the key was revoked. What the key reached is given to
+ * nobody else until the guard says that all such accesses have ended.
+ */
+#define TN_MEM_GUARDS_MAX 8
+typedef struct tn_guard {
+	/* Are accesses under way that passed their check before now? 0: none; else a ticket for this moment.
+	   Any thread; some microseconds. */
+	uint64_t (*mark)(void *dev);
+	/* Have all accesses of the ticket's moment ended, or their processes? Never blocks. */
+	bool (*passed)(void *dev, uint64_t ticket);
+} tn_guard;
+/* TERN_E_LIMIT past TN_MEM_GUARDS_MAX. */
+tern_status tn_mem_guard_add(tern_mem *mem, const tn_guard *ops, void *dev);
+/* The device goes. Blocks that wait for accesses which have not ended by now stay allocated for good. */
+void tn_mem_guard_remove(tern_mem *mem, void *dev);
+
+/*
  * ---- keys ----
  * Wire form of tern_key (little endian, 64 bytes):
  *   u32 index | u32 generation | u32 access | u32 extent | u64 extent offset | u64 length |

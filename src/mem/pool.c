@@ -99,6 +99,7 @@ static void pool_free(tern_mem *mem)
 	for (uint32_t i = 0; i < TN_ARENAS; i++)
 		pthread_mutex_destroy(&mem->arenas[i].lock);
 	pthread_mutex_destroy(&mem->grow);
+	tn_guards_fini(&mem->guards);
 	free(mem);
 }
 
@@ -122,6 +123,7 @@ tern_status tn_mem_create(const tn_mem_params *params, tern_mem **out)
 	mem->extent_min = TN_MIN(mem->extent_min, TN_MEM_EXTENT_BYTES_MAX);
 	mem->huge_pages = params->huge_pages;
 	pthread_mutex_init(&mem->grow, NULL);
+	tn_guards_init(&mem->guards);
 	arenas_init(mem);
 	status = reserve(mem, params->reserve_bytes);
 	if (status == TERN_OK) {

@@ -14,8 +14,8 @@
  *   a free run lies in exactly one bin; a slab with a free object lies in its class's list
  *   committed == sum of ext->pub.bytes <= limit (if there is one)
  *
- * Locks, in this order: grow (extents come and go, devices attach) -> arena -> keys. None is held over a
- * callback except grow over a registrar. Look-ups by address or index take none.
+ * Locks, in this order: grow (extents come and go, devices attach) -> arena -> keys; guards beside them, with
+ * none of the others. None is held over a callback except grow over a registrar and guards over a guard. Look-ups by address or index take none.
  * Tests: tests/unit/mem.
  */
 #ifndef TN_MEM_POOL_H
@@ -120,6 +120,19 @@ typedef struct tn_device_slot {
 	bool used;
 } tn_device_slot;
 
+typedef struct tn_guard_slot {
+	tn_guard ops;
+	void *dev;   /* NULL = free */
+	bool spoilt; /* parked blocks refer to a device that is gone: never used again */
+} tn_guard_slot;
+
+typedef struct tn_guards {
+	pthread_mutex_t lock;
+	tn_guard_slot slots[TN_MEM_GUARDS_MAX];
+	tn_list parked; /* blocks that were freed and can't be reused yet */
+	_Atomic uint32_t count, parked_count;
+} tn_guards;
+
 struct tern_mem {
 	uint8_t *base;
 	uint64_t reserved;
@@ -139,6 +152,7 @@ struct tern_mem {
 	tn_arena arenas[TN_ARENAS];
 	tn_ext ext[TN_MEM_EXTENTS_MAX];
 	tn_keys keys;
+	tn_guards guards;
 	tn_counter refused_frees, staging_copies;
 	tn_list all; /* pools of the process, for fork */
 };
@@ -211,6 +225,16 @@ tern_status tn_keys_make(tn_keys *keys, const tn_block *block, const void *ptr, 
 /* All keys of the block with that address become stale. */
 void tn_keys_revoke_block(tn_keys *keys, const void *base);
 uint32_t tn_keys_live(tn_keys *keys);
+
+/* ---- guard.c: no lock held ---- */
+void tn_guards_init(tn_guards *guards);
+void tn_guards_fini(tn_guards *guards);
+/* The block's keys were revoked. True: accesses are under way, the block was parked; it is not free. */
+bool tn_guards_park(tern_mem *mem, void *ptr);
+/* A block whose accesses have ended: the caller frees it. NULL: none. */
+void *tn_guards_next(tern_mem *mem);
+/* Wait for the accesses under way. TERN_E_INDETERMINATE after a second. */
+tern_status tn_guards_wait(tern_mem *mem);
 
 /* ---- check.c ---- */
 /* Assert every invariant above. Takes the locks; O(all runs). */

@@ -207,6 +207,9 @@ static void shm_dev_close(tn_dev *base)
 		tn_shm_lane_close(lane);
 		tn_shm_lane_destroy(lane);
 	}
+	if (dev->guard_added)
+		tn_mem_guard_remove(dev->base.mem, dev);
+	tn_shm_guard_reap(dev, true);
 	while ((node = tn_list_first(&dev->conns)) != NULL)
 		tn_shm_conn_close(TN_CONTAINER_OF(node, tn_shm_conn, node));
 	tn_shm_conn_bury(dev);
@@ -220,7 +223,9 @@ static void shm_dev_close(tn_dev *base)
 	tn_os_close(&dev->spare_fd);
 	tn_shm_seg_unmap(dev->page, sizeof(*dev->page));
 	free(dev->lanes);
+	free(dev->zombies);
 	free(dev->polled);
+	pthread_mutex_destroy(&dev->guard_lock);
 	free(dev);
 }
 
@@ -304,6 +309,8 @@ static tern_status open_device(tn_shm_dev *dev, const tn_dev_params *params)
 	TN_TRY(own_address(&dev->address));
 	TN_TRY(open_page(dev));
 	TN_TRY(open_descriptors(dev));
+	TN_TRY(tn_mem_guard_add(dev->base.mem, &tn_shm_guard, dev));
+	dev->guard_added = true;
 	tn_shm_copier_init(&dev->copier, dev->config.nt_bytes);
 	dev->light = tn_opt_bool(params->options, tn_shm_option_rows, "membarrier") &&
 		     tn_shm_membarrier_register();
@@ -335,6 +342,7 @@ static tern_status shm_dev_open(const tn_dev_params *params, tn_dev **out)
 	dev->on_timer = (tn_shm_source){.kind = TN_SHM_ON_TIMER, .owner = dev};
 	dev->on_self = (tn_shm_source){.kind = TN_SHM_ON_SELF, .owner = dev};
 	dev->timer_ns = TN_TIME_NEVER;
+	pthread_mutex_init(&dev->guard_lock, NULL);
 	tn_list_init(&dev->conns);
 	tn_list_init(&dev->closed_conns);
 	tn_list_init(&dev->peers);

@@ -116,6 +116,7 @@ static tern_status active_confirm(tn_shm_conn *conn, tn_shm_lane *lane, const tn
 		return tn_fail(TERN_E_UNREACHABLE,
 			       "the peer does not see what this process wrote to shared memory: use tcp");
 	TN_TRY(tn_shm_peer_get(conn, &lane->peer_id, &accept->facts, fds[1], fds[2], &lane->peer));
+	tn_shm_guard_lane(lane);
 	lane->light = conn->dev->light && accept->facts.light == 1;
 	lane->wake_fd = fds[0];
 	fds[0] = -1;
@@ -202,6 +203,7 @@ static tern_status passive_accept(tn_shm_conn *conn, tn_shm_lane *lane, const tn
 	lane->conn = conn; /* from here on the two live and die together */
 	TN_TRY(passive_map(lane, proof, fds[0]));
 	TN_TRY(tn_shm_peer_get(conn, &lane->peer_id, &proof->facts, fds[2], fds[3], &lane->peer));
+	tn_shm_guard_lane(lane);
 	lane->light = dev->light && proof->facts.light == 1;
 	lane->wake_fd = fds[1];
 	fds[1] = -1;

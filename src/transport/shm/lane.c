@@ -6,7 +6,7 @@
  * the lane's stop word forbids further copies, and a fence on both sides (fence.h) makes sure that from then
  * on the peer's access word tells the truth: even = it is not copying and will not again. A process that was
  * stopped inside of a copy keeps it odd until it dies; such a lane is given up after TN_SHM_DRAIN_NS and
- * counted (shm.forced_drains).
+ * counted (shm.forced_drains), and guard.c goes on to watch it.
  *
  * Must not free what a post may still read. Threads: the polling thread.
  * Tests: tests/unit/transport/test_shm_lane.c, tests/conformance.
@@ -79,19 +79,25 @@ tn_shm_lane *tn_shm_lane_find(tn_shm_dev *dev, uint64_t id)
 static tern_status lanes_grow(tn_shm_dev *dev)
 {
 	uint32_t cap = dev->lane_cap ? dev->lane_cap * 2 : 16;
-	tn_shm_lane **lanes, **polled;
+	tn_shm_lane **lanes, **polled, **zombies;
 
-	if (dev->lane_count < dev->lane_cap)
+	/* Every lane has a place among the zombies too. */
+	if (dev->lane_count + dev->zombie_count < dev->lane_cap)
 		return TERN_OK;
-	if (dev->lane_count >= TN_SHM_LANES_MAX)
+	if (dev->lane_count + dev->zombie_count >= TN_SHM_LANES_MAX)
 		return tn_fail(TERN_E_LIMIT, "%d lanes on one shm device", TN_SHM_LANES_MAX);
+	pthread_mutex_lock(&dev->guard_lock);
 	lanes = realloc(dev->lanes, cap * sizeof(*lanes));
 	if (lanes)
 		dev->lanes = lanes;
+	zombies = realloc(dev->zombies, cap * sizeof(*zombies));
+	if (zombies)
+		dev->zombies = zombies;
+	pthread_mutex_unlock(&dev->guard_lock);
 	polled = realloc(dev->polled, cap * sizeof(*polled));
 	if (polled)
 		dev->polled = polled;
-	if (!lanes || !polled)
+	if (!lanes || !zombies || !polled)
 		return tn_fail(TERN_E_NOMEM, "no memory for %u lanes", cap);
 	dev->lane_cap = cap;
 	return TERN_OK;
@@ -119,7 +125,9 @@ tern_status tn_shm_lane_create(tn_dev *base, const tn_lane_params *params, tn_la
 	lane->own_wake_fd = -1;
 	lane->wake_source = (tn_shm_source){.kind = TN_SHM_ON_WAKE, .owner = lane};
 	memcpy(lane->token, params->token, sizeof(lane->token));
+	pthread_mutex_lock(&dev->guard_lock);
 	dev->lanes[dev->lane_count++] = lane;
+	pthread_mutex_unlock(&dev->guard_lock);
 	la.lane = lane->id;
 	addr->length = sizeof(la);
 	memcpy(addr->bytes, &la, sizeof(la));
@@ -191,22 +199,22 @@ void tn_shm_lane_destroy(tn_lane *base)
 	TN_ASSERT(!lane->conn && !lane->polled && !lane->up_pending && !lane->down_pending);
 	for (size_t i = 0; i < sizeof(dev->gone) / sizeof(tn_counter); i++)
 		tn_count(&to[i], tn_counter_read(&post[i]) + tn_counter_read(&poll[i]));
-	for (uint32_t i = 0; i < dev->lane_count; i++) {
-		if (dev->lanes[i] == lane) {
-			dev->lanes[i] = dev->lanes[--dev->lane_count];
-			break;
-		}
-	}
 	if (lane->own_wake_fd >= 0)
 		tn_shm_unwatch(dev, lane->own_wake_fd);
 	tn_os_close(&lane->own_wake_fd);
 	tn_os_close(&lane->wake_fd);
 	tn_shm_tx_fini(&lane->tx);
 	tn_shm_rx_fini(&lane->rx);
+	tn_crypto_wipe(lane->token, sizeof(lane->token));
+	if (!tn_shm_guard_bury(lane))
+		tn_shm_lane_free(lane);
+}
+
+void tn_shm_lane_free(tn_shm_lane *lane)
+{
 	tn_shm_seg_unmap(lane->segment, lane->segment_bytes);
 	if (lane->peer)
 		tn_shm_peer_put(lane->peer);
-	tn_crypto_wipe(lane->token, sizeof(lane->token));
 	free(lane);
 }
 

@@ -117,6 +117,8 @@ static void look(tn_shm_dev *dev)
 	if (deadlines(dev))
 		(void)expire(dev);
 	tn_shm_conn_bury(dev);
+	if (TN_UNLIKELY(dev->zombie_count > 0))
+		tn_shm_guard_reap(dev, false);
 }
 
 /* ---- notes of posts ---- */

@@ -29,6 +29,8 @@
 #ifndef TN_TRANSPORT_SHM_SHM_H
 #define TN_TRANSPORT_SHM_SHM_H
 
+#include <pthread.h>
+
 #include "base/counters.h"
 #include "base/list.h"
 #include "base/options.h"
@@ -122,7 +124,7 @@ struct tn_shm_peer {
 	uint64_t page_bytes;
 	int pidfd; /* -1: the sockets alone tell */
 	tn_shm_source source;
-	bool dead;
+	_Atomic bool dead; /* written by the poller, read by guards */
 	tn_shm_map maps[TN_MEM_EXTENTS_MAX];
 };
 
@@ -188,6 +190,11 @@ struct tn_shm_lane {
 	uint64_t segment_bytes;
 	int own_wake_fd;
 	tn_shm_source wake_source;
+	/* the guard's; under dev.guard_lock */
+	bool guarded;        /* the peer may access memory through this lane */
+	uint32_t busy_word;  /* its access word in the latest access that a mark saw under way */
+	uint64_t busy_since; /* the first mark that saw that access; 0 = none yet */
+	/* draining */
 	bool quiet;          /* the peer can't be in a one-sided access of this lane any more */
 	uint32_t stopped_at; /* its access word after stop was set */
 	uint64_t drain_deadline_ns;
@@ -259,6 +266,12 @@ struct tn_shm_dev {
 	uint32_t polled_count, polled_next;
 	uint64_t lane_ids;
 	tn_list conns, closed_conns, peers;
+	/* Writers of `lanes`, `zombies` and of what guard.c reads hold it; the poller reads without. */
+	pthread_mutex_t guard_lock;
+	uint64_t marks;
+	tn_shm_lane **zombies; /* destroyed lanes whose peer stands in an access; as many places as lanes */
+	uint32_t zombie_count;
+	bool guard_added;
 	uint32_t inbound; /* passive conns that are not READY */
 
 	int epoll_fd, listen_fd, timer_fd, self_fd;
@@ -334,6 +347,17 @@ void tn_shm_lane_break(tn_lane *base);
 void tn_shm_lane_close(tn_lane *base);
 bool tn_shm_lane_drained(tn_lane *base);
 void tn_shm_lane_destroy(tn_lane *base);
+/* Its segment, its peer and itself. */
+void tn_shm_lane_free(tn_shm_lane *lane);
+
+/* guard.c: accesses of peers that outlive a revocation (mem.h, tn_guard) */
+extern const tn_guard tn_shm_guard;
+/* From now on the peer may access memory through the lane: before it is told that the lane is up. */
+void tn_shm_guard_lane(tn_shm_lane *lane);
+/* The lane goes. True: its peer stands in an access, the lane lives on as a zombie. */
+bool tn_shm_guard_bury(tn_shm_lane *lane);
+/* Zombies whose access has ended or whose process died are gone, or (all) every one. */
+void tn_shm_guard_reap(tn_shm_dev *dev, bool all);
 
 /* post.c */
 tern_status tn_shm_write(tn_lane *base, tn_wr *wr);
