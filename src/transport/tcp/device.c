@@ -271,6 +271,7 @@ static tern_status tcp_arm(tn_dev *base)
 	if (atomic_load(&dev->ready_count) == 0)
 		return TERN_OK;
 	atomic_store(&dev->armed, false);
+	dev->direct = TN_TCP_DIRECT_POLLS; /* a kick may have come in between: look for it */
 	return TERN_BUSY;
 }
 

@@ -50,12 +50,6 @@ static tn_tcp_resp *resp_at(tn_tcp_tx *tx, uint32_t index)
 	return &tx->resp[index % TN_TCP_READS_MAX];
 }
 
-/* What a header that is made now may acknowledge: nothing beyond a refusal that has not gone out yet. */
-static uint64_t ack_now(const tn_tcp_tx *tx, const plan *p)
-{
-	return p->nak == tx->nak_tail ? tx->ack_value : tx->nak[p->nak % TN_TCP_NAKS].seq;
-}
-
 /* ---- completions ---- */
 
 void tn_tcp_req_complete(tn_tcp_lane *lane, uint32_t index, tern_status status)
@@ -252,7 +246,8 @@ static tn_tcp_out next_frame(tn_tcp_lane *lane, plan *p)
 		p->nak++;
 		return out;
 	}
-	out.ack = ack_now(tx, p);
+	/* all refusals are ahead of this frame: no acknowledgement overtakes one */
+	out.ack = tx->ack_value;
 	if (resp && (!req || tx->resp_turn)) {
 		out.kind = TN_TCP_OUT_RESP;
 		out.index = p->resp++;

@@ -360,6 +360,41 @@ static void no_wake_is_lost(void **state)
 	}
 }
 
+/* What poll owes and no socket knows of: arm says so, and a sleeper is woken for it. */
+static void arm_knows_what_is_owed(void **state)
+{
+	static node a, b;
+	struct pollfd fd;
+	tern_key wire;
+	tn_key key;
+	tn_lane *la, *lb;
+	tn_wr wr = {.local = &wire, .bytes = 8, .more = true};
+
+	(void)state;
+	node_open(&a, NULL);
+	node_open(&b, NULL);
+	lane_pair(&a, &b, &la, &lb);
+	(void)region(&b, 64, TERN_ACCESS_WRITE, &wire, &key);
+	wr.key = key;
+	for (int i = 0; i < 4; i++)
+		node_poll(&a);
+	assert_ok(a.dev->ops->arm(a.dev));
+	fd = (struct pollfd){.fd = a.dev->ops->fd(a.dev), .events = POLLIN};
+	assert_int_equal(poll(&fd, 1, 0), 0);
+	assert_ok(tn_lane_write(la, &wr)); /* while "another thread" sleeps */
+	assert_int_equal(poll(&fd, 1, 0), 1);
+	assert_status(a.dev->ops->arm(a.dev), TERN_BUSY);
+	UNTIL(node_find(&a, TN_EV_DONE, la), &a);
+	for (int i = 0; i < 4; i++)
+		node_poll(&a);
+	assert_ok(a.dev->ops->arm(a.dev));
+	assert_int_equal(poll(&fd, 1, 0), 0);
+	lane_end(&a, la);
+	lane_end(&b, lb);
+	node_close(&a);
+	node_close(&b);
+}
+
 static void probe_gives_a_reason(void **state)
 {
 	char reason[200] = "";
@@ -383,6 +418,7 @@ int main(void)
 		cmocka_unit_test(forked_children_are_inert),
 		cmocka_unit_test(no_wake_is_lost),
 		cmocka_unit_test(probe_gives_a_reason),
+		cmocka_unit_test(arm_knows_what_is_owed),
 	};
 
 	return RUN(tests);
