@@ -39,6 +39,7 @@ static int train_first(const train_options *base, uint64_t epochs)
 	int status;
 
 	o.epochs = epochs;
+	o.sync = true;
 	printf("Training a fully connected network on Fashion-MNIST: %llu parameter servers, %llu workers, "
 	       "%llu epochs.\n",
 	       (unsigned long long)o.servers, (unsigned long long)o.workers, (unsigned long long)o.epochs);

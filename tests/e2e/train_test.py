@@ -138,7 +138,7 @@ class Ending(DataCase):
 class FashionMnist(unittest.TestCase):
     def test_accuracy(self):
         import json
-        out = json.loads(tern("train", "--data", FASHION, "--epochs", 3, "--quiet", "--json", timeout=200, check=0)[1])
+        out = json.loads(tern("train", "--data", FASHION, "--epochs", 4, "--sync", "--quiet", "--json", timeout=200, check=0)[1])
         self.assertGreaterEqual(out["accuracy"], 0.87)
 
 
