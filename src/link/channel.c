@@ -284,11 +284,12 @@ tern_status tn_link_channel_open(tn_link *link, const char *service, void *user,
 	if (!good_name(service))
 		return tn_fail(TERN_E_INVALID, "a service name has 1 to %d bytes", TN_NAME_MAX - 1);
 	if (link->opened >= link->peer_setup.channels_max)
-		return tn_fail(TERN_E_LIMIT, "the peer takes %u channels: raise link.channels there",
+		return tn_fail(TERN_E_LIMIT, "the peer takes %u channels: raise link.channels_max there",
 			       link->peer_setup.channels_max);
 	chan = chan_new(link, TN_CHAN_OPENING);
 	if (!chan)
-		return tn_fail(TERN_E_LIMIT, "all %u channels of the link are in use: raise link.channels",
+		return tn_fail(TERN_E_LIMIT,
+			       "all %u channels of the link are in use: raise link.channels_max",
 			       link->config.channels_max);
 	chan->opener = true;
 	link->opened++;

@@ -7,7 +7,7 @@
  *   fast_send/fast_xfer   state, queues, lane, credits, windows, a row each in reserve: fill the post
  *   fast_posted           done: move the totals, COMPLETE. Kept: rows are taken, PENDING
  *
- * Threads: none. Tests: tests/unit/link/fast_test.c, pair_test.c.
+ * Threads: none. Tests: tests/unit/link/op_test.c, pair_test.c.
  */
 #include "link/internal.h"
 

@@ -5,7 +5,7 @@
  * peer's receive slots) move apart: a slot comes back with the wr's own completion, a credit only by the
  * peer's totals, whichever arrives first.
  *
- * Threads: none. Tests: tests/unit/link/tx_test.c, pair_test.c.
+ * Threads: none. Tests: tests/unit/link/op_test.c, pair_test.c.
  */
 #include "link/internal.h"
 

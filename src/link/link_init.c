@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A link's birth: configuration, its memory, the rows of its tables. Must not: do anything protocol.
- * Threads: none. Tests: tests/unit/link/init_test.c.
+ * Threads: none. Tests: tests/unit/link/life_test.c.
  */
 #include "link/internal.h"
 
@@ -79,17 +79,17 @@ static const char *check_config(const tn_link_config *c)
 	if (!memcmp(c->incarnation, zero, sizeof(zero)))
 		return "the incarnation is zero";
 	if (c->channels_max == 0 || c->channels_max > TN_LINK_CHANNELS_MAX)
-		return "link.channels is out of range (1 to 65535)";
+		return "link.channels_max is out of range (1 to 65535)";
 	if (c->ops_max == 0 || c->ops_max > TN_LINK_OPS_MAX || c->channel_ops_max > c->ops_max)
-		return "link.ops is out of range";
+		return "link.ops_max is out of range";
 	if (c->wrs_max < 2 * TN_WR_RESERVE || c->wrs_max > TN_LINK_WRS_MAX)
-		return "link.wrs is out of range (16 to 65536)";
+		return "link.wrs_max is out of range (16 to 65536)";
 	if (c->data_lanes >= TN_LINK_LANES_MAX)
 		return "link.data_lanes is out of range (0 to 7)";
 	if (c->window_bytes == 0 || c->chunk_bytes == 0 || c->lane_data_frames == 0)
 		return "a window of 0";
 	if (c->channel_window_bytes < TN_WINDOW_MIN)
-		return "link.channel_window is under 1024 bytes";
+		return "link.channel_window_bytes is under 1024 bytes";
 	if (c->keepalive_ns && c->keepalive_misses == 0)
 		return "link.keepalive_misses is 0";
 	if (c->provider_count == 0 || c->provider_count > TN_LINK_PROVIDERS_MAX)

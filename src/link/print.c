@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A link's whole state as text, made to be pasted into a report. Changes nothing. Threads: none.
- * Tests: tests/unit/link/init_test.c.
+ * Tests: tests/unit/link/life_test.c.
  */
 #include <inttypes.h>
 #include <stdarg.h>

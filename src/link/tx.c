@@ -5,7 +5,7 @@
  *
  * A build function fills a peeked row of wrs[] and the post, and changes nothing else; ledgers move in
  * tn_lk_commit (ledger.c) when the provider took it.
- * Threads: none. Tests: tests/unit/link/tx_test.c, pair_test.c.
+ * Threads: none. Tests: tests/unit/link/op_test.c, pair_test.c.
  */
 #include "link/internal.h"
 
