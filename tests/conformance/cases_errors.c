@@ -53,9 +53,10 @@ static bool has(const errors_fixture *f, conf_verb verb)
 	return f->pair.a->caps.flags & cap_of[verb];
 }
 
-static void rebuild_if_declared(errors_fixture *f)
+/* After a request that the target refused; one that was refused at the post cost nothing. */
+static void rebuild_if_declared(errors_fixture *f, uint32_t op)
 {
-	if (!conf->key_error_breaks)
+	if (!conf->key_error_breaks || !atomic_load(&f->pair.a->ops[op].accepted))
 		return;
 	CONF_UNTIL(&f->pair, f->lane.a.down);
 	conf_lane_free(&f->pair, &f->lane);
@@ -66,11 +67,14 @@ static void rebuild_if_declared(errors_fixture *f)
 static void refused(errors_fixture *f, const conf_req *req, tern_status want, tern_status or_want,
 		    const char *what)
 {
-	tern_status status = conf_do(&f->pair, &f->lane.a, req);
+	uint32_t op = conf_post(&f->pair, &f->lane.a, req);
+	tern_status status;
 
+	CONF_UNTIL(&f->pair, conf_op_done(f->pair.a, op));
+	status = conf_op_status(f->pair.a, op);
 	CONF_CHECK(status == want || status == or_want, "%s %s: %s instead of %s", verb_name(req->verb), what,
 		   tern_status_name(status), tern_status_name(want));
-	rebuild_if_declared(f);
+	rebuild_if_declared(f, op);
 	CONF_CHECK(!f->lane.a.down && !f->lane.b.down, "%s %s took the lane down", verb_name(req->verb),
 		   what);
 	conf_lane_works(&f->pair,
@@ -144,7 +148,7 @@ static void access_is_checked(void)
 	conf_req req;
 
 	/* A key for reading in memory that may be read and written, with the access bit forged as well. */
-	for (int forged = 0; forged <= 1; forged++) {
+	for (int forged = 0; forged <= !conf->extent_keys; forged++) {
 		setup(&f, TERN_ACCESS_READ | TERN_ACCESS_WRITE, TERN_ACCESS_READ);
 		req = (conf_req){
 			.level = conf_best_level(f.pair.a), .local = f.from.ptr, .bytes = 8, .key = f.key};
@@ -172,6 +176,8 @@ static void revoked_keys_are_stale(void)
 	conf_req req;
 	tern_key wire;
 
+	if (conf->extent_keys)
+		conf_skip("its target checks extents, not keys");
 	setup(&f, TERN_ACCESS_READ | TERN_ACCESS_WRITE, TERN_ACCESS_READ | TERN_ACCESS_WRITE);
 	req = (conf_req){.level = conf_best_level(f.pair.a), .local = f.from.ptr, .bytes = 8, .key = f.key};
 	tn_key_encode(&f.key, &wire);
@@ -195,6 +201,8 @@ static void freed_memory_is_stale(void)
 	conf_region gone;
 	conf_req req = {.verb = CONF_WRITE, .bytes = 8};
 
+	if (conf->extent_keys)
+		conf_skip("its target checks extents, not keys");
 	setup(&f, TERN_ACCESS_WRITE, TERN_ACCESS_WRITE);
 	conf_region_make(&gone, f.pair.b, 64, TERN_ACCESS_WRITE);
 	req.key = gone.key;
@@ -212,6 +220,8 @@ static void forged_keys(void)
 	conf_req req;
 	tn_key forged[9];
 
+	if (conf->extent_keys)
+		conf_skip("its target checks extents, not keys");
 	setup(&f, TERN_ACCESS_READ | TERN_ACCESS_WRITE, TERN_ACCESS_READ | TERN_ACCESS_WRITE);
 	for (size_t i = 0; i < TN_COUNT_OF(forged); i++)
 		forged[i] = f.key;
@@ -249,13 +259,16 @@ static void forged_places(void)
 	errors_fixture f;
 	conf_req req;
 	tern_status status;
+	uint32_t op;
 
 	setup(&f, TERN_ACCESS_WRITE, TERN_ACCESS_WRITE);
 	req = (conf_req){.verb = CONF_WRITE, .local = f.from.ptr, .bytes = 8, .key = f.key};
 	req.level = conf_best_level(f.pair.a);
 	req.key.extent_offset -= EDGE / 8 * 8;
 	req.key.extent += 400;
-	status = conf_do(&f.pair, &f.lane.a, &req);
+	op = conf_post(&f.pair, &f.lane.a, &req);
+	CONF_UNTIL(&f.pair, conf_op_done(f.pair.a, op));
+	status = conf_op_status(f.pair.a, op);
 	/* Refused, or taken by the row: then at the row's place. */
 	if (status == TERN_OK) {
 		conf_lane_works(&f.pair, &f.lane);
@@ -264,10 +277,41 @@ static void forged_places(void)
 	} else {
 		CONF_CHECK(status == TERN_E_STALE_KEY || status == TERN_E_BOUNDS, "%s",
 			   tern_status_name(status));
-		rebuild_if_declared(&f);
+		rebuild_if_declared(&f, op);
 	}
 	conf_lane_works(&f.pair, &f.lane);
 	CONF_CHECK(conf_all(f.to.ptr, ROOM, 0xc3), "a forged place was written");
+	teardown(&f);
+}
+
+/* What a NIC checks of any key: its region's number, the extent's bounds, the exposure class. */
+static void extents_are_checked(void)
+{
+	errors_fixture f;
+	conf_req req;
+	tn_key forged[6];
+
+	if (!conf->extent_keys)
+		conf_skip("its target checks keys");
+	setup(&f, TERN_ACCESS_READ, TERN_ACCESS_READ);
+	for (size_t i = 0; i < TN_COUNT_OF(forged); i++)
+		forged[i] = f.key;
+	for (size_t slot = 0; slot < TN_MEM_DEVICES_MAX; slot++) {
+		forged[0].rkey[slot]++;
+		forged[1].rkey[slot] = 0;
+	}
+	forged[2].address += 1ull << 40;
+	forged[3].address -= 1ull << 30;
+	forged[4].address = UINT64_MAX - 4;
+	forged[4].length = 4;
+	forged[5].access |= TERN_ACCESS_WRITE; /* the extent is for reading */
+	req = (conf_req){.level = conf_best_level(f.pair.a), .local = f.from.ptr, .bytes = 80};
+	for (size_t i = 0; i < TN_COUNT_OF(forged); i++) {
+		req.key = forged[i];
+		req.bytes = i == 4 ? 4 : 200;
+		req.verb = i == 5 ? CONF_WRITE : CONF_READ;
+		refused(&f, &req, TERN_E_ACCESS, TERN_E_ACCESS, "with a key that the NIC cannot accept");
+	}
 	teardown(&f);
 }
 
@@ -356,6 +400,9 @@ const conf_case conf_cases_errors[] = {
 	{.name = "freed_memory_is_stale", .run = freed_memory_is_stale, .needs = TN_CAP_WRITE | TN_CAP_SEND},
 	{.name = "forged_keys", .run = forged_keys, .needs = TN_CAP_WRITE | TN_CAP_SEND},
 	{.name = "forged_places", .run = forged_places, .needs = TN_CAP_WRITE | TN_CAP_SEND},
+	{.name = "extents_are_checked",
+	 .run = extents_are_checked,
+	 .needs = TN_CAP_READ | TN_CAP_WRITE | TN_CAP_SEND},
 	{.name = "errors_between_good_ones",
 	 .run = errors_between_good_ones,
 	 .needs = TN_CAP_WRITE | TN_CAP_SEND},

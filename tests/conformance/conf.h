@@ -36,7 +36,11 @@ typedef struct conf_target {
 	const char *provider; /* of the registry */
 	uint64_t seed;
 	bool processes;        /* two processes reach each other */
-	bool key_error_breaks; /* declared granularity: a refused key takes the lane down */
+	bool key_error_breaks; /* a key that the target refuses takes the lane down */
+	/* Declared granularity of a NIC: what the target checks is the extent and its exposure class. Bounds
+	   and access of a key are checked by an honest initiator; a forged or revoked key still reaches the
+	   extent. */
+	bool extent_keys;
 	/* Prepares the process before the first open (a fake function table); NULL = nothing to do. */
 	bool (*prepare)(char *why, size_t why_bytes);
 } conf_target;
@@ -44,6 +48,9 @@ typedef struct conf_target {
 extern const conf_target *conf; /* the one that runs */
 const conf_target *conf_target_find(const char *name);
 const conf_target *conf_target_at(unsigned i); /* NULL past the last */
+/* verbs_fake.c: prepare of the targets over a fake NIC */
+bool conf_fake_nic(char *why, size_t why_bytes);
+bool conf_scrambled_fake_nic(char *why, size_t why_bytes);
 
 typedef struct conf_case {
 	const char *name;

@@ -12,7 +12,17 @@ static const conf_target targets[] = {
 	{.name = "loop_adversarial", .provider = "loop", .seed = 0x7e57},
 	{.name = "shm", .provider = "shm", .processes = true},
 	{.name = "tcp", .provider = "tcp", .processes = true},
-	{.name = "verbs_fake", .provider = "verbs", .key_error_breaks = true},
+	{.name = "verbs_fake",
+	 .provider = "verbs",
+	 .key_error_breaks = true,
+	 .extent_keys = true,
+	 .prepare = conf_fake_nic},
+	/* Completions of different queue pairs come in any order, some late. */
+	{.name = "verbs_fake_scrambled",
+	 .provider = "verbs",
+	 .key_error_breaks = true,
+	 .extent_keys = true,
+	 .prepare = conf_scrambled_fake_nic},
 };
 
 const conf_target *conf_target_at(unsigned i)

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Owns memory registration: one MR per extent, with the access of its exposure class and nothing more. No
+ * relaxed ordering, so that a flag word may follow its data (TN_CAP_ORDERED_WRITES).
+ *
+ * Threads: called with mem's growth lock held. Tests: tests/unit/transport/test_verbs_life.c.
+ */
+#include <errno.h>
+
+#include "base/fail.h"
+#include "base/options.h"
+#include "base/os.h"
+#include "transport/verbs/verbs.h"
+
+static int access_of(uint32_t exposure)
+{
+	int access = IBV_ACCESS_LOCAL_WRITE;
+
+	if (exposure & TERN_ACCESS_READ)
+		access |= IBV_ACCESS_REMOTE_READ;
+	if (exposure & TERN_ACCESS_WRITE)
+		access |= IBV_ACCESS_REMOTE_WRITE;
+	return access;
+}
+
+static tern_status refused(const tn_vb_dev *dev, const tn_extent *ext)
+{
+	char bytes[32], limit[32];
+	tn_os_limits limits;
+	int err = errno;
+
+	tn_os_limits_get(&limits);
+	tn_format_bytes(ext->bytes, bytes, sizeof(bytes));
+	if (limits.memlock_bytes == UINT64_MAX) {
+		errno = err;
+		return tn_fail_errno(
+			err == ENOMEM ? TERN_E_NOMEM : TERN_E_DEVICE, "ibv_reg_mr",
+			"%s on %s; memlock is unlimited: the device's limit is %d regions of at most %llu "
+			"bytes",
+			bytes, dev->name, dev->attr.max_mr, (unsigned long long)dev->attr.max_mr_size);
+	}
+	tn_format_bytes(limits.memlock_bytes, limit, sizeof(limit));
+	errno = err;
+	return tn_fail_errno(err == ENOMEM ? TERN_E_NOMEM : TERN_E_DEVICE, "ibv_reg_mr",
+			     "%s on %s; RLIMIT_MEMLOCK is %s: raise it with 'ulimit -l unlimited' or "
+			     "LimitMEMLOCK=infinity",
+			     bytes, dev->name, limit);
+}
+
+static tern_status vb_reg(void *arg, const tn_extent *ext, void **reg, uint32_t *lkey, uint32_t *rkey)
+{
+	tn_vb_dev *dev = arg;
+	struct ibv_mr *mr = dev->api->reg_mr(dev->pd, ext->base, ext->bytes, access_of(ext->access));
+
+	if (!mr)
+		return refused(dev, ext);
+	*reg = mr;
+	*lkey = mr->lkey;
+	*rkey = mr->rkey;
+	return TERN_OK;
+}
+
+static void vb_dereg(void *arg, const tn_extent *ext, void *reg)
+{
+	tn_vb_dev *dev = arg;
+
+	(void)ext;
+	dev->api->dereg_mr(reg);
+}
+
+const tn_registrar tn_vb_registrar = {.reg = vb_reg, .dereg = vb_dereg};

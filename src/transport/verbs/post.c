@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Owns work requests: from a tn_wr or a message to one ibv_send_wr and one op of the lane's ring.
+ *
+ *   inline    the NIC takes the bytes at the post: done at once, silent, a completion asked for now and then
+ *   direct    the NIC reads registered memory: a completion each
+ *   bounce    a message from foreign memory is copied into a registered buffer first: done at once
+ *
+ * One-sided access is checked against the key here, as far as the key says: an honest mistake costs no lane.
+ * What the NIC checks is the extent and its exposure class; see docs/protocol/verbs.md.
+ *
+ * Threads: posts of one lane are serialised by the caller; the lane's lock covers them against poll.
+ * Tests: tests/conformance, tests/unit/transport/test_verbs_errors.c.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "base/log.h"
+#include "base/os.h"
+#include "transport/verbs/verbs.h"
+
+static inline uint64_t wr_id_of(const tn_vb_lane *lane, uint32_t op)
+{
+	return (uint64_t)lane->index << 51 | (uint64_t)(lane->generation & 0x7ffffu) << 32 | op;
+}
+
+/* ---- the ring ---- */
+
+static inline uint32_t ops_in_flight(const tn_vb_lane *lane)
+{
+	return lane->tail - lane->head;
+}
+
+static tern_status no_room(tn_vb_lane *lane)
+{
+	lane->again = true;
+	tn_count(&tn_vb_lane_dev(lane)->counters.again, 1);
+	return TERN_AGAIN;
+}
+
+/* May a user's request be posted? Lock held. */
+static tern_status may_post(tn_vb_lane *lane)
+{
+	if (lane->state != TN_VB_UP)
+		return tn_fail(lane->state < TN_VB_UP ? TERN_E_STATE : TERN_E_LANE, "the lane is %s",
+			       lane->state < TN_VB_UP ? "not up yet" : "down or closed");
+	if (ops_in_flight(lane) >= tn_vb_lane_dev(lane)->ops_max)
+		return no_room(lane);
+	return TERN_OK;
+}
+
+/* Hand one request to the NIC; the op in the ring is its record. Lock held. */
+static int ring_post(tn_vb_lane *lane, struct ibv_send_wr *wr, const tn_vb_op *op)
+{
+	tn_vb_dev *dev = tn_vb_lane_dev(lane);
+	struct ibv_send_wr *bad = NULL;
+	int err;
+
+	TN_ASSERT(ops_in_flight(lane) < dev->ops_max + TN_VB_OPS_RESERVED);
+	wr->wr_id = wr_id_of(lane, lane->tail);
+	wr->next = NULL;
+	/* A silent request asks as well now and then: only completions make room in the ring. */
+	if (op->kind != TN_VB_OP_SILENT || op->bounce != TN_VB_NO_BOUNCE ||
+	    lane->tail % TN_VB_SIGNAL_EVERY == 0)
+		wr->send_flags |= IBV_SEND_SIGNALED;
+	lane->ops[lane->tail & (dev->ring - 1)] = *op;
+	err = dev->api->post_send(lane->qp, wr, &bad);
+	if (err == 0) {
+		lane->tail++;
+		lane->used = true;
+	}
+	return err;
+}
+
+/* The NIC refused a post. Lock held. */
+static tern_status refused(tn_vb_lane *lane, int err)
+{
+	/* Full all the same: some devices count otherwise. Something is in flight, so room will come. */
+	if (err == ENOMEM && ops_in_flight(lane) > 0)
+		return no_room(lane);
+	errno = err > 0 ? err : errno;
+	return tn_fail_errno(err == EINVAL ? TERN_E_INVALID : TERN_E_DEVICE, "ibv_post_send", "on %s",
+			     tn_vb_lane_dev(lane)->name);
+}
+
+/* ---- bounce buffers ---- */
+
+static uint32_t bounce_take(tn_vb_dev *dev)
+{
+	uint32_t index = TN_VB_NO_BOUNCE;
+
+	pthread_mutex_lock(&dev->bounce_lock);
+	if (dev->bounce_left > 0)
+		index = dev->bounce_free[--dev->bounce_left];
+	pthread_mutex_unlock(&dev->bounce_lock);
+	return index;
+}
+
+void tn_vb_bounce_free(tn_vb_dev *dev, uint32_t index)
+{
+	bool first;
+
+	pthread_mutex_lock(&dev->bounce_lock);
+	first = dev->bounce_left == 0;
+	TN_ASSERT(dev->bounce_left < dev->bounce_count);
+	dev->bounce_free[dev->bounce_left++] = index;
+	pthread_mutex_unlock(&dev->bounce_lock);
+	if (first)
+		atomic_store(&dev->retry, true);
+}
+
+/* ---- one-sided ---- */
+
+/* What an honest initiator can see for itself. */
+static tern_status check_wr(const tn_vb_dev *dev, const tn_wr *wr, uint32_t access)
+{
+	if (wr->bytes > dev->port.max_msg)
+		return tn_fail(TERN_E_TOO_LARGE, "%" PRIu64 " bytes, %s takes %u in one request", wr->bytes,
+			       dev->name, dev->port.max_msg);
+	if (wr->offset > wr->key.length || wr->bytes > wr->key.length - wr->offset)
+		return tn_fail(TERN_E_BOUNDS, "%" PRIu64 " bytes at %" PRIu64 " of a key of %" PRIu64,
+			       wr->bytes, wr->offset, wr->key.length);
+	if ((wr->key.access & access) != access)
+		return tn_fail(TERN_E_ACCESS, "the key is not for %s",
+			       access == TERN_ACCESS_READ ? "reading" : "writing");
+	return TERN_OK;
+}
+
+/* Where the local bytes are for the NIC: inline, in registered memory, or nowhere. */
+static tern_status local_piece(tn_vb_dev *dev, const tn_wr *wr, bool read, struct ibv_sge *sge,
+			       struct ibv_send_wr *out)
+{
+	const tn_extent *ext;
+
+	if (wr->bytes == 0)
+		return TERN_OK;
+	*sge = (struct ibv_sge){.addr = (uintptr_t)wr->local, .length = (uint32_t)wr->bytes};
+	out->sg_list = sge;
+	out->num_sge = 1;
+	if (!read && wr->bytes <= dev->inline_bytes) {
+		out->send_flags |= IBV_SEND_INLINE;
+		return TERN_OK;
+	}
+	ext = tn_mem_extent_of(dev->base.mem, wr->local);
+	if (!ext || wr->bytes > ext->bytes - (uint64_t)((uint8_t *)wr->local - (uint8_t *)ext->base))
+		return tn_fail(TERN_E_INVALID,
+			       "%p is not registered memory of this context: allocate it with "
+			       "tern_mem_alloc",
+			       wr->local);
+	sge->lkey = ext->lkey[dev->mem_slot];
+	return TERN_OK;
+}
+
+static void count_one_sided(tn_vb_dev *dev, enum ibv_wr_opcode opcode, uint64_t bytes)
+{
+	if (opcode == IBV_WR_RDMA_READ) {
+		tn_count(&dev->counters.reads, 1);
+		return;
+	}
+	tn_count(opcode == IBV_WR_RDMA_WRITE ? &dev->counters.writes : &dev->counters.write_imms, 1);
+	tn_count(&dev->counters.tx_bytes, bytes);
+}
+
+static tern_status one_sided(tn_lane *base, tn_wr *wr, enum ibv_wr_opcode opcode)
+{
+	tn_vb_lane *lane = tn_vb_lane_of(base);
+	tn_vb_dev *dev = tn_vb_lane_dev(lane);
+	bool read = opcode == IBV_WR_RDMA_READ;
+	struct ibv_send_wr out = {.opcode = opcode, .imm_data = htonl(wr->imm)};
+	tn_vb_op op = {.cookie = wr->cookie, .bounce = TN_VB_NO_BOUNCE, .kind = TN_VB_OP_USER};
+	tern_status status;
+	struct ibv_sge sge;
+
+	wr->done = false;
+	if (dev->forks != tn_os_fork_generation())
+		return tn_fail(TERN_E_FORKED, "the lane belongs to the parent process");
+	if (wr->level == TN_LEVEL_REMOTE && !read)
+		return tn_fail(TERN_E_UNSUPPORTED, "a NIC's completion says nothing of the target's memory: "
+						   "TN_CAP_REMOTE_DONE is not among the capabilities");
+	TN_TRY(check_wr(dev, wr, read ? TERN_ACCESS_READ : TERN_ACCESS_WRITE));
+	TN_TRY(local_piece(dev, wr, read, &sge, &out));
+	out.wr.rdma.remote_addr = wr->key.address + wr->offset;
+	out.wr.rdma.rkey = wr->key.rkey[lane->peer_dev.mem_slot];
+	if ((out.send_flags & IBV_SEND_INLINE) || (wr->bytes == 0 && !read))
+		op.kind = TN_VB_OP_SILENT;
+	op.read_bytes = read ? wr->bytes : 0;
+
+	pthread_mutex_lock(&lane->lock);
+	status = may_post(lane);
+	if (status == TERN_OK) {
+		int err = ring_post(lane, &out, &op);
+
+		status = err ? refused(lane, err) : TERN_OK;
+	}
+	pthread_mutex_unlock(&lane->lock);
+	if (status != TERN_OK)
+		return status;
+	wr->done = op.kind == TN_VB_OP_SILENT;
+	if (out.send_flags & IBV_SEND_INLINE)
+		tn_count(&dev->counters.inlined, 1);
+	count_one_sided(dev, opcode, wr->bytes);
+	return TERN_OK;
+}
+
+tern_status tn_vb_write(tn_lane *lane, tn_wr *wr)
+{
+	return one_sided(lane, wr, IBV_WR_RDMA_WRITE);
+}
+
+tern_status tn_vb_write_imm(tn_lane *lane, tn_wr *wr)
+{
+	return one_sided(lane, wr, IBV_WR_RDMA_WRITE_WITH_IMM);
+}
+
+tern_status tn_vb_read(tn_lane *lane, tn_wr *wr)
+{
+	return one_sided(lane, wr, IBV_WR_RDMA_READ);
+}
+
+/* ---- messages ---- */
+
+typedef struct message {
+	struct ibv_sge sge[TN_IOV_MAX];
+	int pieces;
+	uint64_t bytes;
+	bool registered; /* all pieces lie in memory that the NIC can read */
+} message;
+
+static tern_status message_make(tn_vb_dev *dev, const tn_iov *iov, int n, message *m)
+{
+	*m = (message){.registered = true};
+	if (n < 0 || n > TN_IOV_MAX)
+		return tn_fail(TERN_E_INVALID, "a message of %d pieces: at most %d", n, TN_IOV_MAX);
+	for (int i = 0; i < n; i++) {
+		const tn_extent *ext = tn_mem_extent_of(dev->base.mem, iov[i].base);
+
+		if (iov[i].bytes > dev->send_bytes - m->bytes)
+			return tn_fail(TERN_E_TOO_LARGE,
+				       "a message of more than %u bytes (TERN_VERBS_SEND_BYTES)",
+				       dev->send_bytes);
+		if (iov[i].bytes == 0)
+			continue;
+		m->bytes += iov[i].bytes;
+		m->registered = m->registered && ext != NULL &&
+				iov[i].bytes <= ext->bytes - (uint64_t)((const uint8_t *)iov[i].base -
+									(const uint8_t *)ext->base);
+		m->sge[m->pieces++] = (struct ibv_sge){.addr = (uintptr_t)iov[i].base,
+						       .length = (uint32_t)iov[i].bytes,
+						       .lkey = ext ? ext->lkey[dev->mem_slot] : 0};
+	}
+	return TERN_OK;
+}
+
+/* Copy the pieces into one registered buffer; TN_VB_NO_BOUNCE if none is free. */
+static uint32_t message_bounce(tn_vb_dev *dev, message *m)
+{
+	uint32_t index = bounce_take(dev);
+	uint8_t *at;
+
+	if (index == TN_VB_NO_BOUNCE)
+		return index;
+	at = dev->bounce_memory + (uint64_t)index * dev->send_bytes;
+	for (int i = 0; i < m->pieces; i++) {
+		memcpy(at, (const void *)(uintptr_t)m->sge[i].addr, m->sge[i].length);
+		at += m->sge[i].length;
+	}
+	m->sge[0] =
+		(struct ibv_sge){.addr = (uintptr_t)(dev->bounce_memory + (uint64_t)index * dev->send_bytes),
+				 .length = (uint32_t)m->bytes,
+				 .lkey = dev->bounce_lkey};
+	m->pieces = 1;
+	return index;
+}
+
+static tern_status message_post(tn_vb_lane *lane, message *m, uint64_t cookie, bool *done)
+{
+	tn_vb_dev *dev = tn_vb_lane_dev(lane);
+	struct ibv_send_wr out = {.opcode = IBV_WR_SEND, .sg_list = m->sge};
+	tn_vb_op op = {.cookie = cookie, .bounce = TN_VB_NO_BOUNCE, .kind = TN_VB_OP_USER};
+	int err;
+
+	TN_TRY(may_post(lane));
+	if (m->bytes <= dev->inline_bytes || m->bytes == 0) {
+		out.send_flags = m->bytes ? IBV_SEND_INLINE : 0;
+		op.kind = TN_VB_OP_SILENT;
+	} else if (!m->registered) {
+		op.bounce = message_bounce(dev, m);
+		if (op.bounce == TN_VB_NO_BOUNCE)
+			return no_room(lane);
+		op.kind = TN_VB_OP_SILENT;
+	}
+	out.num_sge = m->pieces;
+	err = ring_post(lane, &out, &op);
+	if (err) {
+		if (op.bounce != TN_VB_NO_BOUNCE)
+			tn_vb_bounce_free(dev, op.bounce);
+		return refused(lane, err);
+	}
+	*done = op.kind == TN_VB_OP_SILENT;
+	tn_count(&dev->counters.sends, 1);
+	tn_count(&dev->counters.tx_bytes, m->bytes);
+	tn_count(&dev->counters.inlined, (out.send_flags & IBV_SEND_INLINE) != 0);
+	tn_count(&dev->counters.bounced_sends, op.bounce != TN_VB_NO_BOUNCE);
+	return TERN_OK;
+}
+
+tern_status tn_vb_send(tn_lane *base, const tn_iov *iov, int n, uint64_t cookie, bool *done)
+{
+	tn_vb_lane *lane = tn_vb_lane_of(base);
+	tn_vb_dev *dev = tn_vb_lane_dev(lane);
+	tern_status status;
+	message m;
+
+	*done = false;
+	if (dev->forks != tn_os_fork_generation())
+		return tn_fail(TERN_E_FORKED, "the lane belongs to the parent process");
+	TN_TRY(message_make(dev, iov, n, &m));
+	pthread_mutex_lock(&lane->lock);
+	status = message_post(lane, &m, cookie, done);
+	pthread_mutex_unlock(&lane->lock);
+	return status;
+}
+
+/* ---- the provider's own ---- */
+
+static uint32_t control_of(tn_vb_op_kind kind)
+{
+	return kind == TN_VB_OP_HELLO ? TN_VB_HELLO : TN_VB_BYE;
+}
+
+bool tn_vb_post_own(tn_vb_lane *lane, tn_vb_op_kind kind, const void *data, uint32_t bytes)
+{
+	tn_vb_dev *dev = tn_vb_lane_dev(lane);
+	struct ibv_sge sge = {.addr = (uintptr_t)data, .length = bytes};
+	struct ibv_send_wr out = {.opcode = IBV_WR_SEND_WITH_IMM, .imm_data = htonl(control_of(kind))};
+	tn_vb_op op = {.bounce = TN_VB_NO_BOUNCE, .kind = (uint8_t)kind};
+	bool used = lane->used;
+
+	if (ops_in_flight(lane) >= dev->ops_max + TN_VB_OPS_RESERVED)
+		return false;
+	/* Keepalive and marker carry nothing: an empty write needs no buffer and no key at the peer. */
+	if (kind == TN_VB_OP_KEEPALIVE || kind == TN_VB_OP_MARKER)
+		out.opcode = IBV_WR_RDMA_WRITE;
+	if (bytes > 0) {
+		out.sg_list = &sge;
+		out.num_sge = 1;
+		if (bytes <= dev->inline_bytes) {
+			out.send_flags = IBV_SEND_INLINE;
+		} else {
+			op.bounce = bounce_take(dev);
+			if (op.bounce == TN_VB_NO_BOUNCE)
+				return false;
+			sge.addr = (uintptr_t)(dev->bounce_memory + (uint64_t)op.bounce * dev->send_bytes);
+			sge.lkey = dev->bounce_lkey;
+			memcpy((void *)(uintptr_t)sge.addr, data, bytes);
+		}
+	}
+	if (ring_post(lane, &out, &op) != 0) {
+		if (op.bounce != TN_VB_NO_BOUNCE)
+			tn_vb_bounce_free(dev, op.bounce);
+		return false;
+	}
+	lane->used = used;
+	return true;
+}
