@@ -68,7 +68,10 @@ static sleep_end drive_sleep(tern_ctx *ctx)
 	if (!tn_progress_pending(ctx) && atomic_load_explicit(&r->followers, memory_order_seq_cst) == 0 &&
 	    !stopping(r))
 		n = tn_progress_epoll(ctx, events, until_ns);
-	tn_os_event_drain(r->evict.fd);
+	for (int i = 0; i < n; i++) {
+		if (events[i].data.ptr == &r->evict)
+			tn_os_event_drain(r->evict.fd); /* before whoever waits for us sleeps on it */
+	}
 	leave_epoll(r);
 	if (!atomic_compare_exchange_strong_explicit(&r->role, &role, TN_ROLE_TAKEN, memory_order_seq_cst,
 						     memory_order_relaxed))
