@@ -192,5 +192,6 @@ int tn_progress_device_ready(tn_watch *watch, uint32_t events)
 
 	(void)events;
 	n = poll_device(sdev->ctx, sdev);
-	return n > 0 ? n : 1; /* plain writes of a peer were placed, perhaps: whoever polls memory should look */
+	return n > 0 ? n
+		     : 1; /* plain writes of a peer were placed, perhaps: whoever polls memory should look */
 }

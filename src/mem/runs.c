@@ -14,6 +14,13 @@
 /* Enough to find the run that was freed a moment ago, bounded against long bins. */
 #define EXACT_BIN_WALK 32
 
+/* A run that stops being one: merged into its neighbour, or given back. Runs are made whole (run_new). */
+static void run_set_state(tn_run *run, tn_run_state state)
+{
+	TN_ASSERT(state == TN_RUN_NONE && run->state != TN_RUN_NONE);
+	run->state = (uint8_t)state;
+}
+
 static inline uint32_t log2_floor(uint32_t x)
 {
 	return 31u - (uint32_t)__builtin_clz(x);
@@ -76,7 +83,7 @@ static void bin_take(tn_arena *arena, tn_run *run)
 }
 
 /* Write the descriptors of a run [first, first + pages). */
-static tn_run *run_make(tn_ext *ext, uint32_t first, uint32_t pages, tn_run_state state)
+static tn_run *run_new(tn_ext *ext, uint32_t first, uint32_t pages, tn_run_state state)
 {
 	tn_run *run = &ext->runs[first];
 
@@ -103,7 +110,7 @@ void tn_runs_init(tn_arena *arena)
 
 void tn_runs_add(tn_arena *arena, tn_ext *ext)
 {
-	bin_put(arena, run_make(ext, 0, ext->page_count, TN_RUN_FREE));
+	bin_put(arena, run_new(ext, 0, ext->page_count, TN_RUN_FREE));
 }
 
 void tn_runs_drop(tn_arena *arena, tn_ext *ext)
@@ -191,11 +198,11 @@ tn_run *tn_runs_alloc(tn_arena *arena, uint32_t pages, uint32_t align_pages, tn_
 	skip = align_skip(run, align_pages);
 	bin_take(arena, run);
 	if (skip)
-		bin_put(arena, run_make(ext, first, skip, TN_RUN_FREE));
+		bin_put(arena, run_new(ext, first, skip, TN_RUN_FREE));
 	if (total - skip > pages)
-		bin_put(arena, run_make(ext, first + skip + pages, total - skip - pages, TN_RUN_FREE));
+		bin_put(arena, run_new(ext, first + skip + pages, total - skip - pages, TN_RUN_FREE));
 	ext->pages_used += pages;
-	return run_make(ext, first + skip, pages, state);
+	return run_new(ext, first + skip, pages, state);
 }
 
 void tn_runs_free(tn_arena *arena, tn_run *run)
@@ -208,14 +215,14 @@ void tn_runs_free(tn_arena *arena, tn_run *run)
 	TN_ASSERT(!tn_list_linked(&run->link) && ext->pages_used >= pages);
 	ext->pages_used -= pages;
 	head_clear(ext, first);
-	run->state = TN_RUN_NONE;
+	run_set_state(run, TN_RUN_NONE);
 	if (first + pages < ext->page_count) {
 		tn_run *next = &ext->runs[first + pages];
 
 		if (next->state == TN_RUN_FREE) {
 			bin_take(arena, next);
 			head_clear(ext, next->head);
-			next->state = TN_RUN_NONE;
+			run_set_state(next, TN_RUN_NONE);
 			pages += next->pages;
 		}
 	}
@@ -228,7 +235,7 @@ void tn_runs_free(tn_arena *arena, tn_run *run)
 			pages += prev->pages;
 		}
 	}
-	bin_put(arena, run_make(ext, first, pages, TN_RUN_FREE));
+	bin_put(arena, run_new(ext, first, pages, TN_RUN_FREE));
 }
 
 tn_run *tn_runs_find(tn_ext *ext, uint32_t page)

@@ -53,7 +53,7 @@ typedef struct tn_tcp_lane tn_tcp_lane;
 #define TN_TCP_STALL_NS        250000000ull /* how often a lane that is not read is looked after */
 #define TN_TCP_NAKS            (2u * TN_TCP_WRS_LIMIT)
 #define TN_TCP_DIRECT_LANES    2u  /* up to here poll asks the sockets before the epoll set */
-#define TN_TCP_DIRECT_POLLS    16u /* and looks at the epoll set at least once in so many polls */
+#define TN_TCP_DIRECT_POLLS    64u /* and looks at the epoll set at least once in so many polls */
 
 /* ---- sources of readiness: what epoll's data points to ---- */
 

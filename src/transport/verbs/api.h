@@ -17,46 +17,46 @@
 #include <tern/status.h>
 
 /* X(member, symbol, optional, result, parameters) of what is looked up by name */
-#define TN_VERBS_SYMBOLS(X)                                                                                  \
-	X(get_device_list, ibv_get_device_list, 0, struct ibv_device **, (int *count))                       \
-	X(free_device_list, ibv_free_device_list, 0, void, (struct ibv_device * *list))                      \
-	X(get_device_name, ibv_get_device_name, 0, const char *, (struct ibv_device * device))               \
-	X(open_device, ibv_open_device, 0, struct ibv_context *, (struct ibv_device * device))               \
-	X(close_device, ibv_close_device, 0, int, (struct ibv_context * context))                            \
-	X(query_device, ibv_query_device, 0, int,                                                            \
-	  (struct ibv_context * context, struct ibv_device_attr * attr))                                     \
-	X(query_port, ibv_query_port, 0, int,                                                                \
-	  (struct ibv_context * context, uint8_t port, struct _compat_ibv_port_attr * attr))                 \
-	X(query_gid, ibv_query_gid, 0, int,                                                                  \
-	  (struct ibv_context * context, uint8_t port, int index, union ibv_gid * gid))                      \
-	X(query_gid_ex, _ibv_query_gid_ex, 1, int,                                                           \
-	  (struct ibv_context * context, uint32_t port, uint32_t index, struct ibv_gid_entry * entry,        \
-	   uint32_t flags, size_t entry_size))                                                               \
-	X(get_async_event, ibv_get_async_event, 0, int,                                                      \
-	  (struct ibv_context * context, struct ibv_async_event * event))                                    \
-	X(ack_async_event, ibv_ack_async_event, 0, void, (struct ibv_async_event * event))                   \
-	X(alloc_pd, ibv_alloc_pd, 0, struct ibv_pd *, (struct ibv_context * context))                        \
-	X(dealloc_pd, ibv_dealloc_pd, 0, int, (struct ibv_pd * pd))                                          \
-	X(reg_mr, ibv_reg_mr, 0, struct ibv_mr *,                                                            \
-	  (struct ibv_pd * pd, void *addr, size_t bytes, int access))                                        \
-	X(dereg_mr, ibv_dereg_mr, 0, int, (struct ibv_mr * mr))                                              \
-	X(create_comp_channel, ibv_create_comp_channel, 0, struct ibv_comp_channel *,                        \
-	  (struct ibv_context * context))                                                                    \
-	X(destroy_comp_channel, ibv_destroy_comp_channel, 0, int, (struct ibv_comp_channel * channel))       \
-	X(create_cq, ibv_create_cq, 0, struct ibv_cq *,                                                      \
-	  (struct ibv_context * context, int cqe, void *cq_context, struct ibv_comp_channel *channel,        \
-	   int comp_vector))                                                                                 \
-	X(resize_cq, ibv_resize_cq, 0, int, (struct ibv_cq * cq, int cqe))                                   \
-	X(destroy_cq, ibv_destroy_cq, 0, int, (struct ibv_cq * cq))                                          \
-	X(get_cq_event, ibv_get_cq_event, 0, int,                                                            \
-	  (struct ibv_comp_channel * channel, struct ibv_cq * *cq, void **cq_context))                       \
-	X(ack_cq_events, ibv_ack_cq_events, 0, void, (struct ibv_cq * cq, unsigned count))                   \
-	X(create_srq, ibv_create_srq, 0, struct ibv_srq *,                                                   \
-	  (struct ibv_pd * pd, struct ibv_srq_init_attr * attr))                                             \
-	X(destroy_srq, ibv_destroy_srq, 0, int, (struct ibv_srq * srq))                                      \
-	X(create_qp, ibv_create_qp, 0, struct ibv_qp *,                                                      \
-	  (struct ibv_pd * pd, struct ibv_qp_init_attr * attr))                                              \
-	X(modify_qp, ibv_modify_qp, 0, int, (struct ibv_qp * qp, struct ibv_qp_attr * attr, int mask))       \
+#define TN_VERBS_SYMBOLS(X)                                                                            \
+	X(get_device_list, ibv_get_device_list, 0, struct ibv_device **, (int *count))                 \
+	X(free_device_list, ibv_free_device_list, 0, void, (struct ibv_device * *list))                \
+	X(get_device_name, ibv_get_device_name, 0, const char *, (struct ibv_device * device))         \
+	X(open_device, ibv_open_device, 0, struct ibv_context *, (struct ibv_device * device))         \
+	X(close_device, ibv_close_device, 0, int, (struct ibv_context * context))                      \
+	X(query_device, ibv_query_device, 0, int,                                                      \
+	  (struct ibv_context * context, struct ibv_device_attr * attr))                               \
+	X(query_port, ibv_query_port, 0, int,                                                          \
+	  (struct ibv_context * context, uint8_t port, struct _compat_ibv_port_attr * attr))           \
+	X(query_gid, ibv_query_gid, 0, int,                                                            \
+	  (struct ibv_context * context, uint8_t port, int index, union ibv_gid *gid))                 \
+	X(query_gid_ex, _ibv_query_gid_ex, 1, int,                                                     \
+	  (struct ibv_context * context, uint32_t port, uint32_t index, struct ibv_gid_entry * entry,  \
+	   uint32_t flags, size_t entry_size))                                                         \
+	X(get_async_event, ibv_get_async_event, 0, int,                                                \
+	  (struct ibv_context * context, struct ibv_async_event * event))                              \
+	X(ack_async_event, ibv_ack_async_event, 0, void, (struct ibv_async_event * event))             \
+	X(alloc_pd, ibv_alloc_pd, 0, struct ibv_pd *, (struct ibv_context * context))                  \
+	X(dealloc_pd, ibv_dealloc_pd, 0, int, (struct ibv_pd * pd))                                    \
+	X(reg_mr, ibv_reg_mr, 0, struct ibv_mr *,                                                      \
+	  (struct ibv_pd * pd, void *addr, size_t bytes, int access))                                  \
+	X(dereg_mr, ibv_dereg_mr, 0, int, (struct ibv_mr * mr))                                        \
+	X(create_comp_channel, ibv_create_comp_channel, 0, struct ibv_comp_channel *,                  \
+	  (struct ibv_context * context))                                                              \
+	X(destroy_comp_channel, ibv_destroy_comp_channel, 0, int, (struct ibv_comp_channel * channel)) \
+	X(create_cq, ibv_create_cq, 0, struct ibv_cq *,                                                \
+	  (struct ibv_context * context, int cqe, void *cq_context, struct ibv_comp_channel *channel,  \
+	   int comp_vector))                                                                           \
+	X(resize_cq, ibv_resize_cq, 0, int, (struct ibv_cq * cq, int cqe))                             \
+	X(destroy_cq, ibv_destroy_cq, 0, int, (struct ibv_cq * cq))                                    \
+	X(get_cq_event, ibv_get_cq_event, 0, int,                                                      \
+	  (struct ibv_comp_channel * channel, struct ibv_cq * *cq, void **cq_context))                 \
+	X(ack_cq_events, ibv_ack_cq_events, 0, void, (struct ibv_cq * cq, unsigned count))             \
+	X(create_srq, ibv_create_srq, 0, struct ibv_srq *,                                             \
+	  (struct ibv_pd * pd, struct ibv_srq_init_attr * attr))                                       \
+	X(destroy_srq, ibv_destroy_srq, 0, int, (struct ibv_srq * srq))                                \
+	X(create_qp, ibv_create_qp, 0, struct ibv_qp *,                                                \
+	  (struct ibv_pd * pd, struct ibv_qp_init_attr * attr))                                        \
+	X(modify_qp, ibv_modify_qp, 0, int, (struct ibv_qp * qp, struct ibv_qp_attr * attr, int mask)) \
 	X(destroy_qp, ibv_destroy_qp, 0, int, (struct ibv_qp * qp))
 
 typedef struct tn_verbs_api {

@@ -71,8 +71,7 @@ static void strings_are_escaped(void **state)
 	(void)state;
 	expect_json("", "\"\"");
 	expect_json("a\"b\\c\n\t\x01", "\"a\\\"b\\\\c\\n\\t\\u0001\"");
-	expect_json("h\xc3\xa9 \xe2\x82\xac \xf0\x9f\x90\xa6",
-		      "\"h\xc3\xa9 \xe2\x82\xac \xf0\x9f\x90\xa6\"");
+	expect_json("h\xc3\xa9 \xe2\x82\xac \xf0\x9f\x90\xa6", "\"h\xc3\xa9 \xe2\x82\xac \xf0\x9f\x90\xa6\"");
 	/* a stray continuation byte, a cut sequence, an overlong one, a surrogate */
 	expect_json("\x80", "\"\xef\xbf\xbd\"");
 	expect_json("\xe2\x82", "\"\xef\xbf\xbd\xef\xbf\xbd\"");

@@ -46,7 +46,7 @@ typedef struct side {
 	uint32_t last_value;
 	uint64_t last_notify_bytes;
 	char down_text[512];
-	atomic_bool echo; /* send each message back */
+	atomic_bool echo;   /* send each message back */
 	_Atomic int refuse; /* tern_status */
 	atomic_bool no_on_message;
 	uint64_t message_max;
