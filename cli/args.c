@@ -187,6 +187,45 @@ static bool parse_value(const arg_row *row, const char *text)
 	return false;
 }
 
+/* A number of the option's kind as one would type it. */
+static const char *show_value(const arg_row *row, uint64_t value, char *text, size_t bytes)
+{
+	static const struct unit {
+		const char *name;
+		uint64_t scale;
+	} times[] = {{"min", 60000000000ull}, {"s", 1000000000ull}, {"ms", 1000000ull}, {"us", 1000ull}, {0}};
+	static const struct unit sizes[] = {
+		{"GiB", 1ull << 30}, {"MiB", 1ull << 20}, {"KiB", 1ull << 10}, {0}};
+	const struct unit *unit = row->type == ARG_SECONDS ? times : row->type == ARG_BYTES ? sizes : NULL;
+
+	for (; unit && unit->name; unit++)
+		if (value && value % unit->scale == 0) {
+			snprintf(text, bytes, "%llu%s", (unsigned long long)(value / unit->scale),
+				 unit->name);
+			return text;
+		}
+	snprintf(text, bytes, "%llu%s", (unsigned long long)value,
+		 row->type == ARG_SECONDS && value ? "ns" : "");
+	return text;
+}
+
+static int check_range(const arg_usage *usage, const arg_row *row, const char *text)
+{
+	uint64_t v = *(uint64_t *)row->value;
+	char low[32], high[32];
+
+	if (v >= row->min && (!row->max || v <= row->max))
+		return -1;
+	show_value(row, row->min, low, sizeof(low));
+	if (row->max)
+		fprintf(stderr, "%s: --%s: %s is out of range, %s to %s\n", usage->command, row->name, text,
+			low, show_value(row, row->max, high, sizeof(high)));
+	else
+		fprintf(stderr, "%s: --%s: %s is too small, at least %s\n", usage->command, row->name, text,
+			low);
+	return 2;
+}
+
 static int set_value(const arg_usage *usage, const arg_row *row, const char *text)
 {
 	if (!parse_value(row, text)) {
@@ -195,18 +234,10 @@ static int set_value(const arg_usage *usage, const arg_row *row, const char *tex
 		return 2;
 	}
 	if (row->type == ARG_U64 || row->type == ARG_BYTES || row->type == ARG_SECONDS) {
-		uint64_t v = *(uint64_t *)row->value;
+		int rc = check_range(usage, row, text);
 
-		if (v < row->min || (row->max && v > row->max)) {
-			if (row->max)
-				fprintf(stderr, "%s: --%s: %s is out of range, %llu to %llu\n",
-					usage->command, row->name, text, (unsigned long long)row->min,
-					(unsigned long long)row->max);
-			else
-				fprintf(stderr, "%s: --%s: %s is too small, at least %llu\n", usage->command,
-					row->name, text, (unsigned long long)row->min);
-			return 2;
-		}
+		if (rc >= 0)
+			return rc;
 	}
 	if (row->given)
 		*row->given = true;

@@ -4,13 +4,14 @@
  * line; ends all of them on Ctrl-C or when one dies, and names the one that died and why.
  *
  *   STARTING servers (each reports its address) -> STARTING workers -> RUNNING -> all exited with 0
- *   any failure or signal -> ENDING: SIGTERM to all, SIGKILL after KILL_NS
+ *   any failure or signal -> ENDING: SIGTERM to all, SIGKILL after KILL_NS or at a second signal
  *
  * When several processes fail at once the culprit is the one that a signal ended: the others only noticed.
  * The launcher's own death ends the processes by their parent-death signal.
  * Threads: main. Tests: tests/e2e/train_test.py, kill_test.py.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <poll.h>
 #include <signal.h>
@@ -18,14 +19,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "commands.h"
 #include "json.h"
 #include "launch.h"
 
-#define KILL_NS    3000000000ull
-#define VERDICT_NS 300000000ull /* how long after the first failure the culprit is looked for */
+#define KILL_NS      3000000000ull
+#define SECRET_BYTES 32
+#define VERDICT_NS   300000000ull /* how long after the first failure the culprit is looked for */
 
 typedef struct launch {
 	const train_options *options;
@@ -33,18 +37,21 @@ typedef struct launch {
 	proc *procs; /* servers, then workers */
 	uint32_t servers, count, started;
 	uint64_t steps, rows;
+	int losses_fd;
 	progress bar;
 	uint64_t failed_ns; /* first failure; 0 = none */
 	uint64_t ending_ns; /* SIGTERM was sent */
 	bool killed, canceled;
+	char secret[2 * SECRET_BYTES + 1];
 	char culprit[640];
 } launch;
 
-static volatile sig_atomic_t got_signal;
+static volatile sig_atomic_t got_signal, signal_count;
 
 static void on_signal(int sig)
 {
 	got_signal = sig;
+	signal_count = signal_count + 1;
 }
 
 /* ---- starting ---- */
@@ -111,7 +118,6 @@ static bool start_proc(launch *l, uint32_t i, const char *cluster)
 
 	p->is_worker = i >= l->servers;
 	p->index = p->is_worker ? i - l->servers : i;
-	p->out_fd = p->report_fd = -1;
 	snprintf(p->name, sizeof(p->name), "%s%u", p->is_worker ? "worker" : "server", p->index);
 	if (p->is_worker) {
 		p->losses = calloc(l->steps, sizeof(*p->losses));
@@ -126,7 +132,7 @@ static bool start_proc(launch *l, uint32_t i, const char *cluster)
 		add(&c, "--listen", "127.0.0.1:0");
 	else if (cluster[0])
 		add(&c, "--cluster", cluster);
-	if (!proc_start(p, l->self, (char *const *)c.argv))
+	if (!proc_start(p, l->self, (char *const *)c.argv, l->secret))
 		return false;
 	l->started = i + 1;
 	return true;
@@ -203,7 +209,7 @@ static void check_ends(launch *l, uint64_t now)
 		find_culprit(l);
 		begin_end(l);
 	}
-	if (l->ending_ns && !l->killed && now - l->ending_ns >= KILL_NS) {
+	if (l->ending_ns && !l->killed && (now - l->ending_ns >= KILL_NS || signal_count > 1)) {
 		l->killed = true;
 		signal_all(l, SIGKILL);
 	}
@@ -317,30 +323,46 @@ static void run(launch *l)
 
 /* ---- results ---- */
 
-static bool write_losses(const launch *l)
+static bool losses_failed(const launch *l)
 {
-	FILE *file = fopen(l->options->losses, "w");
+	fprintf(stderr, "tern train: cannot write --losses %s: %s\n", l->options->losses, strerror(errno));
+	return false;
+}
+
+/* Opened before the job, so that a mistake shows at once; what it held is kept until there is something new. */
+static bool open_losses(launch *l)
+{
+	l->losses_fd = -1;
+	if (!l->options->losses)
+		return true;
+	l->losses_fd = open(l->options->losses, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+	return l->losses_fd >= 0 || losses_failed(l);
+}
+
+static bool write_losses(launch *l)
+{
+	FILE *file = fdopen(l->losses_fd, "w");
 	uint64_t written = 0;
+	int error = 0;
 
-	if (file) {
-		for (; written < l->steps; written++) {
-			double sum = 0;
+	if (!file)
+		return losses_failed(l);
+	l->losses_fd = -1;
+	if (ftruncate(fileno(file), 0) != 0 && errno != EINVAL) /* EINVAL: not a plain file */
+		error = errno;
+	for (; written < l->steps && !error; written++) {
+		double sum = 0;
 
-			for (uint32_t i = l->servers; i < l->count; i++)
-				sum += l->procs[i].losses ? l->procs[i].losses[written] : NAN;
-			if (fprintf(file, "%llu %a\n", (unsigned long long)written,
-				    sum / (l->count - l->servers)) < 0)
-				break;
-		}
-		if (fclose(file) != 0)
-			written = 0;
+		for (uint32_t i = l->servers; i < l->count; i++)
+			sum += l->procs[i].losses ? l->procs[i].losses[written] : NAN;
+		if (fprintf(file, "%llu %a\n", (unsigned long long)written, sum / (l->count - l->servers)) <
+		    0)
+			error = errno;
 	}
-	if (!file || written < l->steps) {
-		fprintf(stderr, "tern train: cannot write --losses %s: %s\n", l->options->losses,
-			strerror(errno));
-		return false;
-	}
-	return true;
+	if (fclose(file) != 0 && !error)
+		error = errno;
+	errno = error;
+	return !error || losses_failed(l);
 }
 
 static void collect(const launch *l, train_result *r)
@@ -357,6 +379,7 @@ static void collect(const launch *l, train_result *r)
 		r->copies += p->copies;
 		r->copy_bytes += p->copy_bytes;
 		r->writes += p->writes;
+		r->staging_copies += p->staging_copies;
 		if (!p->is_worker)
 			continue;
 		correct += p->correct;
@@ -389,14 +412,40 @@ static bool measure_data(const train_options *o, launch *l, train_job *job)
 		return false;
 	}
 	l->rows = train.count;
-	ok = train_job_create(o, train.count, train.features, train.classes, job);
+	ok = train_data_fits(o, &train) &&
+	     train_job_create(o, train.count, train.features, train.classes, job);
 	dataset_free(&train);
 	return ok;
 }
 
+/* Everything that can fail before the first process starts. False: printed. */
+static bool make_procs(launch *l)
+{
+	unsigned char bytes[SECRET_BYTES];
+
+	l->losses_fd = -1;
+	l->procs = calloc(l->count, sizeof(*l->procs));
+	if (!l->procs || getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) {
+		fprintf(stderr, "tern train: cannot start: %s\n", strerror(errno));
+		free(l->procs);
+		return false;
+	}
+	for (uint32_t i = 0; i < l->count; i++)
+		l->procs[i].out_fd = l->procs[i].report_fd = -1;
+	/* A local job's own, so that no other user of the host can join it. */
+	for (unsigned i = 0; i < SECRET_BYTES; i++)
+		snprintf(l->secret + 2 * i, 3, "%02x", bytes[i]);
+	if (!open_losses(l)) {
+		free(l->procs);
+		return false;
+	}
+	return true;
+}
+
 void train_run(const train_options *o, const char *self, const char *title, train_result *result, int *status)
 {
-	struct sigaction action = {.sa_handler = on_signal}, old_int, old_term;
+	struct sigaction action = {.sa_handler = on_signal}, old_int, old_term, old_child;
+	const struct sigaction dfl = {.sa_handler = SIG_DFL};
 	launch l = {.options = o, .self = self};
 	train_job job;
 
@@ -410,34 +459,37 @@ void train_run(const train_options *o, const char *self, const char *title, trai
 	*status = 1;
 	l.servers = o->no_comm ? 0 : (uint32_t)o->servers;
 	l.count = l.servers + (uint32_t)o->workers;
-	l.procs = calloc(l.count, sizeof(*l.procs));
-	if (!l.procs)
+	if (!make_procs(&l))
 		return;
-	got_signal = 0;
+	got_signal = signal_count = 0;
+	/* Ignored by whoever started us, children would vanish without an exit status. */
+	sigaction(SIGCHLD, &dfl, &old_child);
 	sigaction(SIGINT, &action, &old_int);
 	sigaction(SIGTERM, &action, &old_term);
 	progress_init(&l.bar, title, l.steps, o->quiet);
 	run(&l);
+	if (!l.canceled && !l.culprit[0])
+		progress_draw(&l.bar, l.steps, true, "done");
+	progress_end(&l.bar); /* before Ctrl-C can end us in the middle of it */
 	sigaction(SIGINT, &old_int, NULL);
 	sigaction(SIGTERM, &old_term, NULL);
+	sigaction(SIGCHLD, &old_child, NULL);
 	if (l.canceled) {
-		progress_end(&l.bar);
 		fprintf(stderr, "tern train: stopped by signal %d; all %u processes have ended\n",
 			(int)got_signal, l.started);
 		*status = 128 + got_signal;
 	} else if (l.culprit[0]) {
-		progress_end(&l.bar);
 		fprintf(stderr, "tern train: %s; ended the others\n", l.culprit);
 	} else {
 		collect(&l, result);
-		progress_draw(&l.bar, l.steps, true, "done");
-		progress_end(&l.bar);
-		result->ok = !o->losses || write_losses(&l);
-		*status = result->ok ? 0 : 1;
+		result->ok = true;
+		*status = !o->losses || write_losses(&l) ? 0 : 1;
 	}
 	for (uint32_t i = 0; i < l.count; i++)
 		proc_free(&l.procs[i]);
 	free(l.procs);
+	if (l.losses_fd >= 0)
+		close(l.losses_fd);
 }
 
 static void print_json(const train_options *o, const train_result *r)
@@ -457,6 +509,7 @@ static void print_json(const train_options *o, const train_result *r)
 	json_u64(&j, "bytes", r->bytes);
 	json_u64(&j, "copies", r->copies);
 	json_u64(&j, "copy_bytes", r->copy_bytes);
+	json_u64(&j, "staging_copies", r->staging_copies);
 	json_u64(&j, "writes", r->writes);
 	json_real(&j, "comm_seconds", r->comm_seconds);
 	json_real(&j, "compute_seconds", r->compute_seconds);
@@ -486,7 +539,7 @@ int train_launch(const train_options *o, const char *self)
 
 	(void)self;
 	train_run(o, self_path(), model_names[o->model], &r, &status);
-	if (status != 0)
+	if (!r.ok)
 		return status;
 	if (o->json) {
 		print_json(o, &r);
@@ -501,5 +554,5 @@ int train_launch(const train_options *o, const char *self)
 		       comm_names[o->comm], r.transport, (double)r.bytes / 1048576,
 		       (unsigned long long)r.copies, (double)r.copy_bytes / 1048576, r.comm_seconds);
 	}
-	return fflush(stdout) == 0 ? 0 : 1;
+	return status;
 }

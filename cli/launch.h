@@ -34,14 +34,18 @@ typedef struct proc {
 	float *losses; /* workers: [steps] */
 	uint64_t steps_max;
 	char error[512];
-	uint64_t bytes, copies, copy_bytes, writes, comm_ns, wait_ns, compute_ns, correct, rows;
+	uint64_t bytes, copies, copy_bytes, staging_copies, writes, comm_ns, wait_ns, compute_ns, correct,
+		rows;
 	double seconds, loss;
 	char transport[32];
 } proc;
 
-/* Start `self train --role ...`; its stdout and stderr come through out_fd. False: printed. */
-bool proc_start(proc *p, const char *self, char *const argv[]);
-/* Read what there is; log lines go to stderr with the process's name in front. */
+/*
+ * Start `self train --role ...`; its stdout and stderr come through out_fd. The job's secret goes through the
+ * environment, unless that has one. False: printed.
+ */
+bool proc_start(proc *p, const char *self, char *const argv[], const char *secret);
+/* Read a bounded part of what there is, all of it once it was reaped; log lines go to stderr with the process's name in front. */
 void proc_read(proc *p, progress *bar);
 /* Reap it if it has ended. True when it ended in this call. */
 bool proc_reap(proc *p);

@@ -2,6 +2,9 @@
 /*
  * The command `tern`: finds the subcommand. Every subcommand is a file of its name. Threads: main.
  */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -46,7 +49,29 @@ static void help(FILE *out)
 	fprintf(out, "\n`tern COMMAND --help` explains the options of a command.\n");
 }
 
-int main(int argc, char **argv)
+/*
+ * Started with a standard stream closed, the next file that is opened would become it. Each gets one that
+ * cannot be used instead, so that writing says so.
+ */
+static void open_streams(void)
+{
+	for (int fd = 0; fd <= STDERR_FILENO; fd++)
+		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) < 0)
+			return;
+}
+
+/* Output that did not arrive is a failure: disk full, stream closed. */
+static int finish(int status)
+{
+	bool bad = ferror(stdout) != 0;
+
+	if (fflush(stdout) == 0 && !bad)
+		return status;
+	fprintf(stderr, "tern: cannot write to standard output: %s\n", strerror(errno));
+	return status ? status : 1;
+}
+
+static int command_line(int argc, char **argv)
 {
 	const char *names[COMMANDS + 1] = {0};
 	const char *near;
@@ -72,4 +97,10 @@ int main(int argc, char **argv)
 	fprintf(stderr, "tern: unknown command '%s'%s%s%s; see tern --help\n", argv[1],
 		near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 	return 2;
+}
+
+int main(int argc, char **argv)
+{
+	open_streams();
+	return finish(command_line(argc, argv));
 }

@@ -13,14 +13,23 @@
 
 #include "launch.h"
 
-#define REPORT_FD 3
+#define REPORT_FD   3
+#define TURN_READS  8  /* of one pipe before the others get a turn */
+#define DRAIN_READS 64 /* more than a pipe holds */
 
-static void child(const char *self, char *const argv[], int out, int reports)
+/* In the child, all signals blocked. */
+static void child(const char *self, char *const argv[], const char *secret, int out, int reports)
 {
 	sigset_t none;
 
+	/* Ctrl-C goes to the whole terminal group, but it is the launcher's to handle. */
+	signal(SIGINT, SIG_IGN);
+	signal(SIGTERM, SIG_DFL);
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
+	/* Not in argv, which every user of the host can read. A secret of the user's own stays. */
+	if (secret[0])
+		setenv("TERN_CTX_SECRET", secret, 0);
 	/* dup2 onto itself would keep close-on-exec */
 	if (reports == REPORT_FD)
 		fcntl(reports, F_SETFD, 0);
@@ -29,12 +38,14 @@ static void child(const char *self, char *const argv[], int out, int reports)
 	dup2(out, STDOUT_FILENO);
 	dup2(out, STDERR_FILENO);
 	execv(self, argv);
+	dprintf(REPORT_FD, "error cannot run %s: %s\n", self, strerror(errno));
 	_exit(127);
 }
 
-bool proc_start(proc *p, const char *self, char *const argv[])
+bool proc_start(proc *p, const char *self, char *const argv[], const char *secret)
 {
 	int out[2] = {-1, -1}, reports[2] = {-1, -1};
+	sigset_t all, old;
 
 	/* O_CLOEXEC on all: children must not hold each other's pipes open. */
 	if (pipe2(out, O_CLOEXEC) != 0 || pipe2(reports, O_CLOEXEC) != 0)
@@ -46,9 +57,13 @@ bool proc_start(proc *p, const char *self, char *const argv[])
 		close(out[1]);
 		out[1] = moved;
 	}
+	/* A signal between fork and exec would be taken by our handler in the child, and lost. */
+	sigfillset(&all);
+	sigprocmask(SIG_SETMASK, &all, &old);
 	p->pid = fork();
 	if (p->pid == 0)
-		child(self, argv, out[1], reports[1]);
+		child(self, argv, secret, out[1], reports[1]);
+	sigprocmask(SIG_SETMASK, &old, NULL);
 	if (p->pid < 0)
 		goto failed;
 	close(out[1]);
@@ -86,6 +101,7 @@ static void parse_result(proc *p, char *text)
 			       {"copies", &p->copies},
 			       {"copy_bytes", &p->copy_bytes},
 			       {"writes", &p->writes},
+			       {"staging_copies", &p->staging_copies},
 			       {"comm_ns", &p->comm_ns},
 			       {"wait_ns", &p->wait_ns},
 			       {"compute_ns", &p->compute_ns},
@@ -155,9 +171,9 @@ static void take_lines(proc *p, line_buffer *buf, progress *bar, bool is_log, bo
 	memmove(buf->text, start, buf->used);
 }
 
-static void read_pipe(proc *p, int *fd, line_buffer *buf, progress *bar, bool is_log)
+static void read_pipe(proc *p, int *fd, line_buffer *buf, progress *bar, bool is_log, int reads)
 {
-	while (*fd >= 0) {
+	while (*fd >= 0 && reads-- > 0) {
 		ssize_t n = read(*fd, buf->text + buf->used, sizeof(buf->text) - 1 - buf->used);
 
 		if (n < 0 && errno == EINTR)
@@ -176,16 +192,27 @@ static void read_pipe(proc *p, int *fd, line_buffer *buf, progress *bar, bool is
 
 void proc_read(proc *p, progress *bar)
 {
-	read_pipe(p, &p->report_fd, &p->reports, bar, false);
-	read_pipe(p, &p->out_fd, &p->out, bar, true);
+	int reads = p->exited ? DRAIN_READS : TURN_READS;
+
+	read_pipe(p, &p->report_fd, &p->reports, bar, false, reads);
+	read_pipe(p, &p->out_fd, &p->out, bar, true, reads);
 }
 
 /* ---- ends ---- */
 
 bool proc_reap(proc *p)
 {
-	if (p->exited || p->pid <= 0 || waitpid(p->pid, &p->wait_status, WNOHANG) != p->pid)
+	pid_t pid;
+
+	if (p->exited || p->pid <= 0)
 		return false;
+	pid = waitpid(p->pid, &p->wait_status, WNOHANG);
+	if (pid == 0 || (pid < 0 && errno == EINTR))
+		return false;
+	if (pid < 0) { /* somebody else reaped it: how it ended is lost */
+		p->wait_status = 1 << 8;
+		snprintf(p->error, sizeof(p->error), "its exit status was lost: %s", strerror(errno));
+	}
 	p->exited = true;
 	return true;
 }

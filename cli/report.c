@@ -5,6 +5,7 @@
  * signal, not by a broken pipe. Threads: main.
  */
 #include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -36,6 +37,13 @@ void report_init(uint64_t fd)
 bool report_to_launcher(void)
 {
 	return report_fd >= 0;
+}
+
+bool report_broken(void)
+{
+	struct pollfd pipe_end = {.fd = report_fd, .events = POLLOUT};
+
+	return poll(&pipe_end, 1, 0) == 1 && (pipe_end.revents & (POLLERR | POLLNVAL));
 }
 
 static void flush(void)

@@ -16,7 +16,10 @@
 
 #include "idx.h"
 
-#define TRAIN_ADDRESS_MAX   128
+#define TRAIN_ADDRESS_MAX 128
+/* What servers take for granted: they do not load the data. */
+#define TRAIN_FEATURES      784
+#define TRAIN_CLASSES       10
 #define TRAIN_PROCESSES_MAX 512
 
 enum { TRANSPORT_AUTO, TRANSPORT_SHM, TRANSPORT_TCP };
@@ -56,7 +59,8 @@ typedef struct train_job {
 	tern_graph *graph;
 	tern_plan *plan;
 	uint64_t parameters;
-	uint64_t steps; /* per worker */
+	uint64_t steps;  /* per worker */
+	char cookie[48]; /* of everything that decides the plan: other jobs are refused */
 } train_job;
 
 /* rows, features, classes: of the training set, 0 if this process does not load it (servers need --steps).
@@ -66,6 +70,8 @@ bool train_job_create(const train_options *options, uint64_t rows, uint64_t feat
 void train_job_destroy(train_job *job);
 /* Steps of one worker: by --steps, or by epochs over rows. 0 and a printed line: batch larger than the data. */
 uint64_t train_steps(const train_options *options, uint64_t rows);
+/* Has the set the shape that the servers expect? Printed if not. */
+bool train_data_fits(const train_options *options, const dataset *set);
 
 /* ---- batch.c ---- */
 
@@ -94,6 +100,8 @@ void report_init(uint64_t fd);
 /* Buffered; flushed when it is old enough or urgent. Without a launcher nothing happens. */
 __attribute__((format(printf, 2, 3))) void report(bool urgent, const char *fmt, ...);
 bool report_to_launcher(void);
+/* The launcher does not read any more: it is gone. */
+bool report_broken(void);
 
 /* ---- the processes ---- */
 
@@ -102,11 +110,11 @@ int train_launch(const train_options *options, const char *self); /* launch.c */
 
 /* What a launched job came to; also for `tern demo`. */
 typedef struct train_result {
-	bool ok;
+	bool ok; /* trained; the status may still be bad if --losses could not be written */
 	double loss, accuracy;
 	uint64_t steps;
 	double seconds, steps_per_s, images_per_s;
-	uint64_t bytes, copies, copy_bytes, writes;
+	uint64_t bytes, copies, copy_bytes, staging_copies, writes;
 	double comm_seconds, compute_seconds; /* mean of the workers */
 	uint64_t parameters;
 	char transport[32];

@@ -35,6 +35,43 @@ static bool failed(const char *what)
 	return false;
 }
 
+bool train_data_fits(const train_options *o, const dataset *set)
+{
+	if (!o->servers || o->no_comm || (set->features == TRAIN_FEATURES && set->classes == TRAIN_CLASSES))
+		return true;
+	fprintf(stderr,
+		"tern train: %s has images of %llu pixels in %u classes; parameter servers expect %d and %d:"
+		" use --servers 0 --workers 1, or another set\n",
+		o->data, (unsigned long long)set->features, set->classes, TRAIN_FEATURES, TRAIN_CLASSES);
+	return false;
+}
+
+/* FNV-1a: it tells mistakes apart, the shared secret keeps enemies out. */
+static uint64_t hash(const char *text)
+{
+	uint64_t h = 0xcbf29ce484222325ull;
+
+	for (; *text; text++)
+		h = (h ^ (unsigned char)*text) * 0x100000001b3ull;
+	return h;
+}
+
+/* Two processes with different cookies would plan different transfers, initial values or learning rates. */
+static void make_cookie(const train_options *o, const tern_model_params *model, const tern_plan_params *plan,
+			train_job *job)
+{
+	char text[512];
+
+	snprintf(text, sizeof(text), "%s %u %u %llu %llu %llu %d %d %a %a %a %a %llu %d %llu %llu",
+		 model_names[o->model], plan->servers, plan->workers, (unsigned long long)o->batch,
+		 (unsigned long long)job->steps, (unsigned long long)o->seed, plan->sync != 0,
+		 (int)plan->comm, (double)plan->optimizer.lr, (double)plan->optimizer.lr_end,
+		 (double)plan->optimizer.momentum, (double)plan->optimizer.weight_decay,
+		 (unsigned long long)plan->optimizer.lr_steps, (int)plan->optimizer.kind,
+		 (unsigned long long)model->inputs, (unsigned long long)model->classes);
+	snprintf(job->cookie, sizeof(job->cookie), "tern train %016llx", (unsigned long long)hash(text));
+}
+
 bool train_job_create(const train_options *o, uint64_t rows, uint64_t features, unsigned classes,
 		      train_job *job)
 {
@@ -61,6 +98,7 @@ bool train_job_create(const train_options *o, uint64_t rows, uint64_t features, 
 	plan.optimizer.momentum = (float)o->momentum;
 	/* Asynchronous servers apply one update per worker and step. */
 	plan.optimizer.lr_steps = job->steps * (o->sync || !o->servers ? 1 : o->workers);
+	make_cookie(o, &model, &plan, job);
 	if (tern_graph_model(model_names[o->model], &model, &job->graph) != TERN_OK)
 		return failed("cannot build the model");
 	tern_graph_info_get(job->graph, &info);

@@ -43,7 +43,8 @@ static void catch_signals(void)
 	if (!report_to_launcher())
 		return;
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
-	if (getppid() == 1)
+	/* It may have died before; its pid says nothing: it can be 1 in a container. */
+	if (report_broken())
 		raise(SIGTERM);
 }
 
@@ -117,14 +118,19 @@ typedef struct part {
 
 static int failed(const part *p, const char *what, tern_status status)
 {
+	const char *more = "";
+
 	if (status == TERN_E_CANCELED || stopped_by) {
 		report(true, "stopped");
 		return stopped_by ? 128 + stopped_by : 1;
 	}
 	if (p->told)
 		return 1;
-	fprintf(stderr, "%s: %s: %s: %s\n", p->name, what, tern_status_name(status), tern_detail());
-	report(true, "error %s: %s", what, tern_detail());
+	if (status == TERN_E_COOKIE)
+		more = "; the peer belongs to another job: same options everywhere (--model, --steps, "
+		       "--seed, ...)?";
+	fprintf(stderr, "%s: %s: %s: %s%s\n", p->name, what, tern_status_name(status), tern_detail(), more);
+	report(true, "error %s: %s%s", what, tern_detail(), more);
 	return 1;
 }
 
@@ -132,7 +138,7 @@ static tern_status open_context(part *p)
 {
 	const train_options *o = p->options;
 	static char transports[32];
-	tern_ctx_params params = {.name = p->name, .job = "tern train", .listen = ""};
+	tern_ctx_params params = {.name = p->name, .job = p->job.cookie, .listen = ""};
 
 	if (o->insecure)
 		params.flags |= TERN_CTX_INSECURE;
@@ -176,15 +182,18 @@ static tern_status open_session(part *p, uint64_t eval_batch)
 static void report_stats(part *p, const char *more)
 {
 	tern_session_stats s;
+	uint64_t staged;
 
 	tern_session_stats_get(p->session, &s);
+	staged = p->ctx ? tern_ctx_counter(p->ctx, "mem.staging_copies") : 0;
 	report(true,
-	       "result steps=%llu bytes=%llu copies=%llu copy_bytes=%llu writes=%llu comm_ns=%llu "
+	       "result steps=%llu bytes=%llu copies=%llu copy_bytes=%llu writes=%llu staging_copies=%llu "
+	       "comm_ns=%llu "
 	       "wait_ns=%llu "
 	       "compute_ns=%llu transport=%s %s",
 	       (unsigned long long)s.steps, (unsigned long long)s.bytes_sent, (unsigned long long)s.copies,
-	       (unsigned long long)s.copy_bytes, (unsigned long long)s.writes, (unsigned long long)s.comm_ns,
-	       (unsigned long long)s.wait_ns, (unsigned long long)s.compute_ns,
+	       (unsigned long long)s.copy_bytes, (unsigned long long)s.writes, (unsigned long long)staged,
+	       (unsigned long long)s.comm_ns, (unsigned long long)s.wait_ns, (unsigned long long)s.compute_ns,
 	       tern_session_transport(p->session), more);
 }
 
@@ -204,7 +213,7 @@ static int serve(part *p)
 	const train_options *o = p->options;
 	tern_status status;
 
-	if (!train_job_create(o, 0, 784, 10, &p->job))
+	if (!train_job_create(o, 0, TRAIN_FEATURES, TRAIN_CLASSES, &p->job))
 		return 1;
 	status = open_session(p, 0);
 	if (status != TERN_OK)
@@ -325,7 +334,8 @@ static int work(part *p, const dataset *train, const dataset *test)
 	float loss = 0;
 	batcher b;
 
-	if (!train_job_create(o, train->count, train->features, train->classes, &p->job))
+	if (!train_data_fits(o, train) ||
+	    !train_job_create(o, train->count, train->features, train->classes, &p->job))
 		return 1;
 	status = open_session(p, o->batch);
 	if (status != TERN_OK)

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import tempfile
 import unittest
 
@@ -33,6 +34,44 @@ class Help(unittest.TestCase):
         for args in (("train", "--bogus"), ("perf", "--op", "fly"), ("perf", "--sizes", "0")):
             err = tern(*args, check=2)[2]
             self.assertEqual(err.count("\n"), 1, err)
+
+
+class Numbers(unittest.TestCase):
+    def test_ranges_in_the_units_of_the_option(self):
+        self.assertIn("0 is too small, at least 1ms", tern("train", "--timeout", 0, check=2)[2])
+        self.assertIn("0 is out of range, 1 to", tern("train", "--workers", 0, check=2)[2])
+
+
+class Output(DataCase):
+    """What cannot be written is a failure."""
+
+    def to(self, redirection, *args):
+        command = " ".join(["exec", '"$@"', redirection])
+        done = subprocess.run(["sh", "-c", command, "sh", TERN, *args], capture_output=True, text=True, timeout=60,
+                              env=environment(), stdin=subprocess.DEVNULL, check=False)
+        self.assertNotEqual(done.returncode, 0, done.stderr)
+        return done.stderr
+
+    def test_full(self):
+        job = ["train", "--quiet", "--json", "--no-eval", "--steps", "2", "--data", self.data]
+        for args in (job, ["info"], ["--help"], ["train", "--help"], ["--version"]):
+            self.assertIn("cannot write to standard output: No space left", self.to("> /dev/full", *args))
+
+    def test_closed(self):
+        job = ["train", "--quiet", "--json", "--no-eval", "--steps", "2", "--data", self.data]
+        for args in (job, ["info"]):
+            self.assertIn("cannot write to standard output", self.to(">&-", *args))
+        self.to(">&- 2>&- <&-", *job)
+
+    def test_losses_on_a_full_disk(self):
+        job = ["train", "--quiet", "--json", "--no-eval", "--steps", 3, "--data", self.data]
+        status, out, err = tern(*job, "--losses", "/dev/full")
+        self.assertEqual(status, 1)
+        self.assertIn("cannot write --losses /dev/full: No space left", err)
+        self.assertEqual(json.loads(out)["steps"], 3)  # the result is not lost with them
+        status, out, err = tern(*job, "--losses", f"{self.data}/no/such/folder")
+        self.assertEqual((status, out), (1, ""))
+        self.assertIn("cannot write --losses", err)
 
 
 class Info(unittest.TestCase):

@@ -8,9 +8,11 @@ import json
 import os
 import random
 import signal
+import socket
 import struct
 import subprocess
 import tempfile
+import time
 import unittest
 
 TERN = os.environ["TERN"]
@@ -75,6 +77,40 @@ def children_of(pid):
         except (FileNotFoundError, ProcessLookupError, ValueError):
             continue
     return found
+
+
+def wait_for_children(process, count, seconds=60):
+    """Until a launcher has started so many processes; returns what there is by then."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and process.poll() is None:
+        found = children_of(process.pid)
+        if len(found) >= count:
+            return found
+        time.sleep(0.05)
+    return children_of(process.pid)
+
+
+def listening_ports(pid):
+    """Ports of 127.0.0.1 on which a process accepts connections, in ascending order."""
+    sockets = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            sockets.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
+        except FileNotFoundError:
+            continue
+    ports = []
+    with open(f"/proc/{pid}/net/tcp", encoding="ascii") as file:
+        for row in list(file)[1:]:
+            words = row.split()
+            if words[3] == "0A" and f"socket:[{words[9]}]" in sockets:
+                ports.append(int(words[1].split(":")[1], 16))
+    return sorted(ports)
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 def alive(pid):

@@ -8,7 +8,8 @@ import tempfile
 import time
 import unittest
 
-from common import DataCase, FASHION, SANITIZED, TERN, alive, children_of, end, environment, tern
+from common import (DataCase, FASHION, SANITIZED, TERN, alive, children_of, end, environment, free_port, listening_ports,
+                    tern, wait_for_children, write_idx)
 
 MODES = [(t, c) for t in ("shm", "tcp") for c in ("zerocopy", "copy", "rpc")]
 
@@ -52,7 +53,8 @@ class Train(DataCase):
 
     def test_zero_copy_copies_nothing(self):
         result = self.train("--steps", 10, "--sync", "--transport", "shm", "--comm", "zerocopy", "--no-eval")
-        self.assertEqual(result["copies"], 0)
+        self.assertEqual(result["copies"], 0)  # by the transfer
+        self.assertEqual(result["staging_copies"], 0)  # by the link, out of memory it does not know
         # 6 variables to and from each of 2 workers in each step
         self.assertEqual(result["writes"], 10 * 6 * 2 * 2)
         self.assertEqual(result["bytes"], 10 * 2 * 2 * 4 * result["parameters"])
@@ -75,12 +77,7 @@ class Train(DataCase):
 
     def test_by_hand_over_a_cluster_list(self):
         """The same program as single processes with --role, as on several hosts."""
-        import socket
-        ports = []
-        for _ in range(2):
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                ports.append(free.getsockname()[1])
+        ports = [free_port() for _ in range(2)]
         cluster = ",".join(f"127.0.0.1:{port}" for port in ports)
         common = ["--cluster", cluster, "--steps", "5", "--batch", "32", "--data", self.data]
         parts = []
@@ -94,15 +91,87 @@ class Train(DataCase):
             self.assertEqual(part.returncode, 0, out)
 
 
+class Joining(DataCase):
+    """Who may take part in a job."""
+
+    def test_a_stray_is_refused_and_the_job_goes_on(self):
+        """A launched job has a secret of its own: another process cannot take a worker's place."""
+        job = subprocess.Popen([TERN, "train", "--data", self.data, "--steps", "1000000", "--quiet", "--no-eval"],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+        self.addCleanup(end, job)
+        parts = wait_for_children(job, 4)
+        self.assertEqual(len(parts), 4)
+        for pid in parts.values():
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                secrets = [w for w in file.read().split(b"\0") if w.startswith(b"TERN_CTX_SECRET=")]
+            self.assertEqual([len(w) for w in secrets], [len("TERN_CTX_SECRET=") + 64])
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                self.assertNotIn(secrets[0].split(b"=")[1], file.read())
+        # the control port is among those that a server listens on
+        ports = [listening_ports(parts[f"server{i}"]) for i in range(2)]
+        with open(f"/proc/{parts['worker0']}/cmdline", "rb") as file:
+            words = file.read().split(b"\0")
+        cluster = words[words.index(b"--cluster") + 1].decode()
+        for address, open_ports in zip(cluster.split(","), ports):
+            self.assertIn(int(address.split(":")[1]), open_ports)
+        for secret in ({}, {"TERN_CTX_SECRET": "a guess"}):
+            with self.subTest(secret=secret):
+                status, _, err = tern("train", "--role", "worker", "--index", 0, "--cluster", cluster, "--data", self.data,
+                                      "--steps", 1000000, "--no-eval", "--timeout", 20, env=environment(**secret))
+                self.assertEqual(status, 1, err)
+                self.assertIn("secret", err)
+                time.sleep(0.5)
+                self.assertIsNone(job.poll(), "the stray ended the job")
+                self.assertEqual(children_of(job.pid), parts)
+        job.send_signal(signal.SIGINT)
+        _, err = job.communicate(timeout=30)
+        self.assertEqual(job.returncode, 130, err)
+
+    def test_own_secret_stays(self):
+        self.train("--steps", 2, "--no-eval", env=environment(TERN_CTX_SECRET="of my own"))
+
+    def refused(self, server, worker):
+        cluster = f"127.0.0.1:{free_port()}"
+        common = ["--servers", "1", "--workers", "1", "--cluster", cluster, "--data", self.data, "--index", "0"]
+        process = subprocess.Popen([TERN, "train", "--role", "server", *common, *server], stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL, env=environment())
+        try:
+            started = time.monotonic()
+            status, _, err = tern("train", "--role", "worker", *common, *worker, "--timeout", 50)
+            took = time.monotonic() - started
+        finally:
+            end(process)
+        self.assertEqual(status, 1, err)
+        self.assertIn("another job: same options everywhere", err)
+        self.assertLess(took, 40, "the worker waited for its deadline")
+
+    def test_other_options_are_another_job(self):
+        same = ["--steps", "4"]
+        for server, worker in ((["--seed", "1"], ["--seed", "2"]), (["--lr", "0.1"], ["--lr", "0.2"]),
+                               (["--batch", "16"], ["--batch", "32"]), (["--comm", "copy"], []), (["--sync"], []),
+                               (["--momentum", "0.5"], [])):
+            with self.subTest(server=server, worker=worker):
+                self.refused(same + server, same + worker)
+
+    def test_other_steps_are_another_job(self):
+        self.refused(["--steps", "4"], ["--steps", "5"])
+
+    def test_data_of_another_shape(self):
+        with tempfile.TemporaryDirectory(prefix="tern-test-") as folder:
+            for name in ("train", "t10k"):
+                write_idx(f"{folder}/{name}-images-idx3-ubyte.gz", (100, 4, 4), bytes(1600))
+                write_idx(f"{folder}/{name}-labels-idx1-ubyte.gz", (100,), bytes(range(10)) * 10)
+            err = tern("train", "--data", folder, "--steps", 1, "--batch", 8, check=2)[2]
+            self.assertIn("16 pixels", err)
+            tern("train", "--data", folder, "--steps", 1, "--batch", 8, "--servers", 0, "--workers", 1, check=0)
+
+
 class Ending(DataCase):
     def start(self, *args):
         process = subprocess.Popen([TERN, "train", "--data", self.data, "--steps", "1000000", *args],
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
         self.addCleanup(end, process)
-        deadline = time.monotonic() + 60
-        while len(children_of(process.pid)) < 4:
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.05)
+        self.assertEqual(len(wait_for_children(process, 4)), 4)
         time.sleep(1)
         return process, children_of(process.pid)
 
