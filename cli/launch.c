@@ -209,7 +209,8 @@ static void check_ends(launch *l, uint64_t now)
 		find_culprit(l);
 		begin_end(l);
 	}
-	if (l->ending_ns && !l->killed && (now - l->ending_ns >= KILL_NS || signal_count > 1)) {
+	/* Not `now`: that is older than an ending that has just begun. */
+	if (l->ending_ns && !l->killed && (progress_now_ns() - l->ending_ns >= KILL_NS || signal_count > 1)) {
 		l->killed = true;
 		signal_all(l, SIGKILL);
 	}
@@ -475,8 +476,8 @@ void train_run(const train_options *o, const char *self, const char *title, trai
 	sigaction(SIGTERM, &old_term, NULL);
 	sigaction(SIGCHLD, &old_child, NULL);
 	if (l.canceled) {
-		fprintf(stderr, "tern train: stopped by signal %d; all %u processes have ended\n",
-			(int)got_signal, l.started);
+		fprintf(stderr, "tern train: stopped by signal %d; all %u processes have ended%s\n",
+			(int)got_signal, l.started, l.killed ? " (some had to be killed)" : "");
 		*status = 128 + got_signal;
 	} else if (l.culprit[0]) {
 		fprintf(stderr, "tern train: %s; ended the others\n", l.culprit);
