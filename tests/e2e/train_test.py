@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole jobs: every transport and way of communication computes the same, and moves what it says."""
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -191,6 +193,24 @@ class Ending(DataCase):
         self.assertIn("server1", err)
         self.assertIn("killed by signal 9", err)
         self.assertFalse([name for name, pid in parts.items() if alive(pid)])
+
+    def test_a_failed_start_says_why(self):
+        """The program's file is gone by the time that the launcher starts it again."""
+        with tempfile.TemporaryDirectory(prefix="tern-test-") as folder:
+            copy = shutil.copy(TERN, f"{folder}/tern")
+            script = 'exec 9<"$1"; rm "$1"; shift; exec /proc/self/fd/9 "$@"'
+            done = subprocess.run(["sh", "-c", script, "sh", copy, "train", "--data", self.data, "--steps", "2", "--quiet"],
+                                  capture_output=True, text=True, timeout=60, env=environment(), check=False)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("exited with status 127: cannot run", done.stderr)
+        self.assertIn("No such file or directory", done.stderr)
+
+    def test_children_are_ignored_by_the_parent(self):
+        """SIGCHLD ignored, as some service managers leave it: ends are noticed all the same."""
+        script = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+        done = subprocess.run([sys.executable, "-c", script, TERN, "train", "--data", self.data, "--steps", "2", "--quiet"],
+                              capture_output=True, text=True, timeout=60, env=environment(), check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_launcher_killed(self):
         process, parts = self.start()
