@@ -198,6 +198,8 @@ static void handle(tern_link *link, tn_shell_dev *sdev, const tn_event *ev, uint
 {
 	tn_shell_lane *slane = ev->lane_arg;
 
+	if (TN_FAULT("channel.lane.break") && !slane->down)
+		sdev->dev->ops->lane_break(slane->lane); /* as if its path died: LANE_DOWN follows */
 	switch (ev->type) {
 	case TN_EV_DONE:
 		tn_link_on_wr_done(link->m, ev->cookie, ev->status, now);

@@ -16,6 +16,7 @@
 
 #define REDIAL_MIN_NS (5 * TN_NS_PER_MS)
 #define REDIAL_MAX_NS (200 * TN_NS_PER_MS)
+#define RIVAL_TEXT    "there is another connection between these nodes"
 
 _Static_assert((int)TN_LINK_CAP_WRITE == (int)TN_CAP_WRITE &&
 		       (int)TN_LINK_CAP_WRITE_IMM == (int)TN_CAP_WRITE_IMM &&
@@ -373,9 +374,7 @@ void tn_shell_meet(tern_link *link)
 
 	tn_lock_take(&link->lock);
 	if (!link->gone)
-		tn_link_on_peer_answer(
-			link->m, status,
-			status == TERN_OK ? "" : "there is another connection between these nodes", now);
+		tn_link_on_peer_answer(link->m, status, status == TERN_OK ? "" : RIVAL_TEXT, now);
 	tn_lock_drop(&link->lock);
 }
 
@@ -444,8 +443,16 @@ void tn_shell_link_up(tern_link *link)
 {
 	char label[TN_NAME_MAX + TN_ADDRESS_MAX + 32];
 
-	if (link->ctx->secret[0])
-		meet(link, true);
+	if (link->ctx->secret[0]) {
+		tern_status status = meet(link, true);
+
+		if (status != TERN_OK) { /* the other one stays: this one is not shown to anybody */
+			tn_lock_take(&link->lock);
+			tn_link_abort(link->m, status, RIVAL_TEXT, tn_ctx_now(link->ctx));
+			tn_lock_drop(&link->lock);
+			return;
+		}
+	}
 	publish_names(link);
 	hello_over(link);
 	tn_count(&link->ctx->counters.links_up, 1);
