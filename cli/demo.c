@@ -108,14 +108,14 @@ int cmd_demo(int argc, char **argv)
 		.summary = "the tour: train, compare the ways of communication, sum up",
 		.synopsis = "tern demo [--epochs E] [--steps N] [--data DIR]",
 	};
-	uint64_t epochs = 8, steps = 4;
+	uint64_t epochs = 8, steps = 10;
 	train_options o;
 	int rc;
 
 	train_defaults(&o);
 	const arg_row rows[] = {
 		{"epochs", ARG_U64, &epochs, "E", "of the first training (8)", 1, 1000, false, NULL},
-		{"steps", ARG_U64, &steps, "N", "of each comparison (4)", 1, 100000, false, NULL},
+		{"steps", ARG_U64, &steps, "N", "of each comparison (10)", 1, 100000, false, NULL},
 		{"data", ARG_STRING, &o.data, "DIR", "IDX files of Fashion-MNIST", 0, 0, false, NULL},
 		{"quiet", ARG_FLAG, &o.quiet, NULL, "no progress", 0, 0, false, NULL},
 		{0},

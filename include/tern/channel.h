@@ -54,7 +54,8 @@ tern_status tern_link_wait(tern_link *link, uint64_t timeout_ns);
 /*
  * Called for every incoming link once it is UP, from dispatch, before anything else of that link. The
  * handle belongs to the callback's owner (tern_link_release when done). on_down runs later with the same
- * arg. Links that came up earlier and are still up are reported at once, from the next dispatch.
+ * arg. Links that came up earlier and are still up are reported at once, from the next dispatch. When it
+ * returns the old on_up does not run any more (unless the call came from it): its arg may be freed.
  */
 void tern_ctx_on_link(tern_ctx *ctx, void (*on_up)(tern_link *link, void *arg), tern_link_fn on_down,
 		      void *arg);

@@ -113,6 +113,7 @@ struct tern_ctx {
 	tn_work report_work;
 	_Atomic bool report_queued;
 	void *on_link_arg;
+	_Atomic uint64_t on_link_thread;    /* that runs on_up now; 0 = none. Set under table_lock */
 	_Atomic uint64_t wakes, wakes_seen; /* tern_ctx_wake calls, and those that ended a wait */
 	tn_channel_counters counters;       /* of links that are gone, and the context's own */
 	tn_counter link_sums[sizeof(tn_link_counters) / sizeof(tn_counter)];

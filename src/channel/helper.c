@@ -177,6 +177,15 @@ void tn_roles_timer_set(tern_ctx *ctx, uint64_t at_ns)
 		tn_os_event_signal(r->evict.fd);
 }
 
+static int wake_ready(tn_watch *watch, uint32_t events)
+{
+	(void)events;
+	tn_os_event_drain(watch->fd);
+	/* tern_ctx_wake counts as an event for everybody who waits, not for the driver alone. */
+	tn_roles_check_waiters(TN_CONTAINER_OF(watch, tern_ctx, roles.wake));
+	return 0;
+}
+
 static int drain_watch(tn_watch *watch, uint32_t events)
 {
 	(void)events;
@@ -215,7 +224,8 @@ tern_status tn_roles_init(tern_ctx *ctx)
 
 	tn_list_init(&r->list);
 	tn_lock_init(&r->lock, ctx->single_owner);
-	r->wake.ready = r->evict.ready = drain_watch;
+	r->wake.ready = wake_ready;
+	r->evict.ready = drain_watch;
 	r->wake.fd = r->evict.fd = r->tick.fd = r->helper_fd = r->linger_fd = -1;
 	r->tick_at = TN_TIME_NEVER;
 	atomic_init(&r->helper_until, TN_TIME_NEVER);

@@ -3,9 +3,11 @@
  * The public functions on links.
  * Threads: any. Tests: tests/unit/channel/test_link.c.
  */
+#include <sched.h>
 #include <stdio.h>
 
 #include "base/fail.h"
+#include "base/os.h"
 #include "channel/shell.h"
 
 tern_status tern_link_connect(tern_ctx *ctx, const char *address, const tern_connect_params *params,
@@ -70,6 +72,14 @@ void tern_ctx_on_link(tern_ctx *ctx, void (*on_up)(tern_link *link, void *arg), 
 	ctx->on_link_down = on_down;
 	ctx->on_link_arg = arg;
 	tn_lock_drop(&ctx->table_lock);
+	/* The old callback may run in the driver's thread: its arg is the caller's to free when we return. */
+	for (;;) {
+		uint64_t thread = atomic_load_explicit(&ctx->on_link_thread, memory_order_acquire);
+
+		if (thread == 0 || thread == tn_os_thread_id())
+			break;
+		sched_yield();
+	}
 	if (!on_up)
 		return;
 	if (!atomic_exchange_explicit(&ctx->report_queued, true, memory_order_acq_rel))

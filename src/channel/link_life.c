@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "base/fail.h"
+#include "base/os.h"
 #include "base/log.h"
 #include "channel/channel_impl.h"
 #include "channel/shell.h"
@@ -431,12 +432,14 @@ void tn_shell_report(tern_link *link)
 	arg = ctx->on_link_arg;
 	link->on_down = ctx->on_link_down;
 	link->on_down_arg = arg;
+	atomic_store_explicit(&ctx->on_link_thread, on_up ? tn_os_thread_id() : 0, memory_order_relaxed);
 	tn_lock_drop(&ctx->table_lock);
 	if (!on_up)
 		return;
 	link->reported = true;
 	tn_shell_ref(link);
 	on_up(link, arg);
+	atomic_store_explicit(&ctx->on_link_thread, 0, memory_order_release);
 }
 
 void tn_shell_link_up(tern_link *link)

@@ -17,8 +17,6 @@
 #include "channel/channel_impl.h"
 #include "channel/op.h"
 
-#define KEEP_BUFFER_BYTES (16ull << 20) /* a larger reassembly buffer is given back after its message */
-
 /* ---- busy ---- */
 
 void tn_channel_busy_begin(tern_channel *channel)
@@ -185,11 +183,6 @@ static void end_message(tern_channel *channel)
 		}
 	} else {
 		call_on_message(channel, channel->buf, channel->partial_total);
-		if (channel->buf_bytes > KEEP_BUFFER_BYTES) {
-			free(channel->buf);
-			channel->buf = NULL;
-			channel->buf_bytes = 0;
-		}
 	}
 }
 
