@@ -138,12 +138,36 @@ int fake_poll_cq(struct ibv_cq *base, int count, struct ibv_wc *wc)
 	return n;
 }
 
+static struct {
+	void (*hook)(void *arg);
+	void *arg;
+	bool after;
+} on_notify;
+
+void fake_on_notify(void (*hook)(void *arg), void *arg, bool after)
+{
+	on_notify.hook = hook;
+	on_notify.arg = arg;
+	on_notify.after = after;
+}
+
+static void run_hook(bool after)
+{
+	void (*hook)(void *arg) = on_notify.hook;
+
+	if (!hook || on_notify.after != after)
+		return;
+	on_notify.hook = NULL;
+	hook(on_notify.arg);
+}
+
 int fake_req_notify_cq(struct ibv_cq *base, int solicited_only)
 {
 	fake_cq *cq = (fake_cq *)base;
 	int err;
 
 	(void)solicited_only;
+	run_hook(false);
 	pthread_mutex_lock(&fake_lock);
 	err = fake_scripted("req_notify_cq");
 	if (!err) {
@@ -151,6 +175,7 @@ int fake_req_notify_cq(struct ibv_cq *base, int solicited_only)
 		release_delayed(cq, true);
 	}
 	pthread_mutex_unlock(&fake_lock);
+	run_hook(true);
 	return err;
 }
 

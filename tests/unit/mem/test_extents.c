@@ -124,6 +124,7 @@ static void refused_registration_rolls_back(void **state)
 	fake_device a = {0}, b = {0};
 	tern_mem *mem = make_pool(0);
 	uint32_t slot_a, slot_b;
+	int maps, fds;
 	void *ptr;
 
 	(void)state;
@@ -139,8 +140,12 @@ static void refused_registration_rolls_back(void **state)
 	a = b = (fake_device){0};
 	assert_int_equal(tn_mem_attach(mem, &fake_registrar, &a, &slot_a), TERN_OK);
 	assert_int_equal(tn_mem_attach(mem, &fake_registrar, &b, &slot_b), TERN_OK);
+	maps = count_memfd_maps();
+	fds = count_fds();
 	b.refuse_at = 1; /* the second device refuses the new extent: the first gives it back */
 	assert_int_equal(tern_mem_alloc(mem, 30 * MiB, 0, 0, TERN_MEM_HOST, &ptr), TERN_E_NOMEM);
+	assert_int_equal(count_memfd_maps(), maps);
+	assert_int_equal(count_fds(), fds);
 	assert_int_equal(a.live, 4);
 	assert_int_equal(b.live, 4);
 	assert_int_equal(stats_of(mem).extents, 4);

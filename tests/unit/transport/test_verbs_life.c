@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Devices and lanes of verbs: each call fails in turn, limits, wiring, drains, events, fork. */
 #include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <sys/wait.h>
 
 #include "verbs_test.h"
@@ -345,6 +348,87 @@ static void device_is_lost(void **state)
 	pair_close(&a, &b);
 }
 
+/* ---- waiting ---- */
+
+static void send_now(void *arg)
+{
+	bool done;
+
+	assert_ok(send_bytes(arg, "now", 3, 0, &done));
+}
+
+/* A message that comes in just before or just after the request for notification is not slept over. */
+static void arm_sees_what_came_between(void **state)
+{
+	static const char *const quiet[] = {"verbs.keepalive=1000s", NULL};
+	side a, b;
+
+	(void)state;
+	fake_reset(NULL, 0);
+	pair_open(&a, &b, quiet);
+	for (uint32_t i = 0; i < 20; i++) {
+		struct pollfd fd = {.fd = b.dev->ops->fd(b.dev), .events = POLLIN};
+		tern_status status;
+
+		while (side_poll(&b) || b.dev->ops->arm(b.dev) == TERN_BUSY)
+			;
+		assert_int_equal(poll(&fd, 1, 0), 0);
+		fake_on_notify(send_now, &a, i % 2);
+		status = b.dev->ops->arm(b.dev);
+		assert_true(status == TERN_BUSY || (i % 2 && status == TERN_OK && poll(&fd, 1, 0) == 1));
+		assert_int_equal(b.recvs, i);
+		assert_int_equal(side_poll(&b), 1);
+	}
+	pair_close(&a, &b);
+}
+
+#define LITMUS_ROUNDS 5000u
+
+static _Atomic uint32_t litmus_seen; /* by the sleeper */
+
+/* Follows progress, arm, wait, with nothing else that would wake it: a lost wake-up hangs. */
+static void *sleeper(void *arg)
+{
+	side *s = arg;
+
+	while (s->recvs < LITMUS_ROUNDS) {
+		struct pollfd fd = {.fd = s->dev->ops->fd(s->dev), .events = POLLIN};
+		uint32_t before = s->recvs;
+
+		if (side_poll(s) == 0 && s->dev->ops->arm(s->dev) == TERN_OK)
+			(void)poll(&fd, 1, -1);
+		if (s->recvs != before)
+			atomic_store(&litmus_seen, s->recvs);
+	}
+	return NULL;
+}
+
+static void no_wake_up_is_lost(void **state)
+{
+	static const char *const quiet[] = {"verbs.keepalive=1000s", NULL};
+	pthread_t thread;
+	side a, b;
+
+	(void)state;
+	fake_reset(NULL, 0);
+	pair_open(&a, &b, quiet);
+	atomic_store(&litmus_seen, 0);
+	assert_int_equal(pthread_create(&thread, NULL, sleeper, &b), 0);
+	for (uint32_t i = 0; i < LITMUS_ROUNDS; i++) {
+		bool done;
+
+		while (send_bytes(&a, &i, 4, 0, &done) == TERN_AGAIN)
+			side_poll(&a);
+		while (atomic_load(&litmus_seen) <= i)
+			side_poll(&a);
+		/* Another moment of the sleeper's way to sleep each time. */
+		for (volatile uint32_t n = i * 37 % 1500; n; n--)
+			tn_cpu_relax();
+	}
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	pair_close(&a, &b);
+}
+
 /* ---- fork ---- */
 
 static int child(side *a)
@@ -406,6 +490,8 @@ int main(void)
 		cmocka_unit_test(keepalive_notices),
 		cmocka_unit_test(port_events),
 		cmocka_unit_test(device_is_lost),
+		cmocka_unit_test(arm_sees_what_came_between),
+		cmocka_unit_test(no_wake_up_is_lost),
 		cmocka_unit_test(child_is_inert),
 	};
 
