@@ -97,7 +97,7 @@ static void test_killed(void **state)
 {
 	enum { ROUNDS = 12, OPS = 60 };
 	tn_rand rand = {.state = 42};
-	uint8_t *buf = calloc(1, REGION);
+	uint8_t *buf = calloc(1, REGION), *into = calloc(OPS, 1 << 19);
 
 	(void)state;
 	for (int round = 0; round < ROUNDS; round++) {
@@ -120,7 +120,8 @@ static void test_killed(void **state)
 			else if (n % 3 == 1)
 				status = tern_send(s.channel, buf, bytes, &ops[n]);
 			else
-				status = tern_get(s.channel, buf, bytes, &c.key, 0, &ops[n]);
+				status = tern_get(s.channel, into + ((uint64_t)n << 19), bytes, &c.key, 0,
+						  &ops[n]);
 			if (status == TERN_AGAIN)
 				break;
 			if (status != TERN_OK) {
@@ -142,6 +143,7 @@ static void test_killed(void **state)
 		tern_link_release(s.link);
 		side_close(&s);
 	}
+	free(into);
 	free(buf);
 }
 
