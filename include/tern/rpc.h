@@ -45,7 +45,8 @@ tern_link *tern_rpc_request_link(const tern_rpc_request *request);
 const tern_rpc_sink *tern_rpc_request_sink(const tern_rpc_request *request, unsigned i);
 /* Nanoseconds left until the caller's deadline; UINT64_MAX if it has none, 0 if it passed. */
 uint64_t tern_rpc_request_time_left(const tern_rpc_request *request);
-/* Write into sink i at offset, one-sided; placed before a reply that is sent after the completion. */
+/* Write into sink i at offset, one-sided. An answer waits for the puts that were accepted before it: when the
+   caller has it, its sinks are quiet. */
 tern_status tern_rpc_request_put(tern_rpc_request *request, unsigned sink, uint64_t offset, const void *src,
 				 uint64_t bytes, tern_op *op);
 /*

@@ -240,17 +240,31 @@ uint64_t tern_rpc_request_time_left(const tern_rpc_request *req)
 	return now < req->deadline_ns ? req->deadline_ns - now : 0;
 }
 
-/* client->lock held: a put ended. True: it was the last that a cancel waits for, send_ack() comes next. */
-static bool put_ended(tern_rpc_request *req)
+/*
+ * client->lock held on entry, released here: a put ended. If it was the last one, what waited for it goes
+ * out: the answer, or the acknowledgement of a cancel. The request may be gone afterwards.
+ */
+static void put_ended(tern_rpc_request *req)
 {
-	bool ack;
+	bool answer, ack;
 
 	TN_ASSERT(req->puts > 0);
 	req->puts--;
+	answer = req->held && req->puts == 0;
 	ack = req->canceled && req->puts == 0 && !req->acking;
+	if (answer)
+		req->held = false; /* sending was set with it and keeps the request */
 	if (ack)
 		req->acking = true;
-	return ack;
+	if (!answer && !ack) {
+		request_settle(req);
+		return;
+	}
+	pthread_mutex_unlock(&req->client->lock);
+	if (answer)
+		send_answer(req);
+	if (ack)
+		send_ack(req);
 }
 
 /* A put of the request ended: the wrapper counts it, then the handler's op completes. */
@@ -269,14 +283,10 @@ static void on_sink_put(tern_op *op, void *arg)
 	uint64_t length = op->length;
 	tern_ctx *ctx = req->server->ctx;
 	char detail[TN_DETAIL_MAX];
-	bool ack;
 
 	snprintf(detail, sizeof(detail), "%s", status == TERN_OK ? "" : tern_detail());
 	pthread_mutex_lock(&req->client->lock);
-	ack = put_ended(req);
-	request_settle(req);
-	if (ack)
-		send_ack(req);
+	put_ended(req);
 	free(put);
 	tn_op_complete(ctx, user, status, length, detail);
 }
@@ -286,7 +296,6 @@ tern_status tern_rpc_request_put(tern_rpc_request *req, unsigned sink, uint64_t 
 {
 	tern_status status = tn_op_begin(op);
 	sink_put *put;
-	bool ack;
 
 	if (status != TERN_OK)
 		return status;
@@ -312,10 +321,7 @@ tern_status tern_rpc_request_put(tern_rpc_request *req, unsigned sink, uint64_t 
 		if (status == TERN_OK)
 			return TERN_OK;
 		pthread_mutex_lock(&req->client->lock);
-		ack = put_ended(req); /* a cancel may have come in between and waits for us */
-		pthread_mutex_unlock(&req->client->lock);
-		if (ack)
-			send_ack(req);
+		put_ended(req); /* a cancel or an answer may have come in between and waits for us */
 	}
 	free(put);
 	tn_op_abort(op);
@@ -326,6 +332,7 @@ void tern_rpc_reply(tern_rpc_request *req, tern_status status, const void *data,
 {
 	tn_rpc_reply_head head = {.type = TN_RPC_RESPONSE, .status = status, .seq = req->seq, .bytes = bytes};
 	uint8_t *copy = NULL;
+	bool held;
 
 	if (bytes > TN_RPC_INLINE_BYTES) {
 		copy = bytes <= TERN_RPC_INLINE_MAX ? malloc(bytes) : NULL;
@@ -345,6 +352,8 @@ void tern_rpc_reply(tern_rpc_request *req, tern_status status, const void *data,
 	req->answer_bytes = head.bytes;
 	req->answered = true;
 	req->sending = true;
+	held = req->held = req->puts > 0;
 	pthread_mutex_unlock(&req->client->lock);
-	send_answer(req);
+	if (!held)
+		send_answer(req);
 }

@@ -76,6 +76,7 @@ struct tern_rpc_request {
 	bool sending;   /* op in use */
 	bool acking;    /* ack_op in use */
 	bool canceled;
+	bool held;     /* answered, but the answer waits for puts: sinks are the caller's once it has it */
 	uint32_t puts; /* into sinks, in flight */
 	/* server->lock */
 	uint32_t retry_bits;
