@@ -310,6 +310,31 @@ static void test_wake(void **state)
 	}
 }
 
+/* A wake ends the wait of a thread that follows, while the driver waits for something else. */
+static void test_wake_reaches_followers(void **state)
+{
+	(void)state;
+	for (int round = 0; round < 40; round++) {
+		tern_ctx *ctx = open_ctx(round % 2 ? TERN_CTX_NO_HELPER : 0);
+		waiter driver = {.ctx = ctx}, follower = {.ctx = ctx};
+
+		assert_ok(tn_op_begin(&driver.op));
+		pthread_create(&driver.thread, NULL, wait_op, &driver);
+		tn_sleep_ns(TN_NS_PER_MS);
+		follower.op.length = tern_ctx_events(ctx);
+		pthread_create(&follower.thread, NULL, wait_past, &follower);
+		if (round % 3)
+			tn_sleep_ns((uint64_t)round * 20000);
+		tern_ctx_wake(ctx);
+		pthread_join(follower.thread, NULL);
+		assert_int_equal(follower.status, TERN_OK);
+		assert_status(tern_op_test(&driver.op), TERN_AGAIN);
+		tn_op_complete(ctx, &driver.op, TERN_OK, 0, NULL);
+		pthread_join(driver.thread, NULL);
+		tern_ctx_destroy(ctx);
+	}
+}
+
 static void test_wake_before_wait(void **state)
 {
 	tern_ctx *ctx = open_ctx(0);
@@ -437,6 +462,7 @@ int main(void)
 		cmocka_unit_test(test_single_owner),
 		cmocka_unit_test(test_many_waiters),
 		cmocka_unit_test(test_wake),
+		cmocka_unit_test(test_wake_reaches_followers),
 		cmocka_unit_test(test_wake_before_wait),
 		cmocka_unit_test(test_wait_deadline),
 		cmocka_unit_test(test_no_wait_in_callback),
