@@ -486,6 +486,39 @@ static void test_lane_breaks(void **state)
 	free(src);
 }
 
+typedef struct slow_up {
+	atomic_int began, over;
+} slow_up;
+
+static void on_up_slowly(tern_link *link, void *arg)
+{
+	slow_up *s = arg;
+
+	atomic_store(&s->began, 1);
+	tn_sleep_ns(30 * TN_NS_PER_MS);
+	atomic_store(&s->over, 1);
+	tern_link_release(link);
+}
+
+/* When tern_ctx_on_link has returned the old on_up is not running: its arg may be freed. */
+static void test_on_link_waits(void **state)
+{
+	slow_up *s = calloc(1, sizeof(*s));
+	pair p;
+
+	(void)state;
+	side_open(&p.serve, 0);
+	side_open(&p.dial, 0);
+	tern_ctx_on_link(p.serve.ctx, on_up_slowly, NULL, s);
+	side_connect(&p.dial, &p.serve);
+	while (!atomic_load(&s->began))
+		tn_sleep_ns(100000);
+	tern_ctx_on_link(p.serve.ctx, NULL, NULL, NULL);
+	assert_int_equal(atomic_load(&s->over), 1);
+	free(s);
+	pair_close(&p);
+}
+
 /* More strangers than the backlog: they are closed, and a peer comes in once they are gone. */
 static void test_backlog(void **state)
 {
@@ -530,7 +563,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_close_orders),   cmocka_unit_test(test_destroy_in_flight),
 		cmocka_unit_test(test_restart),        cmocka_unit_test(test_simultaneous),
 		cmocka_unit_test(test_no_leaks),       cmocka_unit_test(test_faults),
-		cmocka_unit_test(test_lane_breaks),    cmocka_unit_test(test_backlog),
+		cmocka_unit_test(test_lane_breaks),    cmocka_unit_test(test_on_link_waits),
+		cmocka_unit_test(test_backlog),
 	};
 
 	test_transport(argc, argv);

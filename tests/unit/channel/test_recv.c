@@ -106,6 +106,48 @@ static void test_deadline_and_cancel(void **state)
 	pair_close(&p);
 }
 
+typedef struct past {
+	tern_ctx *ctx;
+	uint64_t seen;
+	tern_status status;
+} past;
+
+static void *wait_past(void *arg)
+{
+	past *p = arg;
+
+	p->status = tern_ctx_wait_past(p->ctx, p->seen, PATIENCE);
+	return NULL;
+}
+
+/* An end without callback is an event as well: by a cancel in another thread, by a deadline. */
+static void test_ends_are_events(void **state)
+{
+	uint8_t in[64];
+	pair p;
+
+	(void)state;
+	open_plain(&p);
+	tn_sleep_ns(20 * TN_NS_PER_MS); /* nothing else is going on */
+	for (int i = 0; i < 20; i++) {
+		tern_op op = {.timeout_ns = i % 2 ? 3 * TN_NS_PER_MS : 0};
+		past w = {.ctx = p.serve.ctx};
+		pthread_t thread;
+
+		w.seen = tern_ctx_events(p.serve.ctx);
+		assert_ok(tern_recv(serve_channel(&p.serve), in, sizeof(in), &op));
+		pthread_create(&thread, NULL, wait_past, &w);
+		tn_sleep_ns(TN_NS_PER_MS);
+		if (!(i % 2))
+			assert_ok(tern_cancel(serve_channel(&p.serve), &op));
+		pthread_join(thread, NULL);
+		assert_int_equal(w.status, TERN_OK);
+		assert_status(tern_op_wait(p.serve.ctx, &op, PATIENCE),
+			      i % 2 ? TERN_E_DEADLINE : TERN_E_CANCELED);
+	}
+	pair_close(&p);
+}
+
 static void test_flushed_by_close(void **state)
 {
 	uint8_t in[64];
@@ -213,8 +255,9 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_before_and_after),    cmocka_unit_test(test_truncated),
-		cmocka_unit_test(test_deadline_and_cancel), cmocka_unit_test(test_flushed_by_close),
-		cmocka_unit_test(test_read_after_close),    cmocka_unit_test(test_slow_reader),
+		cmocka_unit_test(test_deadline_and_cancel), cmocka_unit_test(test_ends_are_events),
+		cmocka_unit_test(test_flushed_by_close),    cmocka_unit_test(test_read_after_close),
+		cmocka_unit_test(test_slow_reader),
 	};
 
 	test_transport(argc, argv);
