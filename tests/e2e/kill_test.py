@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """kill -9 of a random process at a random moment: the others end, the dead is named, nothing is left behind.
 
-TERN_TEST_KILLS in the environment says how often (default 25; the full run is 200).
+TERN_TEST_KILLS in the environment says how often (default 200; 25 under sanitizers).
 """
 import os
 import random
@@ -11,9 +11,9 @@ import subprocess
 import time
 import unittest
 
-from common import DataCase, TERN, alive, children_of, end, environment, wait_for_children
+from common import DataCase, SANITIZED, TERN, alive, children_of, end, environment, wait_for_children
 
-KILLS = int(os.environ.get("TERN_TEST_KILLS", "25"))
+KILLS = int(os.environ.get("TERN_TEST_KILLS", "25" if SANITIZED else "200"))
 # Published bound: a dead process is noticed at once, the launcher waits 0.3 s for the verdict and gives the
 # others 3 s before it kills them.
 BOUND_S = 12
