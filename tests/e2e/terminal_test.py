@@ -17,8 +17,6 @@ CTRL_C = b"\x03"
 class Terminal(DataCase):
     def setUp(self):
         self.running = set()
-
-    def setUp(self):
         try:
             for end in os.openpty():
                 os.close(end)
