@@ -62,12 +62,12 @@ static sleep_end drive_sleep(tern_ctx *ctx)
 	/* in_epoll before sleep_until: who sets an earlier timer sees one or the other. */
 	atomic_store_explicit(&r->in_epoll, 1, memory_order_seq_cst);
 	until_ns = sleep_until(ctx);
-	until_ns = TN_MIN(until_ns, tn_shell_reap_wake(ctx, tn_ctx_now(ctx)));
+	tn_roles_set_tick(ctx, TN_MIN(until_ns, tn_shell_reap_wake(ctx, tn_ctx_now(ctx))));
 	atomic_exchange_explicit(&r->asleep, 1, memory_order_seq_cst);
 	atomic_store_explicit(&r->role, TN_ROLE_HELPER_ASLEEP, memory_order_seq_cst);
 	if (!tn_progress_pending(ctx) && atomic_load_explicit(&r->followers, memory_order_seq_cst) == 0 &&
 	    !stopping(r))
-		n = tn_progress_epoll(ctx, events, until_ns);
+		n = tn_progress_epoll(ctx, events, TN_TIME_NEVER);
 	for (int i = 0; i < n; i++) {
 		if (events[i].data.ptr == &r->evict)
 			tn_os_event_drain(r->evict.fd); /* before whoever waits for us sleeps on it */
@@ -104,28 +104,20 @@ static void drive(tern_ctx *ctx)
 }
 
 /* The linger timer went off. True: nobody takes turns any more, drive again. */
-static bool linger_over(tern_ctx *ctx, uint32_t *gives_seen)
+static bool linger_over(tern_ctx *ctx)
 {
 	tn_roles *r = &ctx->roles;
-	struct itimerspec in = {.it_value.tv_nsec = TN_ROLE_LINGER_NS};
-	uint32_t gives = atomic_load_explicit(&r->gives, memory_order_relaxed);
 	uint64_t ticks;
 
 	if (read(r->linger_fd, &ticks, sizeof(ticks)) != sizeof(ticks))
 		return false;
-	atomic_store_explicit(&r->linger_armed, 0, memory_order_seq_cst);
-	if (atomic_load_explicit(&r->role, memory_order_seq_cst) != TN_ROLE_FREE)
-		return false; /* its give arms the timer again */
-	if (gives == *gives_seen && tn_role_try(ctx))
-		return true;
-	*gives_seen = gives;
-	if (atomic_exchange_explicit(&r->linger_armed, 1, memory_order_seq_cst) == 0)
-		timerfd_settime(r->linger_fd, 0, &in, NULL);
-	return false;
+	/* Taken: its give arms the timer again. Pushed ahead since: it goes off again. */
+	return tn_ctx_now(ctx) >= atomic_load_explicit(&r->linger_until, memory_order_seq_cst) &&
+	       atomic_load_explicit(&r->role, memory_order_seq_cst) == TN_ROLE_FREE && tn_role_try(ctx);
 }
 
 /* Has not the role. True: it has it now. */
-static bool park(tern_ctx *ctx, uint32_t *gives_seen)
+static bool park(tern_ctx *ctx)
 {
 	tn_roles *r = &ctx->roles;
 	struct pollfd fds[2] = {{.fd = r->helper_fd, .events = POLLIN},
@@ -140,21 +132,20 @@ static bool park(tern_ctx *ctx, uint32_t *gives_seen)
 		return false;
 	if (fds[0].revents)
 		tn_os_event_drain(r->helper_fd);
-	return fds[1].revents && linger_over(ctx, gives_seen);
+	return fds[1].revents && linger_over(ctx);
 }
 
 static void *helper_main(void *arg)
 {
 	tern_ctx *ctx = arg;
 	tn_roles *r = &ctx->roles;
-	uint32_t gives_seen = 0;
 	bool mine = tn_role_try(ctx);
 
 	tn_log_set_thread_name(ctx->name);
 	while (!stopping(r)) {
 		if (mine)
 			drive(ctx);
-		mine = park(ctx, &gives_seen);
+		mine = park(ctx);
 	}
 	if (mine)
 		tn_role_give(ctx);
@@ -202,6 +193,8 @@ static int tick_ready(tn_watch *watch, uint32_t events)
 	if (read(watch->fd, &ticks, sizeof(ticks)) < 0)
 		return 0;
 	ctx->roles.tick_at = TN_TIME_NEVER;
+	if (ctx->roles.has_helper)
+		return 0; /* the helper runs them: in its loop, or parked */
 	return tn_ctx_timers_run(ctx, tn_ctx_now(ctx));
 }
 
@@ -210,11 +203,9 @@ void tn_roles_set_tick(tern_ctx *ctx, uint64_t at_ns)
 	struct itimerspec at = {.it_value = {.tv_sec = (time_t)(at_ns / TN_NS_PER_SEC),
 					     .tv_nsec = (long)(at_ns % TN_NS_PER_SEC)}};
 
-	if (at_ns == ctx->roles.tick_at)
-		return;
+	if (at_ns >= ctx->roles.tick_at)
+		return; /* it goes off early and is set anew then */
 	ctx->roles.tick_at = at_ns;
-	if (at_ns == TN_TIME_NEVER)
-		at.it_value.tv_sec = at.it_value.tv_nsec = 0;
 	timerfd_settime(ctx->roles.tick.fd, TFD_TIMER_ABSTIME, &at, NULL);
 }
 
@@ -231,13 +222,13 @@ tern_status tn_roles_init(tern_ctx *ctx)
 	atomic_init(&r->helper_until, TN_TIME_NEVER);
 	TN_TRY(tn_os_event_create(&r->wake.fd));
 	TN_TRY(tn_progress_watch(ctx, &r->wake, EPOLLIN));
-	if (ctx->no_helper) {
-		r->tick.ready = tick_ready;
-		r->tick.fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-		if (r->tick.fd < 0)
-			return tn_fail_errno(tn_status_of_errno(errno), "timerfd_create", "tick");
-		return tn_progress_watch(ctx, &r->tick, EPOLLIN);
-	}
+	r->tick.ready = tick_ready;
+	r->tick.fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+	if (r->tick.fd < 0)
+		return tn_fail_errno(tn_status_of_errno(errno), "timerfd_create", "tick");
+	TN_TRY(tn_progress_watch(ctx, &r->tick, EPOLLIN));
+	if (ctx->no_helper)
+		return TERN_OK;
 	TN_TRY(tn_os_event_create(&r->evict.fd));
 	TN_TRY(tn_os_event_create(&r->helper_fd));
 	r->linger_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);

@@ -84,12 +84,23 @@ bool tn_role_hand_over(tern_ctx *ctx)
 	return done;
 }
 
-static void linger(tn_roles *r)
+void tn_role_arm_linger(tn_roles *r, uint64_t until_ns)
 {
-	struct itimerspec in = {.it_value.tv_nsec = TN_ROLE_LINGER_NS};
+	struct itimerspec at = {.it_value = {.tv_sec = (time_t)(until_ns / TN_NS_PER_SEC),
+					     .tv_nsec = (long)(until_ns % TN_NS_PER_SEC)}};
 
-	if (atomic_exchange_explicit(&r->linger_armed, 1, memory_order_seq_cst) == 0)
-		timerfd_settime(r->linger_fd, 0, &in, NULL);
+	atomic_store_explicit(&r->linger_until, until_ns, memory_order_seq_cst);
+	timerfd_settime(r->linger_fd, TFD_TIMER_ABSTIME, &at, NULL);
+}
+
+/* While threads take turns the timer is pushed ahead of itself, a system call per half a linger at most. */
+static void linger(tern_ctx *ctx)
+{
+	tn_roles *r = &ctx->roles;
+	uint64_t now = tn_ctx_now(ctx);
+
+	if (now + TN_ROLE_LINGER_NS / 2 > atomic_load_explicit(&r->linger_until, memory_order_seq_cst))
+		tn_role_arm_linger(r, now + TN_ROLE_LINGER_NS);
 	if (atomic_load_explicit(&r->in_epoll, memory_order_seq_cst))
 		tn_os_event_signal(r->evict.fd); /* to where the linger timer is seen */
 }
@@ -108,10 +119,9 @@ void tn_role_give(tern_ctx *ctx)
 
 		if (tn_role_hand_over(ctx))
 			return;
-		atomic_fetch_add_explicit(&r->gives, 1, memory_order_relaxed);
 		atomic_store_explicit(&r->role, TN_ROLE_FREE, memory_order_seq_cst);
 		if (r->has_helper)
-			linger(r);
+			linger(ctx);
 		/* Somebody began to follow in between? Then take it back for him, unless he did himself. */
 		if (atomic_load_explicit(&r->followers, memory_order_seq_cst) == 0 ||
 		    !atomic_compare_exchange_strong_explicit(&r->role, &free_role, TN_ROLE_TAKEN,
@@ -176,7 +186,6 @@ static void evict_helper(tn_roles *r)
 static tern_status drive_sleep(tern_ctx *ctx, tn_wait_pred pred, void *arg, uint64_t until_ns)
 {
 	tn_roles *r = &ctx->roles;
-	tern_status status;
 
 	if (!tn_progress_arm(ctx))
 		return TERN_BUSY;
@@ -187,9 +196,8 @@ static tern_status drive_sleep(tern_ctx *ctx, tn_wait_pred pred, void *arg, uint
 		return TERN_BUSY;
 	}
 	if (!r->has_helper)
-		until_ns = TN_MIN(until_ns, tn_ctx_timers_next(ctx));
-	status = tn_progress_sleep(ctx, until_ns);
-	return status;
+		tn_roles_set_tick(ctx, tn_ctx_timers_next(ctx));
+	return tn_progress_sleep(ctx, until_ns);
 }
 
 /*

@@ -4,17 +4,18 @@
  * control connections and runs callbacks. The helper has it when nobody waits; a thread that waits takes it
  * over, so that an event costs one wake-up, that of the thread it is for.
  *
- *   role     FREE          nobody; a helper comes back within two lingers, or the caller drives (no helper)
+ *   role     FREE          nobody; a helper comes back after a linger, or the caller drives (no helper)
  *            HELPER_ASLEEP the helper sleeps in epoll: anybody may steal the role
  *            TAKEN         one running or sleeping thread
  *   driver   the thread that has the role
  *   follower a thread that waits while another drives: sleeps on its own futex word until its predicate
  *            holds or the role is handed to it
  *   linger   after a hand-back the helper stays parked for a short while, because whoever waited will
- *            likely wait again soon; it is woken by a timer descriptor, armed at most once per linger
+ *            likely wait again soon; a timer descriptor wakes it, which every hand-back pushes ahead, so that
+ *            it never goes off while threads take turns quickly
  *
  *   followers > 0  =>  whoever gives the role up hands it to the first of them
- *   role == FREE and there is a helper  =>  the linger timer is armed or about to be
+ *   role == FREE and there is a helper  =>  the linger timer is armed for linger_until or about to be
  *
  * The helper alone runs timers and liveness, parked or not. Threads: any. Tests: tests/unit/channel/test_roles.c.
  */
@@ -32,7 +33,7 @@
 #include "channel/lock.h"
 #include "channel/progress.h"
 
-#define TN_ROLE_LINGER_NS 100000ull
+#define TN_ROLE_LINGER_NS 200000ull
 
 enum { TN_ROLE_FREE, TN_ROLE_HELPER_ASLEEP, TN_ROLE_TAKEN };
 
@@ -44,9 +45,8 @@ typedef struct tn_roles {
 	_Atomic uint32_t asleep; /* the driver sleeps in epoll or is about to: an event for it needs a kick */
 	_Atomic uint32_t
 		in_epoll; /* 1: the helper sleeps on the context's epoll; 2: and somebody waits for it to leave */
-	_Atomic uint32_t followers; /* nodes in list */
-	_Atomic uint32_t gives;     /* hand-backs so far: says whether somebody still takes turns */
-	_Atomic uint32_t linger_armed;
+	_Atomic uint32_t followers;    /* nodes in list */
+	_Atomic uint64_t linger_until; /* when the linger timer goes off; in the past: not armed */
 	_Atomic uint32_t stop;
 	_Atomic uint64_t helper_until; /* the helper sleeps until then: an earlier timer must wake it */
 	tn_lock lock;                  /* list */
@@ -55,7 +55,9 @@ typedef struct tn_roles {
 	tn_watch evict; /* eventfd in the context's epoll: gets the helper out of it */
 	int helper_fd;  /* eventfd in the helper's parking poll */
 	int linger_fd;  /* timerfd in the helper's parking poll */
-	tn_watch tick;  /* timerfd in the context's epoll, without helper only: the next timer */
+	tn_watch
+		tick; /* timerfd in the context's epoll: the next timer, or earlier. A timer of its own, because
+			   a time-out of each epoll_wait costs more than the wait */
 	uint64_t tick_at;
 	tn_thread helper;
 	bool has_helper;
@@ -71,6 +73,8 @@ void tn_roles_stop_helper(tern_ctx *ctx);
 bool tn_role_try(tern_ctx *ctx);
 /* Hand it to a follower if there is one; true: it is his now. */
 bool tn_role_hand_over(tern_ctx *ctx);
+/* The helper comes back at until_ns unless that is moved on. */
+void tn_role_arm_linger(tn_roles *r, uint64_t until_ns);
 /* Hand it to a follower or back to the helper. */
 void tn_role_give(tern_ctx *ctx);
 
@@ -84,7 +88,7 @@ tern_status tn_wait_until(tern_ctx *ctx, tn_wait_pred pred, void *arg, uint64_t 
 void tn_roles_kick(tern_ctx *ctx);
 /* A predicate may have come true: wake followers whose does, and a sleeping driver. Any thread. */
 void tn_roles_check_waiters(tern_ctx *ctx);
-/* Without helper: the context's descriptor becomes readable at at_ns. The driver's. */
+/* The context's descriptor becomes readable at at_ns or earlier. The driver's. */
 void tn_roles_set_tick(tern_ctx *ctx, uint64_t at_ns);
 /* A timer was set for at_ns: wake the helper if that is earlier than what it sleeps for. */
 void tn_roles_timer_set(tern_ctx *ctx, uint64_t at_ns);
