@@ -551,6 +551,7 @@ static int run(const perf_options *o)
 		die("cannot listen");
 	b->target = start_target(o, tern_ctx_address(b->side.ctx), b->bytes_max);
 	meet(b, b->bytes_max);
+	limits_use(b->limits, b->side.out, b->side.data);
 	line_before = quiet(b, cache_line, 0);
 	json_init(&j, stdout);
 	print_head(b, &j);

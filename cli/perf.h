@@ -95,6 +95,8 @@ int perf_target(const char *address, uint64_t bytes, const char *transport, bool
 
 typedef struct limits limits; /* a helper process that echoes; made once */
 limits *limits_start(const perf_options *options, uint64_t bytes_max);
+/* The two mapped segments that the copy limit copies between: like tern's, in registered memory. */
+void limits_use(limits *l, uint8_t *from, uint8_t *to);
 void limits_stop(limits *l);
 /* One way of a cache line between the two cores, in nanoseconds. */
 double limit_cache_line_ns(limits *l);

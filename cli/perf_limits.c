@@ -55,6 +55,7 @@ struct limits {
 	uint64_t line; /* last value of ping */
 	uint64_t bytes_max;
 	uint8_t *from, *to;
+	uint8_t *copy_from, *copy_to; /* the mapped segments of the copy limit */
 };
 
 static bool send_all(int fd, const uint8_t *buf, uint64_t bytes, bool spin)
@@ -206,6 +207,12 @@ limits *limits_start(const perf_options *o, uint64_t bytes_max)
 	return l;
 }
 
+void limits_use(limits *l, uint8_t *from, uint8_t *to)
+{
+	l->copy_from = from;
+	l->copy_to = to;
+}
+
 void limits_stop(limits *l)
 {
 	close(l->pipe);
@@ -282,9 +289,9 @@ static double copy_rate(limits *l, uint64_t bytes, bool non_temporal)
 
 	for (uint64_t i = 0; i < rounds; i++) {
 		if (non_temporal)
-			copy_non_temporal(l->to, l->from, bytes);
+			copy_non_temporal(l->copy_to, l->copy_from, bytes);
 		else
-			memcpy(l->to, l->from, bytes);
+			memcpy(l->copy_to, l->copy_from, bytes);
 		__asm__ volatile("" ::: "memory");
 	}
 	return (double)bytes * (double)rounds / (double)(perf_now_ns() - t);
