@@ -77,6 +77,13 @@ class Train(DataCase):
         result = self.train("--servers", 3, "--workers", 4, "--steps", 6, "--batch", 16, "--sync", "--no-eval")
         self.assertEqual(result["steps"], 6)
 
+    def test_many_workers_at_one_server(self):
+        """The server's receive slots are shared by all its peers."""
+        for transport in ("shm", "tcp"):
+            result = self.train("--servers", 1, "--workers", 14, "--steps", 2, "--batch", 4, "--no-eval",
+                                "--transport", transport)
+            self.assertEqual(result["steps"], 2)
+
     def test_by_hand_over_a_cluster_list(self):
         """The same program as single processes with --role, as on several hosts."""
         ports = [free_port() for _ in range(2)]

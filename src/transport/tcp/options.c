@@ -43,10 +43,11 @@ static const tn_option_row rows[] = {
 	{.layer = "tcp",
 	 .name = "recv_slots",
 	 .type = TN_OPT_U64,
-	 .dflt = "512",
+	 .dflt = "4096",
 	 .min = 1,
 	 .max = 1u << 20,
-	 .help = "receive slots of the device; pages are touched on first use"},
+	 .help = "receive slots of the device, shared by its lanes: about 45 a peer; pages are touched on "
+		 "first use"},
 	{.layer = "tcp",
 	 .name = "lane_recv_slots",
 	 .type = TN_OPT_U64,
