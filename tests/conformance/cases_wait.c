@@ -382,7 +382,7 @@ static void idle_costs_nothing(void)
 	conf_lane lanes[4];
 	idler idlers[2];
 	pthread_t thread;
-	const uint64_t span = 3 * TN_NS_PER_SEC;
+	const uint64_t span = 10 * TN_NS_PER_SEC;
 	uint64_t cpu;
 
 	conf_pair_open(&pair);
