@@ -2,16 +2,20 @@
 /*
  * A fake libibverbs inside one process, behind the provider's function table: devices with ports and GIDs,
  * memory regions that are checked, completion queues with channels, shared receive queues, RC queue pairs
- * that carry data between any two devices of the process.
+ * that carry data between any two devices of one fabric.
  *
- *   fabric    all queue pairs of the process by number; a request reaches the one it is wired to, if the
- *             other is wired back and both agree on PSNs
+ *   device    what opens of the same name share: GID table, ports, limits, queue pair numbers and keys of
+ *             its own (two devices give out the same ones)
+ *   fabric    a number: devices of one reach each other by GID or LID. A request reaches the queue pair of
+ *             the number that it is wired to, on the device with the address that it is wired to, if both
+ *             ports are ACTIVE, the source address is still what it was, the other is wired back and both
+ *             agree on PSNs
  *   progress  nothing runs by itself: a request goes as far as it can in the call that makes it possible
  *             (post, a receive buffer, the other side's step to RTR); what waits, waits without time
  *
  * It is strict where hardware is silent: completions of failed requests are poisoned but for four fields,
- * completion queues that overrun, queues that overflow and objects that outlive their parents are counted
- * as faults of the provider (fake_faults), to be zero at the end of each test.
+ * completion queues that overrun, queues that overflow, an rnr timer of 0 and objects that outlive their
+ * parents are counted as faults of the provider (fake_counts.faults), to be zero at the end of each test.
  *
  * Threads: any; one lock over everything, so that it is also an oracle for the thread sanitizer.
  */
@@ -34,19 +38,34 @@ typedef struct fake_gid {
 typedef struct fake_device {
 	const char *name;
 	int open_errno; /* ibv_open_device fails with it */
+	int fabric;
 	int ports;
 	enum ibv_port_state state[2]; /* of port 1 and 2 */
 	bool infiniband;
+	uint16_t lid; /* of InfiniBand */
 	enum ibv_mtu mtu;
 	fake_gid gids[FAKE_GIDS_MAX];
 	uint32_t max_inline, max_msg;
 	int max_qp_wr, max_cqe, max_srq, max_srq_wr, max_mr, max_rd_atomic;
+	/* Registration is refused with reg_errno (0: ENOMEM) from the n-th on, and of so many bytes; 0 = not. */
+	uint32_t reg_refused_from;
+	uint64_t reg_refused_bytes;
+	int reg_errno;
 } fake_device;
 
 /* One device "fake0": RoCEv2 with an IPv4 GID, port ACTIVE, inline 101, generous limits. */
 fake_device fake_device_default(void);
 /* Back to no scripts and these devices (NULL: the default one). No device may be open. */
 void fake_reset(const fake_device *devices, int count);
+
+/* ---- real cards, as their tables and limits are in the field (cards.c) ---- */
+
+fake_device fake_card_mlx5(void);  /* RoCEv1 and v2 of a link-local and of an IPv4 address: 4 entries */
+fake_device fake_card_irdma(void); /* RoCEv2 only: link-local and IPv4 */
+fake_device fake_card_bnxt(void);  /* IPv6 only, link-local and global, v1 and v2 */
+fake_device fake_card_ib(void);    /* InfiniBand: a LID, a GID of its subnet */
+/* The smallest of everything: inline 0, one read at a time, short queues. */
+fake_device fake_card_tiny(void);
 
 /* The table. */
 const tn_verbs_api *fake_api(void);
@@ -55,13 +74,25 @@ void fake_install(void);
 
 /* ---- scripts; fake_reset ends them ---- */
 
-/* The nth call (1 = the next) of a function of the table fails: fake_fail("create_qp", 2, ENOMEM). */
+/*
+ * The nth call (1 = the next) of a function of the table fails: fake_fail("create_qp", 2, ENOMEM); "*" = of
+ * any that can fail. A function that destroys reports the error but has destroyed all the same.
+ */
 void fake_fail(const char *call, int nth, int err);
-/* Calls of a function so far. */
+/* Calls of a function so far; "*" = of all. */
 uint64_t fake_calls(const char *call);
+/* Which function the latest scripted failure hit; "" = none did. */
+const char *fake_failed_call(void);
 
 /* Completions of different queues come in any order, and late; 0 = in order, at once. */
 void fake_scramble(uint64_t seed);
+/* Completions of sends, or of receives, stay with the NIC until this ends. */
+void fake_hold_sends(bool on);
+void fake_hold_recvs(bool on);
+/* What a queue pair completed stays in the queue when it is reset or destroyed, as with software NICs. */
+void fake_keep_stale(bool on);
+/* Reads that were begun do not end; those beyond max_rd_atomic are not even begun. */
+void fake_hold_reads(bool on);
 /* A request to a queue pair that is not wired yet ends in RETRY_EXC at once, instead of waiting for it. */
 void fake_impatient(bool on);
 /* Queue pairs in ERR flush nothing, or give no LAST_WQE_REACHED. */
@@ -73,9 +104,24 @@ void fake_fail_request(uint32_t qpn, enum ibv_wc_status status);
 void fake_on_notify(void (*hook)(void *arg), void *arg, bool after);
 /* Break the path of all queue pairs: requests end in RETRY_EXC. */
 void fake_cut(bool on);
+/* Break the path of all queue pairs of one device, in both directions. */
+void fake_cut_device(int device, bool on);
+
+/* ---- what happens to a device that is in use ---- */
+
 /* Raise an asynchronous event on every open device. */
 void fake_async_port(enum ibv_event_type type, uint8_t port);
+/* Raise one n times at once on the opens of one device. */
+void fake_async_burst(int device, enum ibv_event_type type, uint8_t port, int n);
 void fake_set_port_state(enum ibv_port_state state);
+/* One port, with the event that tells of it. */
+void fake_port_turns(int device, uint8_t port, enum ibv_port_state state);
+/* An entry of the GID table becomes another; the kernel says GID_CHANGE. */
+void fake_set_gid(int device, int index, const char *address, uint32_t type);
+/* The port's MTU is another from now on. */
+void fake_set_mtu(int device, enum ibv_mtu mtu);
+/* It fell off the bus: DEVICE_FATAL, its queue pairs are in ERR, all that talks to it fails with EIO. */
+void fake_dies(int device);
 
 /* ---- what it saw ---- */
 
@@ -86,9 +132,18 @@ typedef struct fake_counts {
 	uint64_t unacked;                                      /* events */
 	uint64_t inlined, writes, reads, sends;
 	uint64_t signaled;
+	uint64_t doorbells;      /* calls of post_send */
+	uint64_t reads_at_once;  /* the most that one queue pair had begun and not ended */
+	uint64_t reads_waited;   /* had to wait for the depth */
+	uint64_t regs;           /* registrations made */
+	uint64_t early_rts;      /* queue pairs that went to RTS before a receive buffer was there */
+	uint64_t destroyed_busy; /* queue pairs that were destroyed with completions not polled */
+	uint64_t stale;          /* completions that outlived their queue pair's reset or end */
 } fake_counts;
 fake_counts fake_counts_get(void);
 /* The latest fault in words; "" if none. */
 const char *fake_fault_text(void);
+/* How the queue pair with that number was last set up (the first device with such a one); false: none. */
+bool fake_qp_attr_get(uint32_t qpn, struct ibv_qp_attr *attr);
 
 #endif

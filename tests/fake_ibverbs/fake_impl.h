@@ -14,9 +14,17 @@
 #define FAKE_SGE_MAX   8
 #define FAKE_ASYNC_MAX 4096
 
+/* A device while the test runs. */
+typedef struct fake_nic {
+	fake_device is;
+	bool cut, dead;
+	uint32_t next_qpn, next_key, regs;
+	char moved[FAKE_GIDS_MAX][48]; /* addresses that fake_set_gid gave */
+} fake_nic;
+
 typedef struct fake_ctx {
 	struct ibv_context ibv; /* first; async_fd is an eventfd that counts */
-	const fake_device *device;
+	fake_nic *nic;
 	tn_list all;
 	struct ibv_async_event async[FAKE_ASYNC_MAX];
 	uint32_t async_head, async_tail;
@@ -45,14 +53,16 @@ typedef struct fake_cqe {
 	tn_list link;
 	struct ibv_wc wc;
 	bool recv;
+	uint32_t life; /* of the queue pair */
 } fake_cqe;
 
 typedef struct fake_cq {
 	struct ibv_cq ibv;
+	tn_list all;
 	fake_channel *channel;
 	bool armed;
 	tn_list cqes;    /* to be polled */
-	tn_list delayed; /* not there yet (fake_scramble) */
+	tn_list delayed; /* not there yet (fake_scramble, fake_hold_*) */
 	uint32_t count;  /* of both */
 	uint32_t events; /* in the channel, not taken */
 	uint32_t unacked;
@@ -86,7 +96,8 @@ typedef struct fake_wqe {
 	struct ibv_sge sge[FAKE_SGE_MAX];
 	uint8_t *inlined; /* owns the bytes */
 	uint64_t bytes;
-	bool waited; /* counted as RNR */
+	bool waited; /* counted as RNR, or as a read that waited */
+	bool begun;  /* a read that counts in reads_begun */
 } fake_wqe;
 
 typedef struct fake_qp {
@@ -94,7 +105,11 @@ typedef struct fake_qp {
 	tn_list all;
 	fake_ctx *ctx;
 	uint32_t max_wr, max_inline;
-	uint32_t in_queue; /* posted and not known to be completed by a polled CQE */
+	uint32_t life;    /* another one with each reset; of all queue pairs */
+	uint32_t unacked; /* asynchronous events */
+	uint32_t reads_begun;
+	union ibv_gid sgid; /* of the entry that it was wired with */
+	uint32_t in_queue;  /* posted and not known to be completed by a polled CQE */
 	bool sig_all;
 	tn_list wqes; /* not executed */
 	struct ibv_qp_attr attr;
@@ -104,35 +119,62 @@ typedef struct fake_qp {
 
 extern pthread_mutex_t fake_lock;
 extern struct fake_state {
-	fake_device devices[FAKE_DEVICES_MAX];
+	fake_nic nics[FAKE_DEVICES_MAX];
 	struct ibv_device handles[FAKE_DEVICES_MAX];
 	int device_count;
-	tn_list contexts, qps, mrs;
-	uint32_t next_qpn, next_key;
+	tn_list contexts, cqs, qps, mrs;
+	uint32_t lives;
 	tn_rand rand;
 	bool scramble, impatient, never_flush, no_last_wqe, cut;
+	bool hold_sends, hold_recvs, hold_reads, keep_stale;
 	bool progressing, again;
 	fake_counts counts;
 	char fault[256];
 } fake;
 
+/* ---- script.c ---- */
+void fake_scripts_reset(void);
 void fake_fault(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* A scripted failure of this call: sets errno and returns it, else 0. */
 int fake_scripted(const char *call);
+/* The same, and EIO if the device is dead. */
+int fake_call(const struct ibv_context *context, const char *call);
+
+/* ---- fake.c ---- */
+static inline fake_ctx *fake_ctx_of(struct ibv_context *context)
+{
+	return (fake_ctx *)context;
+}
+/* An entry of the table; false: it is empty. */
+bool fake_gid_of(const fake_nic *nic, int index, union ibv_gid *gid);
+bool fake_port_active(const fake_nic *nic, uint8_t port);
 
 /* ---- queue.c ---- */
-void fake_cq_push(fake_cq *cq, const struct ibv_wc *wc, bool recv);
-void fake_async_push(fake_ctx *ctx, const struct ibv_async_event *event);
-/* Drop completions of a queue pair (reset, destroy). */
+void fake_cq_push(fake_cq *cq, const struct ibv_wc *wc, bool recv, uint32_t life);
+/* A queue pair was reset or destroyed: its completions go, unless fake_keep_stale. */
 void fake_cq_forget(fake_cq *cq, const fake_qp *qp);
+/* What was held may come now. */
+void fake_cqs_release(void);
+
+/* ---- events.c ---- */
+void fake_async_push(fake_ctx *ctx, const struct ibv_async_event *event);
 
 /* ---- wire.c ---- */
 /* Let every queue pair go as far as it can. */
 void fake_progress(void);
 void fake_qp_error(fake_qp *qp);
-fake_qp *fake_qp_find(uint32_t qpn);
+fake_qp *fake_qp_find(const fake_nic *nic, uint32_t qpn);
+/* Complete what a queue pair in ERR holds. */
+void fake_flush(fake_qp *qp);
+void fake_wqe_free(fake_wqe *wqe);
+/* The bytes of a request into one place. */
+void fake_copy_out(const fake_wqe *wqe, uint8_t *to);
 
 /* ---- the table's functions ---- */
+struct ibv_pd *fake_alloc_pd(struct ibv_context *context);
+int fake_dealloc_pd(struct ibv_pd *pd);
+struct ibv_mr *fake_reg_mr(struct ibv_pd *pd, void *addr, size_t bytes, int access);
+int fake_dereg_mr(struct ibv_mr *mr);
 int fake_poll_cq(struct ibv_cq *cq, int count, struct ibv_wc *wc);
 int fake_req_notify_cq(struct ibv_cq *cq, int solicited_only);
 int fake_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context);

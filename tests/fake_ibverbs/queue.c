@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The fake's completion queues, channels, asynchronous events and shared receive queues. With fake_scramble
+ * The fake's completion queues and channels. With fake_scramble
  * completions of different streams (queue pair and direction) come in any order, and some come late: they
  * arrive at a later poll, or at the latest just after a request for notification, which then fires.
  */
@@ -43,7 +43,12 @@ static void poison(struct ibv_wc *wc)
 	*wc = junk;
 }
 
-void fake_cq_push(fake_cq *cq, const struct ibv_wc *wc, bool recv)
+static bool held(const fake_cqe *cqe)
+{
+	return cqe->recv ? fake.hold_recvs : fake.hold_sends;
+}
+
+void fake_cq_push(fake_cq *cq, const struct ibv_wc *wc, bool recv, uint32_t life)
 {
 	fake_cqe *cqe = calloc(1, sizeof(*cqe));
 
@@ -51,10 +56,11 @@ void fake_cq_push(fake_cq *cq, const struct ibv_wc *wc, bool recv)
 		fake_fault("completion queue overrun: %u entries", cq->ibv.cqe);
 	cqe->wc = *wc;
 	cqe->recv = recv;
+	cqe->life = life;
 	poison(&cqe->wc);
 	cq->count++;
 	/* Not while armed: nobody would poll, and a NIC's lateness ends by itself. */
-	if (fake.scramble && !cq->armed && tn_rand_below(&fake.rand, 3) == 0) {
+	if (held(cqe) || (fake.scramble && !cq->armed && tn_rand_below(&fake.rand, 3) == 0)) {
 		tn_list_push_back(&cq->delayed, &cqe->link);
 		return;
 	}
@@ -73,12 +79,21 @@ void fake_cq_push(fake_cq *cq, const struct ibv_wc *wc, bool recv)
 
 static void release_delayed(fake_cq *cq, bool all)
 {
-	while (!tn_list_empty(&cq->delayed) && (all || tn_rand_below(&fake.rand, 2))) {
-		tn_list *node = tn_list_pop_front(&cq->delayed);
-
+	TN_LIST_FOREACH_SAFE(node, &cq->delayed) {
+		if (held(TN_LIST_ENTRY(node, fake_cqe, link)))
+			continue;
+		if (!all && tn_rand_below(&fake.rand, 2) == 0)
+			return;
+		tn_list_remove(node);
 		tn_list_push_back(&cq->cqes, node);
 		notify(cq);
 	}
+}
+
+void fake_cqs_release(void)
+{
+	TN_LIST_FOREACH(node, &fake.cqs)
+		release_delayed(TN_LIST_ENTRY(node, fake_cq, all), true);
 }
 
 /* The n-th completion in the queue that is the first of its stream. */
@@ -126,8 +141,8 @@ int fake_poll_cq(struct ibv_cq *base, int count, struct ibv_wc *wc)
 		tn_list_remove(&cqe->link);
 		cq->count--;
 		wc[n++] = cqe->wc;
-		qp = cqe->recv ? NULL : fake_qp_find(cqe->wc.qp_num);
-		if (qp) {
+		qp = cqe->recv ? NULL : fake_qp_find(fake_ctx_of(base->context)->nic, cqe->wc.qp_num);
+		if (qp && qp->life == cqe->life) {
 			/* Room in the send queue comes back with the completion, for silent ones as well. */
 			TN_ASSERT(qp->in_queue >= 1);
 			qp->in_queue--;
@@ -169,7 +184,7 @@ int fake_req_notify_cq(struct ibv_cq *base, int solicited_only)
 	(void)solicited_only;
 	run_hook(false);
 	pthread_mutex_lock(&fake_lock);
-	err = fake_scripted("req_notify_cq");
+	err = fake_call(base->context, "req_notify_cq");
 	if (!err) {
 		cq->armed = true;
 		release_delayed(cq, true);
@@ -177,6 +192,12 @@ int fake_req_notify_cq(struct ibv_cq *base, int solicited_only)
 	pthread_mutex_unlock(&fake_lock);
 	run_hook(true);
 	return err;
+}
+
+/* One life of one queue pair. */
+static bool belongs(const fake_cqe *cqe, const fake_qp *qp)
+{
+	return cqe->wc.qp_num == qp->ibv.qp_num && cqe->life == qp->life;
 }
 
 void fake_cq_forget(fake_cq *cq, const fake_qp *qp)
@@ -187,7 +208,10 @@ void fake_cq_forget(fake_cq *cq, const fake_qp *qp)
 		TN_LIST_FOREACH_SAFE(node, lists[i]) {
 			fake_cqe *cqe = TN_LIST_ENTRY(node, fake_cqe, link);
 
-			if (cqe->wc.qp_num != qp->ibv.qp_num)
+			if (!belongs(cqe, qp))
+				continue;
+			fake.counts.stale++;
+			if (fake.keep_stale)
 				continue;
 			tn_list_remove(node);
 			cq->count--;
@@ -204,8 +228,8 @@ struct ibv_cq *fake_create_cq(struct ibv_context *context, int cqe, void *cq_con
 
 	(void)comp_vector;
 	pthread_mutex_lock(&fake_lock);
-	if (!fake_scripted("create_cq")) {
-		if (cqe <= 0 || cqe > ctx->device->max_cqe) {
+	if (!fake_call(context, "create_cq")) {
+		if (cqe <= 0 || cqe > ctx->nic->is.max_cqe) {
 			errno = EINVAL;
 		} else {
 			cq = calloc(1, sizeof(*cq));
@@ -214,6 +238,7 @@ struct ibv_cq *fake_create_cq(struct ibv_context *context, int cqe, void *cq_con
 			cq->channel = (fake_channel *)channel;
 			tn_list_init(&cq->cqes);
 			tn_list_init(&cq->delayed);
+			tn_list_push_back(&fake.cqs, &cq->all);
 			ctx->children++;
 			if (cq->channel)
 				cq->channel->children++;
@@ -230,8 +255,8 @@ int fake_resize_cq(struct ibv_cq *base, int cqe)
 	int err;
 
 	pthread_mutex_lock(&fake_lock);
-	err = fake_scripted("resize_cq");
-	if (!err && (cqe > ((fake_ctx *)base->context)->device->max_cqe || (uint32_t)cqe < cq->count))
+	err = fake_call(base->context, "resize_cq");
+	if (!err && (cqe > fake_ctx_of(base->context)->nic->is.max_cqe || (uint32_t)cqe < cq->count))
 		err = EINVAL;
 	if (!err)
 		cq->ibv.cqe = cqe;
@@ -250,8 +275,10 @@ static void free_cqes(tn_list *list)
 int fake_destroy_cq(struct ibv_cq *base)
 {
 	fake_cq *cq = (fake_cq *)base;
+	int err;
 
 	pthread_mutex_lock(&fake_lock);
+	err = fake_scripted("destroy_cq");
 	if (cq->children)
 		fake_fault("a completion queue is destroyed under %d queue pairs", cq->children);
 	if (cq->unacked)
@@ -259,13 +286,14 @@ int fake_destroy_cq(struct ibv_cq *base)
 	free_cqes(&cq->cqes);
 	free_cqes(&cq->delayed);
 	tn_list_remove(&cq->event);
+	tn_list_remove(&cq->all);
 	if (cq->channel)
 		cq->channel->children--;
 	((fake_ctx *)base->context)->children--;
 	fake.counts.cqs--;
 	pthread_mutex_unlock(&fake_lock);
 	free(cq);
-	return 0;
+	return err;
 }
 
 /* ---- channels ---- */
@@ -275,7 +303,7 @@ struct ibv_comp_channel *fake_create_comp_channel(struct ibv_context *context)
 	fake_channel *channel = NULL;
 
 	pthread_mutex_lock(&fake_lock);
-	if (!fake_scripted("create_comp_channel")) {
+	if (!fake_call(context, "create_comp_channel")) {
 		channel = calloc(1, sizeof(*channel));
 		channel->ibv.context = context;
 		channel->ibv.fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
@@ -290,8 +318,10 @@ struct ibv_comp_channel *fake_create_comp_channel(struct ibv_context *context)
 int fake_destroy_comp_channel(struct ibv_comp_channel *base)
 {
 	fake_channel *channel = (fake_channel *)base;
+	int err;
 
 	pthread_mutex_lock(&fake_lock);
+	err = fake_scripted("destroy_comp_channel");
 	if (channel->children)
 		fake_fault("a channel is destroyed under %d completion queues", channel->children);
 	((fake_ctx *)base->context)->children--;
@@ -299,7 +329,7 @@ int fake_destroy_comp_channel(struct ibv_comp_channel *base)
 	pthread_mutex_unlock(&fake_lock);
 	close(channel->ibv.fd);
 	free(channel);
-	return 0;
+	return err;
 }
 
 int fake_get_cq_event(struct ibv_comp_channel *base, struct ibv_cq **out, void **cq_context)
@@ -334,115 +364,4 @@ void fake_ack_cq_events(struct ibv_cq *base, unsigned count)
 	cq->unacked -= count;
 	fake.counts.unacked -= count;
 	pthread_mutex_unlock(&fake_lock);
-}
-
-/* ---- asynchronous events ---- */
-
-void fake_async_push(fake_ctx *ctx, const struct ibv_async_event *event)
-{
-	uint64_t one = 1;
-
-	if (ctx->async_tail - ctx->async_head == FAKE_ASYNC_MAX)
-		return;
-	ctx->async[ctx->async_tail++ % FAKE_ASYNC_MAX] = *event;
-	if (write(ctx->ibv.async_fd, &one, sizeof(one)) != sizeof(one))
-		fake_fault("the asynchronous eventfd is full");
-}
-
-int fake_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
-{
-	fake_ctx *ctx = (fake_ctx *)context;
-	uint64_t count;
-
-	if (read(context->async_fd, &count, sizeof(count)) != sizeof(count))
-		return -1;
-	pthread_mutex_lock(&fake_lock);
-	*event = ctx->async[ctx->async_head++ % FAKE_ASYNC_MAX];
-	ctx->unacked++;
-	fake.counts.unacked++;
-	pthread_mutex_unlock(&fake_lock);
-	return 0;
-}
-
-void fake_ack_async_event(struct ibv_async_event *event)
-{
-	(void)event;
-	pthread_mutex_lock(&fake_lock);
-	if (fake.counts.unacked == 0)
-		fake_fault("an asynchronous event is acknowledged twice");
-	else
-		fake.counts.unacked--;
-	pthread_mutex_unlock(&fake_lock);
-}
-
-/* ---- shared receive queues ---- */
-
-struct ibv_srq *fake_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
-{
-	fake_srq *srq = NULL;
-
-	pthread_mutex_lock(&fake_lock);
-	if (!fake_scripted("create_srq")) {
-		if (attr->attr.max_wr == 0 ||
-		    (int)attr->attr.max_wr > ((fake_ctx *)pd->context)->device->max_srq_wr) {
-			errno = EINVAL;
-		} else {
-			srq = calloc(1, sizeof(*srq));
-			srq->ibv = (struct ibv_srq){.context = pd->context, .pd = pd};
-			srq->max = attr->attr.max_wr;
-			tn_list_init(&srq->recvs);
-			((fake_pd *)pd)->children++;
-			fake.counts.srqs++;
-		}
-	}
-	pthread_mutex_unlock(&fake_lock);
-	return srq ? &srq->ibv : NULL;
-}
-
-int fake_destroy_srq(struct ibv_srq *base)
-{
-	fake_srq *srq = (fake_srq *)base;
-	tn_list *node;
-
-	pthread_mutex_lock(&fake_lock);
-	if (srq->children)
-		fake_fault("a shared receive queue is destroyed under %d queue pairs", srq->children);
-	while ((node = tn_list_pop_front(&srq->recvs)))
-		free(TN_LIST_ENTRY(node, fake_recv, link));
-	((fake_pd *)base->pd)->children--;
-	fake.counts.srqs--;
-	pthread_mutex_unlock(&fake_lock);
-	free(srq);
-	return 0;
-}
-
-int fake_post_srq_recv(struct ibv_srq *base, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
-{
-	fake_srq *srq = (fake_srq *)base;
-	int err = 0;
-
-	pthread_mutex_lock(&fake_lock);
-	for (; wr && !err; wr = wr->next) {
-		fake_recv *recv;
-
-		err = fake_scripted("post_srq_recv");
-		if (!err && srq->count >= srq->max) {
-			fake_fault("a shared receive queue of %u overflows", srq->max);
-			err = ENOMEM;
-		}
-		if (err) {
-			*bad = wr;
-			break;
-		}
-		recv = calloc(1, sizeof(*recv));
-		recv->wr_id = wr->wr_id;
-		recv->has_sge = wr->num_sge > 0;
-		if (recv->has_sge)
-			recv->sge = wr->sg_list[0];
-		tn_list_push_back(&srq->recvs, &recv->link);
-		srq->count++;
-	}
-	fake_progress();
-	pthread_mutex_unlock(&fake_lock);
-	return err;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The fake's queue pairs and the fabric between them. A request of an RC queue pair is executed in order,
+ * The fabric between the fake's queue pairs. A request of an RC queue pair is executed in order,
  * when the other side is wired back to it; it is checked like hardware checks it: lkey and rkey by region,
  * bounds and access, a receive buffer for what notifies (else it waits: RNR). An error puts the queue pair
  * into ERR and flushes what is behind; a refused access takes the responder's side along.
@@ -11,12 +11,12 @@
 
 #include "fake_ibverbs/fake_impl.h"
 
-fake_qp *fake_qp_find(uint32_t qpn)
+fake_qp *fake_qp_find(const fake_nic *nic, uint32_t qpn)
 {
 	TN_LIST_FOREACH(node, &fake.qps) {
 		fake_qp *qp = TN_LIST_ENTRY(node, fake_qp, all);
 
-		if (qp->ibv.qp_num == qpn)
+		if (qp->ctx->nic == nic && qp->ibv.qp_num == qpn)
 			return qp;
 	}
 	return NULL;
@@ -24,12 +24,14 @@ fake_qp *fake_qp_find(uint32_t qpn)
 
 /* ---- regions ---- */
 
-static fake_mr *mr_find(uint32_t key, bool remote)
+/* Keys are the device's. */
+static fake_mr *mr_find(const fake_qp *qp, uint32_t key, bool remote)
 {
 	TN_LIST_FOREACH(node, &fake.mrs) {
 		fake_mr *mr = TN_LIST_ENTRY(node, fake_mr, all);
 
-		if ((remote ? mr->ibv.rkey : mr->ibv.lkey) == key)
+		if (fake_ctx_of(mr->ibv.context)->nic == qp->ctx->nic &&
+		    (remote ? mr->ibv.rkey : mr->ibv.lkey) == key)
 			return mr;
 	}
 	return NULL;
@@ -45,7 +47,7 @@ static bool covers(const fake_mr *mr, const struct ibv_pd *pd, uint64_t addr, ui
 
 static bool local_ok(const fake_qp *qp, const struct ibv_sge *sge, int access)
 {
-	const fake_mr *mr = sge->length ? mr_find(sge->lkey, false) : NULL;
+	const fake_mr *mr = sge->length ? mr_find(qp, sge->lkey, false) : NULL;
 
 	return sge->length == 0 || (mr && covers(mr, qp->ibv.pd, sge->addr, sge->length, access));
 }
@@ -54,15 +56,19 @@ static bool remote_ok(const fake_qp *peer, const fake_wqe *wqe, int access)
 {
 	const fake_mr *mr;
 
+	int flag = access == IBV_ACCESS_REMOTE_READ ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE;
+
+	if (!(peer->attr.qp_access_flags & (unsigned)flag))
+		return false;
 	if (wqe->bytes == 0)
 		return true;
-	mr = mr_find(wqe->rkey, true);
+	mr = mr_find(peer, wqe->rkey, true);
 	return mr && covers(mr, peer->ibv.pd, wqe->remote_addr, wqe->bytes, access);
 }
 
 /* ---- completions ---- */
 
-static void wqe_free(fake_wqe *wqe)
+void fake_wqe_free(fake_wqe *wqe)
 {
 	free(wqe->inlined);
 	free(wqe);
@@ -80,17 +86,18 @@ static void complete(fake_qp *qp, fake_wqe *wqe, enum ibv_wc_status status)
 		/* What was silent before it is known to be over only now. */
 		qp->in_queue -= qp->silent;
 		qp->silent = 0;
-		fake_cq_push((fake_cq *)qp->ibv.send_cq, &wc, false);
+		fake_cq_push((fake_cq *)qp->ibv.send_cq, &wc, false, qp->life);
 	} else {
 		qp->silent++;
 	}
+	qp->reads_begun -= wqe->begun;
 	tn_list_remove(&wqe->link);
-	wqe_free(wqe);
+	fake_wqe_free(wqe);
 }
 
-static void flush(fake_qp *qp)
+void fake_flush(fake_qp *qp)
 {
-	if (fake.never_flush)
+	if (fake.never_flush || qp->ctx->nic->dead)
 		return;
 	while (!tn_list_empty(&qp->wqes))
 		complete(qp, TN_LIST_FIRST(&qp->wqes, fake_wqe, link), IBV_WC_WR_FLUSH_ERR);
@@ -103,7 +110,7 @@ void fake_qp_error(fake_qp *qp)
 	if (qp->ibv.state == IBV_QPS_ERR)
 		return;
 	qp->ibv.state = IBV_QPS_ERR;
-	flush(qp);
+	fake_flush(qp);
 	if (qp->ibv.srq && !fake.no_last_wqe)
 		fake_async_push(qp->ctx, &event);
 	fake.again = true; /* who talks to it has to notice */
@@ -111,7 +118,7 @@ void fake_qp_error(fake_qp *qp)
 
 /* ---- one request ---- */
 
-static void copy_out(const fake_wqe *wqe, uint8_t *to)
+void fake_copy_out(const fake_wqe *wqe, uint8_t *to)
 {
 	if (wqe->inlined) {
 		memcpy(to, wqe->inlined, wqe->bytes);
@@ -143,7 +150,7 @@ static void notify_peer(fake_qp *peer, const fake_wqe *wqe, fake_recv *recv)
 	wc.opcode = wqe->opcode == IBV_WR_RDMA_WRITE_WITH_IMM ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV;
 	if (wqe->opcode != IBV_WR_SEND)
 		wc.wc_flags = IBV_WC_WITH_IMM;
-	fake_cq_push((fake_cq *)peer->ibv.recv_cq, &wc, true);
+	fake_cq_push((fake_cq *)peer->ibv.recv_cq, &wc, true, peer->life);
 }
 
 typedef enum verdict { WAIT, DONE } verdict;
@@ -179,7 +186,7 @@ static verdict deliver_message(fake_qp *qp, fake_qp *peer, fake_wqe *wqe, fake_r
 		fake_fault("a receive buffer lies in no region");
 		return refuse(qp, peer, wqe, IBV_WC_REM_OP_ERR);
 	}
-	copy_out(wqe, (uint8_t *)(uintptr_t)recv->sge.addr);
+	fake_copy_out(wqe, (uint8_t *)(uintptr_t)recv->sge.addr);
 	fake.counts.sends++;
 	return DONE;
 }
@@ -194,7 +201,7 @@ static verdict one_sided(fake_qp *qp, fake_qp *peer, fake_wqe *wqe)
 	if (read)
 		copy_in(wqe, (const uint8_t *)(uintptr_t)wqe->remote_addr);
 	else if (wqe->bytes)
-		copy_out(wqe, (uint8_t *)(uintptr_t)wqe->remote_addr);
+		fake_copy_out(wqe, (uint8_t *)(uintptr_t)wqe->remote_addr);
 	if (read)
 		fake.counts.reads++;
 	else
@@ -202,24 +209,117 @@ static verdict one_sided(fake_qp *qp, fake_qp *peer, fake_wqe *wqe)
 	return DONE;
 }
 
+/* ---- paths ---- */
+
+static bool has_address(const fake_nic *nic, const struct ibv_ah_attr *path)
+{
+	union ibv_gid gid;
+
+	if (!path->is_global)
+		return nic->is.infiniband && nic->is.lid == path->dlid;
+	for (int i = 0; i < FAKE_GIDS_MAX; i++) {
+		if (fake_gid_of(nic, i, &gid) && memcmp(&gid, &path->grh.dgid, sizeof(gid)) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* Does the queue pair's own end of the path still stand? */
+static bool can_send(const fake_qp *qp)
+{
+	const fake_nic *nic = qp->ctx->nic;
+	union ibv_gid now;
+
+	if (fake.cut || nic->cut || nic->dead || !fake_port_active(nic, qp->attr.port_num))
+		return false;
+	return !qp->attr.ah_attr.is_global || (fake_gid_of(nic, qp->attr.ah_attr.grh.sgid_index, &now) &&
+					       memcmp(&now, &qp->sgid, sizeof(now)) == 0);
+}
+
+static bool wired_to(const fake_qp *peer, const fake_qp *qp)
+{
+	return (peer->ibv.state == IBV_QPS_RTR || peer->ibv.state == IBV_QPS_RTS) &&
+	       peer->attr.dest_qp_num == qp->ibv.qp_num && peer->attr.rq_psn == qp->attr.sq_psn;
+}
+
+/* The queue pair that requests of this one reach; of several with one address the one that is wired back. */
+static fake_qp *other_end(const fake_qp *qp)
+{
+	fake_qp *found = NULL;
+
+	for (int i = 0; i < fake.device_count && can_send(qp); i++) {
+		const fake_nic *nic = &fake.nics[i];
+		fake_qp *peer;
+
+		if (nic->is.fabric != qp->ctx->nic->is.fabric || nic->cut || nic->dead ||
+		    !has_address(nic, &qp->attr.ah_attr))
+			continue;
+		peer = fake_qp_find(nic, qp->attr.dest_qp_num);
+		if (peer && fake_port_active(nic, peer->attr.port_num) && (!found || wired_to(peer, qp)))
+			found = peer;
+	}
+	return found;
+}
+
 /* Does the other side answer to this queue pair? NULL and *wait: not now, perhaps later. */
 static fake_qp *responder(const fake_qp *qp, bool *wait)
 {
-	fake_qp *peer = fake_qp_find(qp->attr.dest_qp_num);
+	fake_qp *peer = other_end(qp);
 
 	*wait = false;
-	if (fake.cut || !peer)
+	if (!peer)
 		return NULL;
 	if (peer->ibv.state == IBV_QPS_INIT || peer->ibv.state == IBV_QPS_RESET) {
 		*wait = !fake.impatient;
 		return NULL;
 	}
-	if (peer->ibv.state != IBV_QPS_RTR && peer->ibv.state != IBV_QPS_RTS)
-		return NULL;
-	if (peer->attr.dest_qp_num != qp->ibv.qp_num || peer->attr.rq_psn != qp->attr.sq_psn)
-		return NULL;
-	return peer;
+	return wired_to(peer, qp) ? peer : NULL;
 }
+
+/* Packets that are longer than a port takes are lost. */
+static bool fits_mtu(const fake_qp *qp, const fake_qp *peer, uint64_t bytes)
+{
+	enum ibv_mtu least = TN_MIN(qp->ctx->nic->is.mtu, peer->ctx->nic->is.mtu);
+
+	return bytes <= 128ull << least || qp->attr.path_mtu <= least;
+}
+
+/* ---- reads ---- */
+
+/* Begin the reads at the head that the depth allows; true if they keep the queue from going on. */
+static bool reads_wait(fake_qp *qp)
+{
+	if (!fake.hold_reads)
+		return false;
+	TN_LIST_FOREACH(node, &qp->wqes) {
+		fake_wqe *wqe = TN_LIST_ENTRY(node, fake_wqe, link);
+
+		if (wqe->opcode != IBV_WR_RDMA_READ)
+			break;
+		if (wqe->begun)
+			continue;
+		if (qp->reads_begun < qp->attr.max_rd_atomic) {
+			wqe->begun = true;
+			qp->reads_begun++;
+			fake.counts.reads_at_once = TN_MAX(fake.counts.reads_at_once, qp->reads_begun);
+		} else if (!wqe->waited) {
+			wqe->waited = true;
+			fake.counts.reads_waited++;
+		}
+	}
+	return TN_LIST_FIRST(&qp->wqes, fake_wqe, link)->begun;
+}
+
+static void check_read(const fake_qp *qp, const fake_qp *peer)
+{
+	if (qp->attr.max_rd_atomic == 0)
+		fake_fault("a read on a queue pair of max_rd_atomic 0");
+	else if (qp->attr.max_rd_atomic > peer->attr.max_dest_rd_atomic)
+		fake_fault("%u reads at once to a peer that serves %u", qp->attr.max_rd_atomic,
+			   peer->attr.max_dest_rd_atomic);
+}
+
+/* ---- execution ---- */
 
 static verdict execute(fake_qp *qp, fake_wqe *wqe)
 {
@@ -242,6 +342,13 @@ static verdict execute(fake_qp *qp, fake_wqe *wqe)
 	peer = responder(qp, &wait);
 	if (!peer)
 		return wait ? WAIT : fail(qp, wqe, IBV_WC_RETRY_EXC_ERR);
+	if (!fits_mtu(qp, peer, wqe->bytes))
+		return fail(qp, wqe, IBV_WC_RETRY_EXC_ERR);
+	if (qp->attr.path_mtu != peer->attr.path_mtu &&
+	    wqe->bytes > 128ull << TN_MIN(qp->attr.path_mtu, peer->attr.path_mtu))
+		return refuse(qp, peer, wqe, IBV_WC_REM_INV_REQ_ERR);
+	if (wqe->opcode == IBV_WR_RDMA_READ)
+		check_read(qp, peer);
 	if (notifies(wqe)) {
 		srq = (fake_srq *)peer->ibv.srq;
 		recv = TN_LIST_FIRST(&srq->recvs, fake_recv, link);
@@ -278,207 +385,12 @@ void fake_progress(void)
 			fake_qp *qp = TN_LIST_ENTRY(node, fake_qp, all);
 
 			while (qp->ibv.state == IBV_QPS_RTS && !tn_list_empty(&qp->wqes)) {
+				if (reads_wait(qp))
+					break;
 				if (execute(qp, TN_LIST_FIRST(&qp->wqes, fake_wqe, link)) == WAIT)
 					break;
 			}
 		}
 	} while (fake.again);
 	fake.progressing = false;
-}
-
-/* ---- the table's functions ---- */
-
-struct ibv_qp *fake_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
-{
-	fake_ctx *ctx = (fake_ctx *)pd->context;
-	fake_qp *qp = NULL;
-
-	pthread_mutex_lock(&fake_lock);
-	if (!fake_scripted("create_qp")) {
-		if ((int)attr->cap.max_send_wr > ctx->device->max_qp_wr ||
-		    attr->cap.max_inline_data > ctx->device->max_inline ||
-		    attr->cap.max_send_sge > FAKE_SGE_MAX || attr->qp_type != IBV_QPT_RC) {
-			errno = EINVAL;
-		} else {
-			qp = calloc(1, sizeof(*qp));
-			qp->ibv = (struct ibv_qp){.context = pd->context,
-						  .pd = pd,
-						  .send_cq = attr->send_cq,
-						  .recv_cq = attr->recv_cq,
-						  .srq = attr->srq,
-						  .qp_num = fake.next_qpn,
-						  .state = IBV_QPS_RESET,
-						  .qp_type = IBV_QPT_RC};
-			fake.next_qpn = (fake.next_qpn + 1) & 0xffffff;
-			qp->ctx = ctx;
-			qp->max_wr = attr->cap.max_send_wr;
-			/* Devices give more than was asked for. */
-			attr->cap.max_inline_data = ctx->device->max_inline;
-			qp->max_inline = ctx->device->max_inline;
-			qp->sig_all = attr->sq_sig_all;
-			tn_list_init(&qp->wqes);
-			tn_list_push_back(&fake.qps, &qp->all);
-			((fake_pd *)pd)->children++;
-			((fake_cq *)attr->send_cq)->children++;
-			((fake_srq *)attr->srq)->children++;
-			fake.counts.qps++;
-		}
-	}
-	pthread_mutex_unlock(&fake_lock);
-	return qp ? &qp->ibv : NULL;
-}
-
-static void drop_wqes(fake_qp *qp)
-{
-	tn_list *node;
-
-	while ((node = tn_list_pop_front(&qp->wqes)))
-		wqe_free(TN_LIST_ENTRY(node, fake_wqe, link));
-}
-
-static bool legal(enum ibv_qp_state from, enum ibv_qp_state to)
-{
-	return to == IBV_QPS_ERR || to == IBV_QPS_RESET || (to == IBV_QPS_INIT && from == IBV_QPS_RESET) ||
-	       (to == IBV_QPS_RTR && from == IBV_QPS_INIT) || (to == IBV_QPS_RTS && from == IBV_QPS_RTR);
-}
-
-static int modify(fake_qp *qp, const struct ibv_qp_attr *attr, int mask)
-{
-	static const int rtr = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-			       IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-	static const int rts = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-			       IBV_QP_MAX_QP_RD_ATOMIC;
-
-	if (!(mask & IBV_QP_STATE) || !legal(qp->ibv.state, attr->qp_state))
-		return EINVAL;
-	switch (attr->qp_state) {
-	case IBV_QPS_RESET:
-		drop_wqes(qp);
-		fake_cq_forget((fake_cq *)qp->ibv.send_cq, qp);
-		qp->in_queue = qp->silent = 0;
-		break;
-	case IBV_QPS_RTR:
-		if ((mask & rtr) != rtr || attr->path_mtu > qp->ctx->device->mtu ||
-		    attr->path_mtu < IBV_MTU_256)
-			return EINVAL;
-		if (!qp->ctx->device->infiniband && !attr->ah_attr.is_global)
-			return EINVAL;
-		qp->attr.dest_qp_num = attr->dest_qp_num;
-		qp->attr.rq_psn = attr->rq_psn;
-		break;
-	case IBV_QPS_RTS:
-		if ((mask & rts) != rts || attr->max_rd_atomic > qp->ctx->device->max_rd_atomic)
-			return EINVAL;
-		qp->attr.sq_psn = attr->sq_psn;
-		qp->attr.rnr_retry = attr->rnr_retry;
-		break;
-	case IBV_QPS_ERR:
-		fake_qp_error(qp);
-		return 0;
-	default:
-		break;
-	}
-	qp->ibv.state = attr->qp_state;
-	return 0;
-}
-
-int fake_modify_qp(struct ibv_qp *base, struct ibv_qp_attr *attr, int mask)
-{
-	int err;
-
-	pthread_mutex_lock(&fake_lock);
-	err = fake_scripted("modify_qp");
-	if (!err)
-		err = modify((fake_qp *)base, attr, mask);
-	fake_progress();
-	pthread_mutex_unlock(&fake_lock);
-	return err;
-}
-
-int fake_destroy_qp(struct ibv_qp *base)
-{
-	fake_qp *qp = (fake_qp *)base;
-
-	pthread_mutex_lock(&fake_lock);
-	/* Events that were not taken must not point to it. */
-	for (uint32_t i = qp->ctx->async_head; i != qp->ctx->async_tail; i++) {
-		struct ibv_async_event *event = &qp->ctx->async[i % FAKE_ASYNC_MAX];
-
-		if (event->element.qp == base)
-			event->element.qp = NULL;
-	}
-	drop_wqes(qp);
-	fake_cq_forget((fake_cq *)base->send_cq, qp);
-	tn_list_remove(&qp->all);
-	((fake_pd *)base->pd)->children--;
-	((fake_cq *)base->send_cq)->children--;
-	((fake_srq *)base->srq)->children--;
-	fake.counts.qps--;
-	fake_progress();
-	pthread_mutex_unlock(&fake_lock);
-	free(qp);
-	return 0;
-}
-
-static int post(fake_qp *qp, const struct ibv_send_wr *wr)
-{
-	fake_wqe *wqe;
-	int err = fake_scripted("post_send");
-
-	if (err)
-		return err;
-	if (qp->ibv.state != IBV_QPS_RTS && qp->ibv.state != IBV_QPS_ERR)
-		return EINVAL;
-	if (qp->in_queue >= qp->max_wr)
-		return ENOMEM;
-	if (wr->num_sge > FAKE_SGE_MAX ||
-	    (wr->opcode == IBV_WR_RDMA_READ && (wr->send_flags & IBV_SEND_INLINE)))
-		return EINVAL;
-	wqe = calloc(1, sizeof(*wqe));
-	*wqe = (fake_wqe){.wr_id = wr->wr_id,
-			  .opcode = wr->opcode,
-			  .flags = wr->send_flags,
-			  .imm = wr->imm_data,
-			  .remote_addr = wr->wr.rdma.remote_addr,
-			  .rkey = wr->wr.rdma.rkey,
-			  .pieces = wr->num_sge};
-	for (int i = 0; i < wr->num_sge; i++) {
-		wqe->sge[i] = wr->sg_list[i];
-		wqe->bytes += wr->sg_list[i].length;
-	}
-	if (wqe->bytes > qp->ctx->device->max_msg ||
-	    ((wr->send_flags & IBV_SEND_INLINE) && wqe->bytes > qp->max_inline)) {
-		free(wqe);
-		return EINVAL;
-	}
-	if (wr->send_flags & IBV_SEND_INLINE) {
-		uint8_t *bytes = malloc(wqe->bytes + 1);
-
-		copy_out(wqe, bytes);
-		wqe->inlined = bytes;
-		fake.counts.inlined++;
-	}
-	fake.counts.signaled += (wr->send_flags & IBV_SEND_SIGNALED) != 0;
-	qp->in_queue++;
-	tn_list_push_back(&qp->wqes, &wqe->link);
-	if (qp->ibv.state == IBV_QPS_ERR)
-		flush(qp);
-	return 0;
-}
-
-int fake_post_send(struct ibv_qp *base, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
-{
-	int err = 0;
-
-	pthread_mutex_lock(&fake_lock);
-	for (; wr; wr = wr->next) {
-		err = post((fake_qp *)base, wr);
-		if (err) {
-			*bad = wr;
-			break;
-		}
-	}
-	fake_progress();
-	pthread_mutex_unlock(&fake_lock);
-	return err;
 }
