@@ -55,8 +55,12 @@ tern_status tern_rpc_request_put(tern_rpc_request *request, unsigned sink, uint6
  */
 void tern_rpc_reply(tern_rpc_request *request, tern_status status, const void *data, uint64_t bytes);
 
-/* A client on a link; cheap to share between threads. Closing completes its calls (TERN_E_FLUSHED); close only
-   when no call with sinks is in flight: the server may still be writing into them, and close does not wait. */
+/*
+ * A client on a link; cheap to share between threads. Closing does not wait, and the handle is gone at once:
+ * calls end in TERN_E_FLUSHED, those without sinks before it returns. Calls with sinks are cancelled and end
+ * once the server can write no more into them (as at a deadline; if the link ends before, with that): their
+ * operations and sinks stay in use until then.
+ */
 tern_status tern_rpc_open(tern_link *link, tern_rpc **rpc);
 void tern_rpc_close(tern_rpc *rpc);
 

@@ -5,14 +5,18 @@
  * A slot's life (written by the function named):
  *
  *   FREE -> ACTIVE (tern_rpc_call) -> FREE     answered before the deadline
- *                                  -> ZOMBIE   deadline passed: CANCEL sent, waits for CANCEL_ACK or the
- *                                              late answer; a call with sinks keeps its op until then.
- *                                              Sent again now and then: it may overtake its request, which
- *                                              another thread is about to send, and then nobody answers it
+ *                                  -> ZOMBIE   given up: its deadline passed, or the client was closed and
+ *                                              it has sinks. CANCEL is sent, now and then again, until
+ *                                              CANCEL_ACK or the late answer comes; a call with sinks keeps
+ *                                              its op until then. Not before the request has left: one that
+ *                                              overtakes it would be acknowledged as that of no call
  *
+ *   open -> refusing (tern_rpc_close began) -> closing (no sink-less call is left) -> over
+ *
+ * A closed client lingers while calls with sinks are ZOMBIE; the last of them, or the channel's end, ends it.
  * A slot is reused only when its request message has left too (sending == false), because the message
  * is built inside the slot. Lock: rpc->lock, never held across tern_sendv or a completion.
- * Tests: tests/unit/rpc/test_rpc.c.
+ * Tests: tests/unit/rpc/rpc_test.c, close_test.c.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,6 +41,7 @@ typedef struct call {
 	bool sending; /* send_op in flight: head and args are read by the channel */
 	bool cancel_sending;
 	bool has_sinks;
+	tern_status why; /* ZOMBIE: the result */
 	uint64_t seq;
 	uint64_t deadline_ns; /* UINT64_MAX = none; ZOMBIE: when CANCEL goes (again) */
 	tern_op *op;          /* NULL once completed */
@@ -59,8 +64,12 @@ struct tern_rpc {
 	uint64_t next_seq;
 	uint64_t low_water; /* every slot below is FREE */
 	uint64_t default_timeout_ns;
-	tern_status status; /* why no call is accepted any more */
-	uint32_t refs;      /* 1 for the owner + messages in flight */
+	tern_status status;  /* why no call is accepted any more */
+	tern_status ended;   /* of the channel: nothing can be sent any more */
+	bool closing;        /* the handle is gone; ends with the last call that has sinks */
+	bool over;           /* by end_client, or about to be */
+	uint32_t sink_calls; /* calls with sinks that are not FREE */
+	uint32_t refs;       /* 1 for the owner + messages in flight */
 	bool done_sending;
 	tern_op done_op;
 	uint8_t done_msg[TN_RPC_REPLY_BYTES];
@@ -97,7 +106,39 @@ static void call_set_state(call *c, call_state state)
 {
 	TN_ASSERT(state != CALL_ZOMBIE || c->state == CALL_ACTIVE);
 	TN_ASSERT(state != CALL_ACTIVE || c->state == CALL_FREE);
+	if (c->has_sinks && state == CALL_ACTIVE)
+		c->rpc->sink_calls++;
+	if (c->has_sinks && state == CALL_FREE && c->state != CALL_FREE) {
+		TN_ASSERT(c->rpc->sink_calls > 0);
+		c->rpc->sink_calls--;
+	}
 	c->state = state;
+}
+
+/* Lock held: is this the moment to end a closed client? True once: then end_client after unlocking. */
+static bool take_end(tern_rpc *rpc)
+{
+	if (!rpc->closing || rpc->over || rpc->sink_calls)
+		return false;
+	rpc->over = true;
+	return true;
+}
+
+/* The timer first: its run sends through the channel. Drops the owner's reference. */
+static void end_client(tern_rpc *rpc)
+{
+	tn_ctx_timer_cancel(rpc->ctx, &rpc->timer);
+	tern_channel_close(rpc->channel);
+	rpc_unref(rpc, 1);
+}
+
+/* Lock held. */
+static void arm_timer(tern_rpc *rpc, uint64_t at_ns)
+{
+	if (at_ns >= rpc->timer_at || rpc->over)
+		return;
+	rpc->timer_at = at_ns;
+	tn_ctx_timer_set(rpc->ctx, &rpc->timer, at_ns);
 }
 
 static void advance_low_water(tern_rpc *rpc)
@@ -121,20 +162,27 @@ static void on_sent(tern_op *op, void *arg)
 	tern_rpc *rpc = c->rpc;
 	tern_status status = op->status; /* the slot, op included, may be another call's after the unlock */
 	tern_op *user = NULL;
+	bool end;
 
 	pthread_mutex_lock(&rpc->lock);
 	c->sending = false;
 	free(c->args_copy);
 	c->args_copy = NULL;
 	if (status != TERN_OK && c->state != CALL_FREE) {
-		/* The request never reached the server: nothing can touch the sinks. */
+		/* Not accepted by the server, or the channel is gone: nothing can touch the sinks through it. */
 		call_set_state(c, CALL_FREE);
 		user = call_take_op(c);
+	} else if (c->state == CALL_ZOMBIE) { /* its CANCEL waited for this */
+		c->deadline_ns = tn_ctx_now(rpc->ctx);
+		arm_timer(rpc, c->deadline_ns);
 	}
 	advance_low_water(rpc);
+	end = take_end(rpc);
 	pthread_mutex_unlock(&rpc->lock);
 	if (user)
 		tn_op_complete(rpc->ctx, user, status, 0, tern_detail());
+	if (end)
+		end_client(rpc);
 	rpc_unref(rpc, 1);
 }
 
@@ -168,7 +216,7 @@ static void send_done(tern_rpc *rpc)
 	tn_rpc_reply_head head = {.type = TN_RPC_DONE};
 
 	pthread_mutex_lock(&rpc->lock);
-	if (rpc->done_sending || rpc->status != TERN_OK) {
+	if (rpc->done_sending || rpc->ended != TERN_OK || rpc->over) {
 		pthread_mutex_unlock(&rpc->lock);
 		return;
 	}
@@ -199,40 +247,57 @@ static tern_status copy_answer(call *c, const tn_rpc_reply_head *head, const voi
 	return TERN_OK;
 }
 
+/* Lock held: the result of a call that is answered or acknowledged; text is for tern_detail(). */
+static tern_status call_result(call *c, const tn_rpc_reply_head *head, const void *data, uint64_t *length,
+			       char *text, size_t text_bytes)
+{
+	tern_status status;
+
+	*length = 0;
+	if (c->state == CALL_ZOMBIE || head->type == TN_RPC_CANCEL_ACK) {
+		status = c->state == CALL_ZOMBIE ? c->why : TERN_E_DEADLINE;
+		snprintf(text, text_bytes, "%s; the server let go of its sinks",
+			 status == TERN_E_FLUSHED ? "the RPC client was closed"
+						  : "the call's deadline passed");
+		return status;
+	}
+	status = copy_answer(c, head, data, length);
+	if (head->status != TERN_OK)
+		snprintf(text, text_bytes, "%.*s", (int)TN_MIN(head->bytes, text_bytes - 1),
+			 (const char *)data);
+	else if (status != TERN_OK)
+		snprintf(text, text_bytes, "%s", tern_detail());
+	return status;
+}
+
 static void on_answer(tern_rpc *rpc, const tn_rpc_reply_head *head, const void *data)
 {
 	call *c = &rpc->calls[head->seq % TN_RPC_WINDOW];
+	tern_ctx *ctx = rpc->ctx;
 	char detail[256] = "";
-	uint64_t length = 0;
-	tern_status status = TERN_OK;
+	tern_status status;
+	uint64_t length;
 	tern_op *user;
+	bool end;
 
 	pthread_mutex_lock(&rpc->lock);
 	if (c->state == CALL_FREE || c->seq != head->seq) {
 		pthread_mutex_unlock(&rpc->lock); /* a duplicate: its call is over */
 		return;
 	}
-	if (c->state == CALL_ZOMBIE || head->type == TN_RPC_CANCEL_ACK) {
-		status = TERN_E_DEADLINE;
-		snprintf(detail, sizeof(detail),
-			 "the call's deadline passed; the server let go of its sinks");
-	} else {
-		status = copy_answer(c, head, data, &length);
-		if (head->status != TERN_OK)
-			snprintf(detail, sizeof(detail), "%.*s", (int)(head->bytes < 255 ? head->bytes : 255),
-				 (const char *)data);
-		else if (status != TERN_OK)
-			snprintf(detail, sizeof(detail), "%s", tern_detail());
-	}
+	status = call_result(c, head, data, &length, detail, sizeof(detail));
 	call_set_state(c, CALL_FREE);
 	user = call_take_op(c);
 	advance_low_water(rpc);
+	end = take_end(rpc);
 	pthread_mutex_unlock(&rpc->lock);
 	atomic_fetch_add_explicit(&rpc->counters->answers, 1, memory_order_relaxed);
-	if (head->bytes >= TN_RPC_LARGE_BYTES)
+	if (head->bytes >= TN_RPC_LARGE_BYTES && !end)
 		send_done(rpc);
+	if (end)
+		end_client(rpc);
 	if (user)
-		tn_op_complete(rpc->ctx, user, status, length, detail[0] ? detail : NULL);
+		tn_op_complete(ctx, user, status, length, detail[0] ? detail : NULL);
 }
 
 static void on_message(tern_channel *channel, const void *msg, uint64_t bytes, void *arg)
@@ -248,23 +313,36 @@ static void on_message(tern_channel *channel, const void *msg, uint64_t bytes, v
 		on_answer(rpc, &head, data);
 }
 
-/* Complete every call with status; no more are accepted. */
-static void fail_all(tern_rpc *rpc, tern_status status, const char *detail)
+static void give_up(tern_rpc *rpc, call *c, tern_status why, const char *text);
+
+/*
+ * Complete every call with status; no more are accepted. At a close (the channel lives) calls with sinks
+ * are only given up: they complete once the server has let go.
+ */
+static void fail_all(tern_rpc *rpc, tern_status status, const char *detail, bool close)
 {
 	char text[TN_DETAIL_MAX]; /* the callbacks may fail at something and so change tern_detail() */
+	bool end;
 
 	snprintf(text, sizeof(text), "%s", detail);
 	pthread_mutex_lock(&rpc->lock);
 	rpc->refs++; /* a completion may close the client */
 	if (rpc->status == TERN_OK)
 		rpc->status = status;
+	if (!close)
+		rpc->ended = status;
 	for (uint64_t seq = rpc->low_water; seq < rpc->next_seq; seq++) {
 		call *c = &rpc->calls[seq % TN_RPC_WINDOW];
-		tern_status why = c->state == CALL_ZOMBIE ? TERN_E_DEADLINE : status;
+		tern_status why = c->state == CALL_ZOMBIE ? c->why : status;
 		tern_op *user;
 
 		if (c->state == CALL_FREE || c->seq != seq)
 			continue;
+		if (c->has_sinks && rpc->ended == TERN_OK) {
+			if (c->state == CALL_ACTIVE)
+				give_up(rpc, c, status, text);
+			continue;
+		}
 		call_set_state(c, CALL_FREE);
 		user = call_take_op(c);
 		if (!user)
@@ -274,23 +352,19 @@ static void fail_all(tern_rpc *rpc, tern_status status, const char *detail)
 		pthread_mutex_lock(&rpc->lock);
 	}
 	advance_low_water(rpc);
+	if (close)
+		rpc->closing = true;
+	end = take_end(rpc);
 	pthread_mutex_unlock(&rpc->lock);
+	if (end)
+		end_client(rpc);
 	rpc_unref(rpc, 1);
 }
 
 static void on_closed(tern_channel *channel, tern_status status, void *arg)
 {
 	(void)channel;
-	fail_all(arg, status, tern_detail());
-}
-
-/* Lock held. */
-static void arm_timer(tern_rpc *rpc, uint64_t at_ns)
-{
-	if (at_ns >= rpc->timer_at)
-		return;
-	rpc->timer_at = at_ns;
-	tn_ctx_timer_set(rpc->ctx, &rpc->timer, at_ns);
+	fail_all(arg, status, tern_detail(), false);
 }
 
 static void send_cancel(call *c)
@@ -309,20 +383,25 @@ static void send_cancel(call *c)
 	}
 }
 
-/* The deadline of one call passed: cancel it at the server; without sinks it ends now. */
-static void expire(tern_rpc *rpc, call *c, uint64_t now)
+/*
+ * Lock held, free meanwhile: nobody waits for the result of an ACTIVE call any more (without sinks it ends
+ * now, with `why`), or a ZOMBIE's CANCEL was not answered: send it (again).
+ */
+static void give_up(tern_rpc *rpc, call *c, tern_status why, const char *text)
 {
 	tern_op *user = NULL;
 	bool cancel = false;
 
 	if (c->state == CALL_ACTIVE) {
-		atomic_fetch_add_explicit(&rpc->counters->deadlines, 1, memory_order_relaxed);
 		call_set_state(c, CALL_ZOMBIE);
+		c->why = why;
 		if (!c->has_sinks)
 			user = call_take_op(c);
 	}
-	c->deadline_ns = now + CANCEL_AGAIN_NS;
-	if (!c->cancel_sending && rpc->status == TERN_OK) {
+	/* One that is still being sent is woken by on_sent. */
+	c->deadline_ns = c->sending ? UINT64_MAX : tn_ctx_now(rpc->ctx) + CANCEL_AGAIN_NS;
+	arm_timer(rpc, c->deadline_ns);
+	if (!c->sending && !c->cancel_sending && rpc->ended == TERN_OK) {
 		c->cancel_sending = cancel = true;
 		rpc->refs++;
 	}
@@ -330,9 +409,16 @@ static void expire(tern_rpc *rpc, call *c, uint64_t now)
 	if (cancel)
 		send_cancel(c);
 	if (user)
-		tn_op_complete(rpc->ctx, user, TERN_E_DEADLINE, 0,
-			       "the call's deadline passed without an answer");
+		tn_op_complete(rpc->ctx, user, why, 0, text);
 	pthread_mutex_lock(&rpc->lock);
+}
+
+/* Lock held, free meanwhile. */
+static void expire(tern_rpc *rpc, call *c)
+{
+	if (c->state == CALL_ACTIVE)
+		atomic_fetch_add_explicit(&rpc->counters->deadlines, 1, memory_order_relaxed);
+	give_up(rpc, c, TERN_E_DEADLINE, "the call's deadline passed without an answer");
 }
 
 static void on_timer(tn_ctx_timer *timer)
@@ -350,12 +436,12 @@ static void on_timer(tn_ctx_timer *timer)
 		if (c->seq != seq || c->state == CALL_FREE)
 			continue;
 		if (c->deadline_ns <= now)
-			expire(rpc, c, now);
+			expire(rpc, c);
 		/* the lock was free meanwhile: is it still that call? */
 		if (c->seq == seq && c->state != CALL_FREE && c->deadline_ns < next)
 			next = c->deadline_ns;
 	}
-	if (next != UINT64_MAX && rpc->status == TERN_OK)
+	if (next != UINT64_MAX && rpc->ended == TERN_OK)
 		arm_timer(rpc, next);
 	pthread_mutex_unlock(&rpc->lock);
 	rpc_unref(rpc, 1);
@@ -401,10 +487,8 @@ void tern_rpc_close(tern_rpc *rpc)
 {
 	if (!rpc)
 		return;
-	tern_channel_close(rpc->channel);
-	fail_all(rpc, TERN_E_FLUSHED, "the RPC client was closed");
-	tn_ctx_timer_cancel(rpc->ctx, &rpc->timer);
-	rpc_unref(rpc, 1);
+	TN_ASSERT(!rpc->closing);
+	fail_all(rpc, TERN_E_FLUSHED, "the RPC client was closed", true);
 }
 
 static tern_status check_params(const tern_rpc_call_params *params)
@@ -434,9 +518,9 @@ static void call_fill(tern_rpc *rpc, call *c, const tern_rpc_call_params *params
 				    .timeout_ns = timeout_ns,
 				    .args_bytes = params->args_bytes};
 
+	c->has_sinks = params->sink_count > 0; /* counted by the state */
 	call_set_state(c, CALL_ACTIVE);
 	c->sending = true;
-	c->has_sinks = params->sink_count > 0;
 	c->seq = head.seq;
 	c->deadline_ns = tn_deadline(tn_ctx_now(rpc->ctx), timeout_ns);
 	c->op = op;

@@ -7,7 +7,7 @@
  *   window   slots of a client / requests of a client at the server, indexed by seq % TN_RPC_WINDOW
  *
  *   low_water <= seq of every live call < low_water + TN_RPC_WINDOW
- *   a call's op completes exactly once: by response, cancel ack, deadline (no sinks) or channel end
+ *   a call's op completes exactly once: by response, cancel ack, deadline or close (no sinks) or channel end
  *
  * Threads: one lock per client (either side), held for bookkeeping only, never across a callback or a
  * channel call that could run one. Tests: tests/unit/rpc.

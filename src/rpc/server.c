@@ -5,7 +5,7 @@
  * mark passes it, so that a duplicate finds the answer instead of the handler.
  *
  * Methods are looked up without a lock (entries are only added, or replaced and retired). See server.h
- * for who owns whom and the locks. Tests: tests/unit/rpc/test_rpc.c.
+ * for who owns whom and the locks. Tests: tests/unit/rpc/rpc_test.c, close_test.c.
  */
 #include "rpc/server.h"
 
@@ -16,6 +16,7 @@
 
 #include "base/check.h"
 #include "base/fail.h"
+#include "base/fault.h"
 #include "base/time.h"
 
 const tn_option_row tn_rpc_options[] = {
@@ -270,7 +271,7 @@ static tern_status window_add(rpc_conn *conn, const tn_rpc_request_head *head, t
 static tern_rpc_request *request_new(rpc_conn *conn, const tn_rpc_request_head *head,
 				     const tern_rpc_sink *sinks)
 {
-	tern_rpc_request *req = calloc(1, sizeof(*req));
+	tern_rpc_request *req = TN_FAULT("rpc.request.alloc") ? NULL : calloc(1, sizeof(*req));
 
 	if (!req)
 		return NULL;
@@ -336,19 +337,54 @@ static tern_rpc_request *find_request(rpc_client *client, uint64_t seq)
 	return req;
 }
 
+/* An acknowledgement that belongs to no request. */
+typedef struct stray_ack {
+	tern_op op;
+	rpc_conn *conn;
+	uint8_t msg[TN_RPC_REPLY_BYTES];
+} stray_ack;
+
+static void on_stray_ack_sent(tern_op *op, void *arg)
+{
+	stray_ack *ack = arg;
+
+	(void)op;
+	tn_rpc_conn_unref(ack->conn);
+	free(ack);
+}
+
+/*
+ * CANCEL of a call that is not here: it came behind its request, which was dropped (no memory, malformed, out
+ * of the window), so nothing writes into its sinks. Without memory or room the client asks again.
+ */
+static void ack_stray(rpc_conn *conn, uint64_t seq)
+{
+	tn_rpc_reply_head head = {.type = TN_RPC_CANCEL_ACK, .status = TERN_E_DEADLINE, .seq = seq};
+	stray_ack *ack = TN_FAULT("rpc.ack.alloc") ? NULL : malloc(sizeof(*ack));
+
+	if (!ack)
+		return;
+	ack->conn = conn;
+	atomic_fetch_add_explicit(&conn->refs, 1, memory_order_relaxed);
+	tn_rpc_reply_encode(ack->msg, &head);
+	tern_op_init(&ack->op, on_stray_ack_sent, ack);
+	if (tern_send(conn->channel, ack->msg, sizeof(ack->msg), &ack->op) != TERN_OK)
+		on_stray_ack_sent(&ack->op, ack);
+}
+
 static void on_control(rpc_conn *conn, const tn_rpc_reply_head *head)
 {
 	tern_rpc_request *req;
 	uint32_t freed;
 
-	if (!conn->client)
-		return;
 	if (head->type == TN_RPC_CANCEL) {
 		/* Only this channel moves the window while we are in its callback: req stays. */
-		req = find_request(conn->client, head->seq);
+		req = conn->client ? find_request(conn->client, head->seq) : NULL;
 		if (req)
 			tn_rpc_request_cancel(req);
-	} else if (head->type == TN_RPC_DONE) {
+		else
+			ack_stray(conn, head->seq);
+	} else if (head->type == TN_RPC_DONE && conn->client) {
 		pthread_mutex_lock(&conn->client->lock);
 		freed = tn_rpc_client_advance(conn->client, head->low_water);
 		pthread_mutex_unlock(&conn->client->lock);

@@ -6,7 +6,7 @@
  *   response  32-byte header | answer, or for an error status a text for people
  *   cancel, cancel ack, done   32-byte header
  *
- * Parsers are bounded and trust nothing. Pure: no locks, no allocation. Tests: tests/unit/rpc/test_wire.c.
+ * Parsers are bounded and trust nothing. Pure: no locks, no allocation. Tests: tests/unit/rpc/wire_test.c.
  */
 #ifndef TN_RPC_WIRE_H
 #define TN_RPC_WIRE_H

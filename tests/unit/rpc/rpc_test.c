@@ -12,7 +12,7 @@
 #include "rpc/rpc.h"
 #include "support/nodes.h"
 
-enum { ECHO = 1, FAIL = 2, NEVER = 3, FILL = 4, COUNT = 5, HASTY = 6 };
+enum { ECHO = 1, FAIL = 2, NEVER = 3, FILL = 4, COUNT = 5, HASTY = 6, PILE = 7 };
 
 typedef struct world {
 	nodes n;
@@ -22,6 +22,8 @@ typedef struct world {
 	tern_rpc_request *held;          /* by NEVER */
 	tern_op put_op;
 	uint8_t *source; /* registered, of node b */
+	tern_rpc_request *pile[TN_RPC_WINDOW + 1];
+	_Atomic unsigned piled; /* so many of them are there */
 } world;
 
 static world w;
@@ -53,6 +55,14 @@ static void count(tern_rpc_request *request, const void *args, uint64_t bytes, v
 
 	(void)args, (void)bytes, (void)arg;
 	tern_rpc_reply(request, TERN_OK, &n, sizeof(n));
+}
+
+/* Keeps them all. */
+static void pile(tern_rpc_request *request, const void *args, uint64_t bytes, void *arg)
+{
+	(void)args, (void)bytes, (void)arg;
+	w.pile[atomic_load(&w.piled)] = request;
+	atomic_fetch_add(&w.piled, 1);
 }
 
 static void on_hasty_put(tern_op *op, void *arg)
@@ -115,6 +125,7 @@ static int setup(void **state)
 	assert_ok(tern_rpc_serve(w.n.b, FILL, fill, NULL));
 	assert_ok(tern_rpc_serve(w.n.b, COUNT, count, NULL));
 	assert_ok(tern_rpc_serve(w.n.b, HASTY, fill_hasty, NULL));
+	assert_ok(tern_rpc_serve(w.n.b, PILE, pile, NULL));
 	assert_ok(tern_rpc_open(w.n.ab, &w.rpc));
 	return 0;
 }
@@ -287,7 +298,6 @@ static void many_in_flight(void **state)
 	enum { N = 2000 };
 	static tern_op ops[N];
 	static uint64_t answers_[N], values[N];
-	unsigned again = 0;
 
 	(void)state;
 	for (unsigned i = 0; i < N; i++) {
@@ -300,17 +310,55 @@ static void many_in_flight(void **state)
 
 		values[i] = i * 1234567ull;
 		tern_op_init(&ops[i], NULL, NULL);
-		while ((status = tern_rpc_call(w.rpc, &call, &ops[i])) == TERN_AGAIN) {
+		while ((status = tern_rpc_call(w.rpc, &call, &ops[i])) == TERN_AGAIN)
 			tern_ctx_wait(w.n.a, 1000000);
-			again++;
-		}
 		assert_ok(status);
 	}
 	for (unsigned i = 0; i < N; i++) {
 		assert_ok(tern_op_wait(w.n.a, &ops[i], NODES_WAIT_NS));
 		assert_int_equal(answers_[i], values[i]);
 	}
-	assert_true(again > 0); /* the window is smaller than N: back-pressure is a status */
+}
+
+static void await_pile(unsigned count)
+{
+	for (int i = 0; i < 20000 && atomic_load(&w.piled) < count; i++)
+		tern_ctx_wait(w.n.b, 1000000);
+	assert_int_equal(atomic_load(&w.piled), count);
+}
+
+/* As many calls as the window has, not one more until the oldest is over: back-pressure is a status. */
+static void window_is_full(void **state)
+{
+	static tern_op ops[TN_RPC_WINDOW + 1];
+	tern_rpc_call_params call = {.method = PILE};
+	tern_status status = TERN_AGAIN;
+
+	(void)state;
+	for (unsigned i = 0; i < TN_RPC_WINDOW; i++) {
+		tern_op_init(&ops[i], NULL, NULL);
+		while ((status = tern_rpc_call(w.rpc, &call, &ops[i])) == TERN_AGAIN)
+			tern_ctx_wait(w.n.a, 1000000); /* no room in the channel */
+		assert_ok(status);
+	}
+	await_pile(TN_RPC_WINDOW); /* the channel has room */
+	tern_op_init(&ops[TN_RPC_WINDOW], NULL, NULL);
+	tern_rpc_reply(w.pile[1], TERN_OK, NULL, 0); /* not the oldest: the mark stays */
+	assert_ok(tern_op_wait(w.n.a, &ops[1], NODES_WAIT_NS));
+	for (unsigned i = 0; i < 20; i++) {
+		assert_status(tern_rpc_call(w.rpc, &call, &ops[TN_RPC_WINDOW]), TERN_AGAIN);
+		tern_ctx_wait(w.n.a, 1000000);
+	}
+	tern_rpc_reply(w.pile[0], TERN_OK, NULL, 0);
+	assert_ok(tern_op_wait(w.n.a, &ops[0], NODES_WAIT_NS));
+	while ((status = tern_rpc_call(w.rpc, &call, &ops[TN_RPC_WINDOW])) == TERN_AGAIN)
+		tern_ctx_wait(w.n.a, 1000000); /* its request or another's is on its way out still */
+	assert_ok(status);
+	await_pile(TN_RPC_WINDOW + 1);
+	for (unsigned i = 2; i <= TN_RPC_WINDOW; i++) {
+		tern_rpc_reply(w.pile[i], TERN_OK, NULL, 0);
+		assert_ok(tern_op_wait(w.n.a, &ops[i], NODES_WAIT_NS));
+	}
 }
 
 /* The same request twice on the wire: executed once, answered twice with the same answer. */
@@ -448,11 +496,17 @@ int main(void)
 #f, f, setup, teardown, NULL \
 	}
 		const struct CMUnitTest tests[] = {
-			CASE(answers),        CASE(errors),
-			CASE(sinks),          CASE(answer_waits_for_puts),
-			CASE(deadline),       CASE(deadline_with_sinks),
-			CASE(many_in_flight), CASE(at_most_once),
-			CASE(junk),           CASE(close_with_calls_in_flight),
+			CASE(answers),
+			CASE(errors),
+			CASE(sinks),
+			CASE(answer_waits_for_puts),
+			CASE(deadline),
+			CASE(deadline_with_sinks),
+			CASE(many_in_flight),
+			CASE(window_is_full),
+			CASE(at_most_once),
+			CASE(junk),
+			CASE(close_with_calls_in_flight),
 			CASE(peer_goes_away),
 		};
 
