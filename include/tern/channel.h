@@ -139,9 +139,10 @@ tern_status tern_sendv(tern_channel *channel, const tern_iovec *iov, int count, 
 tern_status tern_recv(tern_channel *channel, void *buf, uint64_t capacity, tern_op *op);
 
 /*
- * Put [src, src + bytes) to key's range at offset. Completion is REMOTE: placed and visible at the
- * target. src should lie in registered memory (tern_mem_alloc): anything else is staged where the
- * device needs registration, and counted. Errors of the key: TERN_E_ACCESS, _BOUNDS, _STALE_KEY.
+ * Put [src, src + bytes) to key's range at offset. Completion is REMOTE (placed and visible at the
+ * target) unless TERN_OP_LOCAL is set. src should lie in registered memory (tern_mem_alloc): anything else
+ * is staged where the device needs registration, and counted. Errors of the key: TERN_E_ACCESS, _BOUNDS,
+ * _STALE_KEY.
  */
 tern_status tern_put(tern_channel *channel, const void *src, uint64_t bytes, const tern_key *key,
 		     uint64_t offset, tern_op *op);

@@ -90,6 +90,11 @@ struct tern_op {
 
 /* Complete at the REMOTE level (placed and visible at the target) instead of LOCAL (source reusable). */
 #define TERN_OP_REMOTE 1u
+/*
+ * Puts: complete at the LOCAL level where that comes earlier (verbs), without an answer of the peer's. For who
+ * hears of the data's arrival in another way. A put that completed so and does not arrive ends the link.
+ */
+#define TERN_OP_LOCAL 2u
 
 /* Clear an operation and set its callback. */
 void tern_op_init(tern_op *op, tern_done_fn done, void *arg);

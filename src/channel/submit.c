@@ -179,7 +179,8 @@ static tern_status transfer(tern_channel *channel, const tn_link_xfer *xfer, ter
 			    tn_counter *count_bytes)
 {
 	tern_link *link = channel->link;
-	tn_link_op_params params = {.user = op, .level = TN_LINK_REMOTE};
+	tn_link_op_params params = {.user = op,
+				    .level = op->flags & TERN_OP_LOCAL ? TN_LINK_LOCAL : TN_LINK_REMOTE};
 	outcome result = REFUSED;
 	tn_link_fast fast;
 	tern_status status;

@@ -109,7 +109,7 @@ static void fill_data(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_link
 	fast->post.key = xfer->key;
 	fast->post.offset = xfer->offset;
 	if (xfer->type == TN_XFER_PUT_NOTIFY)
-		fast->post.imm = (chan->peer & 0xffff) << TN_LINK_NOTIFY_BITS | xfer->value;
+		fast->post.imm = tn_lk_imm(chan, xfer->value, false);
 	fast->phase = xfer->type == TN_XFER_PUT_FLAG ? PHASE_FLAG_DATA : PHASE_XFER;
 	link->posting = tn_lk_wr_index(link, wr);
 }
@@ -138,7 +138,8 @@ bool tn_link_fast_xfer(tn_link *link, uint32_t channel, const tn_link_xfer *xfer
 	tn_lk_chan *chan = open_channel(link, channel);
 	tn_lk_lane *lane;
 
-	if (!chan || !link->remote_done || !tn_list_empty(&chan->xfers) || !tn_list_empty(&chan->tails))
+	if (!chan || tn_lk_xfer_needs_ack(link, xfer->type, params) || !tn_list_empty(&chan->xfers) ||
+	    !tn_list_empty(&chan->tails))
 		return false;
 	lane = link->by_index[tn_lk_xfer_lane(link, chan, xfer->bytes)];
 	if (!tn_lk_lane_ready(link, lane) || xfer->bytes > link->chunk_max ||
@@ -235,6 +236,8 @@ tn_link_fast_result tn_link_fast_posted(tn_link *link, tn_link_fast *fast, tern_
 		count_message(link, chan, wr->bytes);
 	else if (wr->kind == TN_WR_IMM)
 		tn_lk_notify_sent(lane, chan);
+	else if (!link->remote_done)
+		tn_lk_silent_sent(lane, chan);
 	wr->kind = TN_WR_FREE;
 	if (fast->phase == PHASE_FLAG_DATA) {
 		fill_flag(link, lane, chan, fast);

@@ -83,6 +83,8 @@ typedef struct tn_lk_lane {
 	uint32_t my_first, my_granted, my_told, received, freed;
 	/* acknowledgement: units = frames, and immediates where the device lacks REMOTE_DONE */
 	uint32_t tx_units, peer_seen, rx_units, seen_told;
+	/* wrs posted, finished ones as well, and the last of them that is known to be at the peer */
+	uint32_t tx_serial, tx_arrived;
 	bool ack_due;
 	uint32_t bye;              /* what the peer's BYE said it sent */
 	uint32_t wrs, frames;      /* in flight; frames: of messages */
@@ -181,7 +183,8 @@ typedef struct tn_lk_wr {
 	uint32_t chan; /* index or TN_NONE */
 	uint32_t op;   /* index or TN_NONE */
 	uint32_t bit;
-	bool last; /* the op's last piece */
+	uint32_t serial; /* the lane's tx_serial with it */
+	bool last;       /* the op's last piece */
 	uint64_t bytes;
 	uint32_t told_grant, told_seen; /* in the header */
 	_Alignas(16) uint8_t header[TN_WR_HEADER_BYTES];
@@ -247,7 +250,8 @@ typedef struct tn_lk_chan {
 	uint32_t ready_lane, ready_class; /* while xfer_node is linked */
 	uint64_t notifies_tx, notifies_rx, close_notifies;
 	uint32_t notify_lane, notify_slot; /* of the last notification: lane's index, receive slot's number */
-	char service[TN_NAME_MAX];         /* later: words of a refusal */
+	uint32_t silent_lane, silent_serial; /* of the last put that ended at its post, without an answer */
+	char service[TN_NAME_MAX];           /* later: words of a refusal */
 } tn_lk_chan;
 
 /* What the peer said of its lane number i in this epoch. */
@@ -458,6 +462,8 @@ void tn_lk_wr_take(tn_link *link, tn_lk_wr *wr);
 void tn_lk_wr_release(tn_link *link, tn_lk_wr *wr);
 /* A notification of the channel was posted on the lane and has its credit. */
 void tn_lk_notify_sent(tn_lk_lane *lane, tn_lk_chan *chan);
+/* A put of the channel ended with its post on the lane, though nobody said that it arrived. */
+void tn_lk_silent_sent(tn_lk_lane *lane, tn_lk_chan *chan);
 void tn_lk_xfer_begin(tn_link *link, tn_lk_chan *chan, tn_lk_op *op, tn_lk_lane *lane);
 void tn_lk_xfer_to_tails(tn_link *link, tn_lk_chan *chan, tn_lk_op *op);
 void tn_lk_head_fill(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, tn_frame_type type, uint8_t flags);
@@ -497,10 +503,22 @@ static inline bool tn_lk_imm_fits(const tn_link *link, const tn_lk_chan *chan)
 	return (link->caps & TN_LINK_CAP_WRITE_IMM) && (chan->peer & 0xffff) < TN_IMM_CHANNELS;
 }
 
+static inline uint32_t tn_lk_imm(const tn_lk_chan *chan, uint32_t value, bool ack)
+{
+	return (ack ? TN_IMM_ACK : 0) | (chan->peer & 0xffff) << TN_LINK_NOTIFY_BITS | value;
+}
+
+/* Does the transfer end only when the peer's link says so? Not where the device itself completes it remotely. */
+static inline bool tn_lk_xfer_needs_ack(const tn_link *link, tn_link_xfer_type type,
+					const tn_link_op_params *params)
+{
+	return !link->remote_done && type != TN_XFER_GET && params->level == TN_LINK_REMOTE;
+}
+
 /*
  * The lane (index) of a channel's next transfer: that of those under way; else that of its last notification
- * until the peer's totals say that it was taken, so that notifications stay in order; else lane 0 for small
- * ones and the channel's data lane for bulk.
+ * until the peer's totals say that it was taken, so that notifications stay in order, and that of a silent put
+ * until a later one of the lane is done; else lane 0 for small ones and the channel's data lane for bulk.
  */
 static inline uint32_t tn_lk_xfer_lane(const tn_link *link, const tn_lk_chan *chan, uint64_t bytes)
 {
@@ -512,6 +530,9 @@ static inline uint32_t tn_lk_xfer_lane(const tn_link *link, const tn_lk_chan *ch
 		return chan->lane;
 	if (chan->notifies_tx && (int32_t)(chan->notify_slot - (last->granted - last->first)) > 0)
 		return chan->notify_lane;
+	if (chan->silent_serial &&
+	    (int32_t)(chan->silent_serial - link->by_index[chan->silent_lane]->tx_arrived) > 0)
+		return chan->silent_lane;
 	return bytes <= link->config.small_bytes ? 0 : 1 + (chan->handle & 0xffff) % (link->lane_count - 1);
 }
 

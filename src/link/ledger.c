@@ -70,6 +70,7 @@ static void told(tn_link *link, tn_lk_lane *lane, uint32_t grant, uint32_t seen)
 
 void tn_lk_consume(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr)
 {
+	lane->tx_serial++;
 	if (is_frame(wr->kind)) {
 		TN_ASSERT(tn_lk_credits(lane) > 0);
 		lane->consumed++;
@@ -115,6 +116,12 @@ void tn_lk_notify_sent(tn_lk_lane *lane, tn_lk_chan *chan)
 	chan->notify_slot = lane->consumed;
 }
 
+void tn_lk_silent_sent(tn_lk_lane *lane, tn_lk_chan *chan)
+{
+	chan->silent_lane = lane->index;
+	chan->silent_serial = lane->tx_serial;
+}
+
 void tn_lk_xfer_begin(tn_link *link, tn_lk_chan *chan, tn_lk_op *op, tn_lk_lane *lane)
 {
 	if (op->lane != TN_NONE)
@@ -133,10 +140,10 @@ void tn_lk_xfer_to_tails(tn_link *link, tn_lk_chan *chan, tn_lk_op *op)
 	op->tail = true;
 }
 
-static bool wants_tail(const tn_link *link, const tn_lk_op *op)
+static bool wants_tail(const tn_lk_op *op)
 {
 	return op->kind == TN_OP_PUT_NOTIFY || op->kind == TN_OP_PUT_FLAG ||
-	       (op->kind == TN_OP_PUT && !link->remote_done);
+	       (op->kind == TN_OP_PUT && op->need_ack);
 }
 
 static void commit_message(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk_op *op, tn_lk_wr *wr)
@@ -159,6 +166,8 @@ static void commit_message(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn
 static void commit_xfer(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk_op *op, tn_lk_wr *wr)
 {
 	tn_lk_xfer_begin(link, chan, op, lane);
+	if (!link->remote_done && !op->need_ack && (wr->kind == TN_WR_WRITE || wr->kind == TN_WR_FLAG))
+		tn_lk_silent_sent(lane, chan);
 	switch (wr->kind) {
 	case TN_WR_IMM:
 		tn_lk_notify_sent(lane, chan);
@@ -171,14 +180,14 @@ static void commit_xfer(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk
 		all_posted(link, lane, op);
 		break;
 	case TN_WR_FLAG:
-		/* Where the device says nothing of the remote level, a SYNC follows. */
+		/* Where the device says nothing of the remote level, a SYNC follows if that was asked for. */
 		op->flag_posted = true;
-		if (link->remote_done)
+		if (!op->need_ack)
 			all_posted(link, lane, op);
 		break;
 	default:
 		op->sent += wr->bytes;
-		if (wr->last && wants_tail(link, op))
+		if (wr->last && wants_tail(op))
 			tn_lk_xfer_to_tails(link, chan, op);
 		else if (wr->last)
 			all_posted(link, lane, op);
@@ -227,6 +236,7 @@ void tn_lk_commit(tn_link *link, tn_lk_wr *wr)
 
 	tn_lk_wr_take(link, wr);
 	tn_lk_consume(link, lane, wr);
+	wr->serial = lane->tx_serial;
 	lane->wrs++;
 	link->in_flight += wr->bytes;
 	if (chan)
@@ -320,12 +330,16 @@ void tn_link_on_wr_done(tn_link *link, uint64_t cookie, tern_status status, uint
 {
 	uint32_t index = (uint32_t)cookie;
 	tn_lk_wr *wr = &link->wrs[index];
+	tn_lk_lane *lane;
 
 	if (index >= link->wr_high || wr->kind == TN_WR_FREE || wr->generation != cookie >> 32 ||
 	    index == link->posting) {
 		tn_count_own(&link->counters.stale, 1);
 		return;
 	}
+	lane = &link->lanes[wr->lane];
+	if (status == TERN_OK && (int32_t)(wr->serial - lane->tx_arrived) > 0)
+		lane->tx_arrived = wr->serial;
 	tn_lk_wr_complete(link, wr, status, now_ns);
 	tn_lk_closing_step(link, now_ns);
 }

@@ -290,7 +290,7 @@ tn_lk_op *tn_lk_op_new_xfer(tn_link *link, tn_lk_chan *chan, const tn_link_xfer 
 	tn_lk_op *op = tn_lk_op_new(link, chan, kind_of[xfer->type], params);
 
 	op->length = xfer->bytes;
-	op->need_ack = !link->remote_done && xfer->type != TN_XFER_GET;
+	op->need_ack = tn_lk_xfer_needs_ack(link, xfer->type, params);
 	op->x.local = xfer->local;
 	op->x.offset = xfer->offset;
 	op->x.value = xfer->value;

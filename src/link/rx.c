@@ -194,7 +194,7 @@ void tn_link_on_imm(tn_link *link, uint32_t handle, uint32_t imm, uint64_t bytes
 		    tn_link_rx *rx)
 {
 	tn_lk_lane *lane = arrive(link, handle, now_ns);
-	uint32_t index = imm >> TN_LINK_NOTIFY_BITS;
+	uint32_t index = (imm & ~TN_IMM_ACK) >> TN_LINK_NOTIFY_BITS;
 	const char *wrong;
 
 	rx->type = TN_RX_NONE;
@@ -203,7 +203,8 @@ void tn_link_on_imm(tn_link *link, uint32_t handle, uint32_t imm, uint64_t bytes
 	tn_count_own(&link->counters.imms_rx, 1);
 	if (!link->remote_done) {
 		lane->rx_units++;
-		owe_ack(link, lane, now_ns);
+		if (imm & TN_IMM_ACK)
+			owe_ack(link, lane, now_ns);
 	}
 	wrong = notified(link, index < link->chan_high ? &link->chans[index] : NULL,
 			 imm & ((1u << TN_LINK_NOTIFY_BITS) - 1), bytes, rx);

@@ -313,7 +313,7 @@ static bool build_tail(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk_
 		post->local = wr->header;
 		post->key = op->x.flag_key;
 		post->offset = op->x.flag_offset;
-		wr->last = link->remote_done;
+		wr->last = !op->need_ack;
 		return true;
 	}
 	if (tn_lk_credits(lane) <= (lane->index == 0 ? TN_CREDIT_RESERVE : 0)) {
@@ -357,7 +357,7 @@ static bool build_piece(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk
 	post->key = op->x.key;
 	post->offset = op->x.offset + op->sent;
 	if (imm)
-		post->imm = (chan->peer & 0xffff) << TN_LINK_NOTIFY_BITS | op->x.value;
+		post->imm = tn_lk_imm(chan, op->x.value, op->need_ack);
 	return true;
 }
 

@@ -275,7 +275,11 @@ const char *tn_frame_type_name(unsigned type);
 /* A status from the wire: an error code that this build knows, else `other`. */
 tern_status tn_wire_status(int32_t number, tern_status other);
 
-/* Immediates: index of the receiver's channel << TN_LINK_NOTIFY_BITS | value. Channels above go by NOTIFY. */
-#define TN_IMM_CHANNELS 255u
+/*
+ * Immediates: TN_IMM_ACK if the sender waits for *seen*, index of the receiver's channel << TN_LINK_NOTIFY_BITS,
+ * value. Channels above go by NOTIFY.
+ */
+#define TN_IMM_ACK      (1u << 31)
+#define TN_IMM_CHANNELS 127u
 
 #endif

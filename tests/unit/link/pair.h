@@ -40,9 +40,13 @@
 
 typedef struct pair_world pair_world;
 
+#define PAIR_INLINE 64
+
 typedef struct pair_wr {
 	tn_link_post post;
 	uint8_t key[TN_LINK_KEY_BYTES];
+	bool silent; /* done at the post, from a copy; takes effect later */
+	uint8_t copy[PAIR_INLINE];
 } pair_wr;
 
 typedef enum pair_event_type { PAIR_UP, PAIR_DOWN, PAIR_FRAME, PAIR_IMM } pair_event_type;
@@ -108,6 +112,7 @@ struct pair_world {
 	uint64_t bytes_left;
 	/* how the devices behave, in percent */
 	unsigned again, sync, refuse_piece, defer_pump;
+	bool silent; /* short writes below the remote level are done at their post, before they take effect */
 	bool reach_fails[2]; /* provider i of node 1 can't be reached */
 	bool create_fails;   /* provider 0's lanes can't be made at node 1 */
 	bool connect_fails;  /* provider 0's lanes never connect */
@@ -306,8 +311,9 @@ static inline void pair_complete_later(pair_world *world, pair_end *end, uint64_
 static inline void pair_flush(pair_world *world, pair_end *end)
 {
 	for (uint32_t i = 0; i < end->queue_count; i++)
-		pair_complete_later(world, end, end->queue[i].post.cookie,
-				    pair_chance(world, 50) ? TERN_E_FLUSHED : TERN_E_LANE);
+		if (!end->queue[i].silent)
+			pair_complete_later(world, end, end->queue[i].post.cookie,
+					    pair_chance(world, 50) ? TERN_E_FLUSHED : TERN_E_LANE);
 	end->queue_count = 0;
 }
 
@@ -383,10 +389,13 @@ static inline void pair_step_effect(pair_world *world, pair_end *end)
 	tern_status status;
 
 	wr.post.key = wr.key;
+	if (wr.silent)
+		wr.post.local = wr.copy;
 	memmove(end->queue, end->queue + 1, (end->queue_count - 1) * sizeof(end->queue[0]));
 	end->queue_count--;
 	status = pair_effect(world, end, &wr);
-	pair_complete_later(world, end, wr.post.cookie, status);
+	if (!wr.silent)
+		pair_complete_later(world, end, wr.post.cookie, status);
 }
 
 /* ---- what the link asks for ---- */
@@ -413,6 +422,12 @@ static inline tern_status pair_post(pair_world *world, int side, const tn_link_p
 
 		*done = status == TERN_OK;
 		return status;
+	}
+	/* Like a NIC that takes the bytes at the post. */
+	if (world->silent && (post->type == TN_POST_WRITE || post->type == TN_POST_WRITE_IMM) &&
+	    post->level == TN_LINK_LOCAL && post->bytes <= PAIR_INLINE) {
+		memcpy(wr.copy, post->local, post->bytes);
+		wr.silent = *done = true;
 	}
 	end->queue[end->queue_count++] = wr;
 	return TERN_OK;

@@ -36,8 +36,10 @@ static void shape(pair_world *world, load *l)
 	l->cancel = pair_chance(world, 50) ? pair_pick(world, 20) : 0;
 	l->deadline = pair_chance(world, 30) ? pair_pick(world, 30) : 0;
 	l->refuse_open = pair_chance(world, 30) ? 20 : 0;
-	if (pair_chance(world, 25))
+	if (pair_chance(world, 25)) {
 		caps &= ~(uint32_t)TN_LINK_CAP_REMOTE_DONE;
+		world->silent = pair_chance(world, 60);
+	}
 	if (pair_chance(world, 20))
 		caps &= ~(uint32_t)TN_LINK_CAP_WRITE_IMM;
 	if (pair_chance(world, 20))
