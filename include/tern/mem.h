@@ -48,7 +48,30 @@ void tern_mem_free(tern_mem *mem, void *ptr);
 uint64_t tern_mem_usable(tern_mem *mem, const void *ptr);
 
 /*
- * Make a key for [ptr, ptr + bytes), which must lie in one allocation whose class allows the access.
+ * Memory that the caller owns and wants to move without a copy: registered with every device of the context, or
+ * with none, also with devices that come later. It stays the caller's: it must not be unmapped before
+ * tern_mem_unregister returns TERN_OK. Nothing is cached or registered unasked; what is not registered is staged
+ * where a device needs registration (counter mem.staging_copies).
+ *
+ * access 0: local use alone, any range; devices pin the whole pages that it touches. Else start and length must
+ * be whole pages of 4 KiB, since devices expose whole pages; keys are made with tern_mem_export and reach their
+ * exact range. Peers on this host can't map such memory: a put or get of theirs over shm ends in
+ * TERN_E_UNSUPPORTED; over tcp and verbs it works.
+ *
+ * May block for a second per GiB. TERN_E_INVALID (not whole pages, or memory of this context), TERN_E_EXISTS
+ * (overlaps a region), TERN_E_LIMIT (RLIMIT_MEMLOCK, or 4096 regions), what a device refused it with
+ * (TERN_E_NOMEM, TERN_E_DEVICE). Regions end with the context. Any thread.
+ */
+typedef struct tern_region tern_region;
+tern_status tern_mem_register(tern_mem *mem, void *ptr, uint64_t bytes, uint32_t access, tern_region **region);
+/*
+ * End it: when it returns TERN_OK no device and no peer reaches the memory any more. TERN_E_IN_USE, and it stays
+ * registered: a device works on an operation with it, or keys to it are live. NULL is allowed. Any thread.
+ */
+tern_status tern_mem_unregister(tern_region *region);
+
+/*
+ * Make a key for [ptr, ptr + bytes), which must lie in one allocation or region whose class allows the access.
  * TERN_E_INVALID, TERN_E_ACCESS, TERN_E_LIMIT (key table full).
  */
 tern_status tern_mem_export(tern_mem *mem, const void *ptr, uint64_t bytes, uint32_t access, tern_key *key);
@@ -73,8 +96,21 @@ typedef struct tern_mem_stats {
 	uint64_t extents_4k;
 	uint64_t registrations; /* extents x devices */
 	uint64_t keys;          /* live */
-	uint64_t cache_hits;
+	uint64_t cache_hits;    /* blocks that a thread took from its own cache, without a lock */
 	uint64_t staging_copies;
+	uint64_t cache_misses;       /* small blocks that needed the lock */
+	uint64_t cached_bytes;       /* free, kept by threads for their next allocations */
+	uint64_t remote_frees;       /* blocks that another thread freed than the one that holds their slab */
+	uint64_t free_bytes;         /* committed and in no live block, cached_bytes included */
+	uint64_t free_run_bytes_max; /* the largest block that fits without growth */
+	uint64_t waste_bytes;        /* of used_bytes: what nobody asked for (rounding), estimated */
+	uint64_t grows_ahead;        /* extents made in the background */
+	uint64_t grows_waited;       /* extents that an allocation had to wait for */
+	uint64_t shrinks;            /* extents given back */
+	uint64_t mappings;      /* of the process that this memory needs: grows with extents, not blocks */
+	uint64_t refused_frees; /* freed twice, or not a block of this memory */
+	uint64_t damage;        /* debug mode: blocks written past their end or after their free */
+	uint64_t numa_nodes;    /* bit i: extents lie on node i */
 } tern_mem_stats;
 void tern_mem_stats_get(tern_mem *mem, tern_mem_stats *stats);
 

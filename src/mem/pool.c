@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "base/os.h"
+#include "mem/foreign.h"
 #include "mem/os_mem.h"
 #include "mem/pool.h"
 
@@ -100,6 +101,7 @@ static void pool_free(tern_mem *mem)
 		pthread_mutex_destroy(&mem->arenas[i].lock);
 	pthread_mutex_destroy(&mem->grow);
 	tn_guards_fini(&mem->guards);
+	tn_regions_fini(mem);
 	free(mem);
 }
 
@@ -127,7 +129,9 @@ tern_status tn_mem_create(const tn_mem_params *params, tern_mem **out)
 	arenas_init(mem);
 	status = reserve(mem, params->reserve_bytes);
 	if (status == TERN_OK) {
-		status = tn_keys_init(&mem->keys);
+		status = tn_regions_init(mem);
+		if (status == TERN_OK)
+			status = tn_keys_init(&mem->keys);
 		if (status == TERN_OK) {
 			tn_mem_fork_add(mem);
 			*out = mem;
@@ -185,6 +189,8 @@ const tn_extent *tn_mem_extent(const tern_mem *mem, uint32_t index)
 {
 	const tn_ext *ext = &mem->ext[index % TN_MEM_EXTENTS_MAX];
 
+	if (TN_UNLIKELY(index & TN_MEM_REGION))
+		return tn_region_extent_at(mem, index);
 	if (!atomic_load_explicit(&ext->live, memory_order_acquire) || ext->pub.index != index)
 		return NULL;
 	return &ext->pub;
@@ -221,6 +227,8 @@ void tern_mem_stats_get(tern_mem *mem, tern_mem_stats *stats)
 	}
 	stats->keys = tn_keys_live(&mem->keys);
 	stats->staging_copies = tn_counter_read(&mem->staging_copies);
+	stats->refused_frees = tn_counter_read(&mem->refused_frees);
+	stats->free_bytes = stats->committed_bytes - TN_MIN(stats->used_bytes, stats->committed_bytes);
 }
 
 void tn_mem_counters(tern_mem *mem, void (*fn)(const char *name, uint64_t value, void *arg), void *arg)
@@ -240,5 +248,16 @@ void tn_mem_counters(tern_mem *mem, void (*fn)(const char *name, uint64_t value,
 	fn("mem.keys", stats.keys, arg);
 	fn("mem.cache_hits", stats.cache_hits, arg);
 	fn("mem.staging_copies", stats.staging_copies, arg);
-	fn("mem.refused_frees", tn_counter_read(&mem->refused_frees), arg);
+	fn("mem.cache_misses", stats.cache_misses, arg);
+	fn("mem.cached_bytes", stats.cached_bytes, arg);
+	fn("mem.remote_frees", stats.remote_frees, arg);
+	fn("mem.free_bytes", stats.free_bytes, arg);
+	fn("mem.free_run_bytes_max", stats.free_run_bytes_max, arg);
+	fn("mem.waste_bytes", stats.waste_bytes, arg);
+	fn("mem.grows_ahead", stats.grows_ahead, arg);
+	fn("mem.grows_waited", stats.grows_waited, arg);
+	fn("mem.shrinks", stats.shrinks, arg);
+	fn("mem.mappings", stats.mappings, arg);
+	fn("mem.refused_frees", stats.refused_frees, arg);
+	fn("mem.damage", stats.damage, arg);
 }
