@@ -12,6 +12,7 @@
 #include "base/fail.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "mem/foreign.h"
 #include "mem/pool.h"
 
 static void free_settled(tern_mem *mem);
@@ -228,8 +229,7 @@ tern_status tern_mem_export(tern_mem *mem, const void *ptr, uint64_t bytes, uint
 			       "access 0x%x of a key: TERN_ACCESS_READ, TERN_ACCESS_WRITE or both", access);
 	ext = lock_extent(mem, ptr);
 	if (!ext)
-		return tn_fail(TERN_E_INVALID,
-			       "%p is not memory of this context: allocate with tern_mem_alloc", ptr);
+		return tn_region_export(mem, ptr, bytes, access, key);
 	if (access & ~ext->pub.access) {
 		status = tn_fail(TERN_E_ACCESS, "a key with access 0x%x to memory allocated with 0x%x",
 				 access, ext->pub.access);
@@ -240,7 +240,7 @@ tern_status tern_mem_export(tern_mem *mem, const void *ptr, uint64_t bytes, uint
 				 "%" PRIu64 " bytes from %p go past the block, which ends at %p", bytes, ptr,
 				 (void *)(block.base + block.bytes));
 	} else {
-		status = tn_keys_make(&mem->keys, &block, ptr, bytes, access, key);
+		status = tn_keys_make(&mem->keys, &ext->pub, block.base, ptr, bytes, access, key);
 		if (status == TERN_OK) {
 			block.run->key_mask |= 1ull << block.object;
 			ext->exported = true;

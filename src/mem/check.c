@@ -5,6 +5,7 @@
  *
  * Threads: any; takes all locks in order, so it sees one instant. Tests: tests/unit/mem/test_model.c.
  */
+#include "mem/foreign.h"
 #include "mem/pool.h"
 
 static void check_bins(tn_arena *arena)
@@ -93,5 +94,6 @@ void tn_mem_check(tern_mem *mem)
 	TN_ASSERT(committed == mem->committed && extents == mem->extents);
 	TN_ASSERT(!mem->limit || committed <= mem->limit);
 	check_keys(&mem->keys);
+	tn_regions_check(mem);
 	pthread_mutex_unlock(&mem->grow);
 }

@@ -17,6 +17,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/options.h"
+#include "mem/foreign.h"
 #include "mem/os_mem.h"
 #include "mem/pool.h"
 
@@ -120,6 +121,10 @@ tern_status tn_mem_attach(tern_mem *mem, const tn_registrar *ops, void *dev, uin
 			status = register_with(mem, &mem->ext[i], s);
 	}
 	if (status == TERN_OK) {
+		status = tn_regions_attach(mem, s);
+		i++; /* none was refused */
+	}
+	if (status == TERN_OK) {
 		*slot = s;
 	} else {
 		/* i is one past the extent that was refused. */
@@ -144,6 +149,7 @@ void tn_mem_detach(tern_mem *mem, uint32_t slot)
 		if (mem->ext[i].live)
 			deregister(mem, &mem->ext[i], slot);
 	}
+	tn_regions_detach(mem, slot);
 	mem->devices[slot] = (tn_device_slot){0};
 	pthread_mutex_unlock(&mem->grow);
 }

@@ -121,10 +121,9 @@ static void row_kill(tn_keys *keys, uint32_t index)
 	keys->free_last = index;
 }
 
-tern_status tn_keys_make(tn_keys *keys, const tn_block *block, const void *ptr, uint64_t bytes,
-			 uint32_t access, tern_key *wire)
+tern_status tn_keys_make(tn_keys *keys, const tn_extent *ext, const void *base, const void *ptr,
+			 uint64_t bytes, uint32_t access, tern_key *wire)
 {
-	const tn_extent *ext = &block->ext->pub;
 	uint64_t offset = (uint64_t)((const uint8_t *)ptr - (const uint8_t *)ext->base);
 	tn_key key = {.access = access,
 		      .extent = ext->index,
@@ -136,7 +135,7 @@ tern_status tn_keys_make(tn_keys *keys, const tn_block *block, const void *ptr, 
 	tern_status status;
 
 	pthread_mutex_lock(&keys->lock);
-	status = row_take(keys, block->base, &key.index);
+	status = row_take(keys, base, &key.index);
 	if (status == TERN_OK) {
 		/* Each store releases, so that a reader who sees a new field sees the even generation too. */
 		row = &keys->rows[key.index];
@@ -197,6 +196,16 @@ tern_status tern_mem_revoke(tern_mem *mem, const tern_key *wire)
 	if (!live)
 		return tn_fail(TERN_E_STALE_KEY, "the key was revoked before");
 	return tn_guards_wait(mem);
+}
+
+bool tn_keys_any(tn_keys *keys, const void *base)
+{
+	bool any;
+
+	pthread_mutex_lock(&keys->lock);
+	any = tn_map_find(&keys->chains, (uint64_t)(uintptr_t)base) != NULL;
+	pthread_mutex_unlock(&keys->lock);
+	return any;
 }
 
 void tn_keys_revoke_block(tn_keys *keys, const void *base)

@@ -31,8 +31,9 @@ typedef struct tn_extent {
 	uint32_t access; /* exposure class */
 	void *base;
 	uint64_t bytes;
-	int fd; /* memfd, sealed SHRINK|GROW|SEAL; offset 0 is base */
+	int fd; /* memfd, sealed SHRINK|GROW|SEAL; offset 0 is base. A region: -1, or a dma-buf of GPU memory */
 	tn_page_kind pages;
+	bool gpu; /* a region of GPU memory: no CPU may touch it */
 	/* per device slot, filled by the registrar */
 	void *reg[TN_MEM_DEVICES_MAX];
 	uint32_t lkey[TN_MEM_DEVICES_MAX];
@@ -72,12 +73,29 @@ void tn_mem_detach(tern_mem *mem, uint32_t slot);
 
 /* The extent that holds ptr, or NULL for foreign memory. O(1): address arithmetic, no lock. */
 const tn_extent *tn_mem_extent_of(const tern_mem *mem, const void *ptr);
+
+/*
+ * ---- regions: foreign memory that was registered (tern_mem_register) ----
+ * A region looks like an extent to devices; its index has TN_MEM_REGION and nobody on this host can map it.
+ */
+#define TN_MEM_REGION 0x80000000u
+/* The extent or region that all of [ptr, ptr + bytes) lies in, NULL if none. No lock; O(1) for extents, O(log n)
+   for regions. A region is good while it is in use (tn_region_use). */
+const tn_extent *tn_mem_local_of(const tern_mem *mem, const void *ptr, uint64_t bytes);
+/* Count a use of the region that all of the range lies in: it is not unregistered before the use ends. NULL if
+   there is none. Any thread, no lock. */
+tern_region *tn_region_use(const tern_mem *mem, const void *ptr, uint64_t bytes);
+void tn_region_unuse(tern_region *region);
+const tn_extent *tn_region_extent(const tern_region *region);
+/* Does the device that was attached with this pointer reach the extent or region? */
+bool tn_mem_knows(const tern_mem *mem, const tn_extent *ext, const void *dev);
+
 /* The link staged a transfer because its memory is foreign: counted in tern_mem_stats.staging_copies. */
 void tn_mem_count_staged(tern_mem *mem, uint64_t copies);
 /* Calls fn("mem.extents", value, arg) and so on for each statistic. */
 void tn_mem_counters(tern_mem *mem, void (*fn)(const char *name, uint64_t value, void *arg), void *arg);
 
-/* Extent by index, NULL if there is none. O(1), no lock. */
+/* Extent or region by index, NULL if there is none. O(1), no lock. */
 const tn_extent *tn_mem_extent(const tern_mem *mem, uint32_t index);
 
 /*

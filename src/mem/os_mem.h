@@ -32,6 +32,9 @@ void tn_os_mem_decommit(void *at, uint64_t bytes, int *fd);
 /* In a forked child: make the range private, so that the child's writes do not reach the parent. */
 void tn_os_mem_unshare(void *at, uint64_t bytes, int fd);
 
+/* May this process lock memory without limit (CAP_IPC_LOCK), whatever RLIMIT_MEMLOCK says? */
+bool tn_os_mem_may_lock(void);
+
 /* A table that this process writes and others map read-only; its size and later writers are sealed off. */
 tern_status tn_os_mem_table(uint64_t bytes, void **rows, int *fd);
 void tn_os_mem_table_free(void *rows, uint64_t bytes, int *fd);

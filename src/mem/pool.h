@@ -153,6 +153,7 @@ struct tern_mem {
 	tn_ext ext[TN_MEM_EXTENTS_MAX];
 	tn_keys keys;
 	tn_guards guards;
+	struct tn_regions *regions; /* foreign.h */
 	tn_counter refused_frees, staging_copies;
 	tn_list all; /* pools of the process, for fork */
 };
@@ -219,9 +220,11 @@ bool tn_block_find(tn_ext *ext, const void *ptr, tn_block *block);
 /* ---- keys.c: takes the keys' lock ---- */
 tern_status tn_keys_init(tn_keys *keys);
 void tn_keys_fini(tn_keys *keys);
-/* A key for [ptr, ptr + bytes) of the block; its arena's lock is held. */
-tern_status tn_keys_make(tn_keys *keys, const tn_block *block, const void *ptr, uint64_t bytes,
-			 uint32_t access, tern_key *key);
+/* A key for [ptr, ptr + bytes) of the block at base; its arena's lock is held, or its region in use. */
+tern_status tn_keys_make(tn_keys *keys, const tn_extent *ext, const void *base, const void *ptr,
+			 uint64_t bytes, uint32_t access, tern_key *key);
+/* Has the block with that address live keys? */
+bool tn_keys_any(tn_keys *keys, const void *base);
 /* All keys of the block with that address become stale. */
 void tn_keys_revoke_block(tn_keys *keys, const void *base);
 uint32_t tn_keys_live(tn_keys *keys);

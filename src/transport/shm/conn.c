@@ -163,7 +163,7 @@ static tern_status extent_fd(tern_mem *mem, uint32_t index, tn_shm_extent *answe
 	const tn_extent *ext = tn_mem_extent(mem, index);
 	bool write;
 
-	if (!ext)
+	if (!ext || (index & TN_MEM_REGION))
 		return TERN_E_NOT_FOUND;
 	if (ext->access == TERN_ACCESS_NONE)
 		return TERN_E_ACCESS;

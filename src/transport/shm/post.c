@@ -130,6 +130,11 @@ __attribute__((noinline)) static tern_status resolve_far(tn_shm_lane *lane, cons
 			       "%s of [%" PRIu64 ", +%" PRIu64 ") through key %u.%u of %" PRIu64 " bytes: %s",
 			       access == TERN_ACCESS_READ ? "read" : "write", wr->offset, wr->bytes,
 			       wr->key.index, wr->key.generation, wr->key.length, tern_status_text(status));
+	if (extent & TN_MEM_REGION)
+		return tn_fail(
+			TERN_E_UNSUPPORTED,
+			"the key is to memory that its owner registered (tern_mem_register), which another "
+			"process can't map: use memory of tern_mem_alloc, or a link over tcp");
 	TN_TRY(map_of(lane, extent, &map));
 	if (offset > map->bytes || wr->bytes > map->bytes - offset)
 		return tn_fail(TERN_E_BOUNDS, "the peer's key table reaches past its extent %u", extent);

@@ -73,9 +73,9 @@ static tern_status resolve(tn_tcp_lane *lane, const tn_key *key, uint64_t offset
 	if (status != TERN_OK)
 		return status;
 	ext = tn_mem_extent(mem, extent);
-	TN_ASSERT(ext && at <= ext->bytes && bytes <= ext->bytes - at);
-	if (!ext)
+	if (!ext) /* a region that was unregistered between these two looks */
 		return TERN_E_STALE_KEY;
+	TN_ASSERT(at <= ext->bytes && bytes <= ext->bytes - at);
 	*place = (uint8_t *)ext->base + at;
 	return TERN_OK;
 }

@@ -144,11 +144,11 @@ static tern_status local_piece(tn_vb_dev *dev, const tn_wr *wr, bool read, struc
 		out->send_flags |= IBV_SEND_INLINE;
 		return TERN_OK;
 	}
-	ext = tn_mem_extent_of(dev->base.mem, wr->local);
-	if (!ext || wr->bytes > ext->bytes - (uint64_t)((uint8_t *)wr->local - (uint8_t *)ext->base))
+	ext = tn_mem_local_of(dev->base.mem, wr->local, wr->bytes);
+	if (!ext || !ext->reg[dev->mem_slot])
 		return tn_fail(TERN_E_INVALID,
 			       "%p is not registered memory of this context: allocate it with "
-			       "tern_mem_alloc",
+			       "tern_mem_alloc or register it with tern_mem_register",
 			       wr->local);
 	sge->lkey = ext->lkey[dev->mem_slot];
 	return TERN_OK;
