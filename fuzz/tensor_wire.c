@@ -21,7 +21,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void bounds(const tn_tensor_msg *msg)
 {
-	TN_ASSERT(msg->type >= TN_TENSOR_OPEN && msg->type <= TN_TENSOR_CLOSED);
+	TN_ASSERT(msg->type >= TN_TENSOR_OPEN && msg->type <= TN_TENSOR_WITHDRAW);
 	TN_ASSERT(msg->shape.rank <= TERN_RANK_MAX && msg->slots <= TERN_TENSOR_SLOTS_MAX);
 	TN_ASSERT(memchr(msg->text, 0, sizeof(msg->text)));
 }

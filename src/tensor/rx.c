@@ -4,12 +4,13 @@
  * generation, releases back to the sender.
  *
  *   life:  PUBLISHED -> BOUND (a sender opened it) -> ENDED (sender closed or died)
+ *                    <- (the sender took its OPEN back before it wrote anything)
  *          destroyed by the user at any time: then it waits, dead, until nobody can write its slots
  *          (the sender's CLOSE, the answer to our CLOSED), and only then the memory is freed
  *
  * If the sender's process vanished without CLOSE the slots of a destroyed receiver stay allocated until
  * the context ends: a stopped peer could still be in the middle of a copy (DESIGN 12.11).
- * Threads: tensor.h. Tests: tests/unit/tensor/test_tensor.c.
+ * Threads: tensor.h. Tests: tests/unit/tensor/tensor_test.c, end_test.c.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,8 +29,7 @@ static uint32_t bucket_of(const char *name)
 	return h % TN_TENSOR_BUCKETS;
 }
 
-/* state->lock held. */
-static tern_tensor_rx *find_by_name(tn_tensor_state *state, const char *name)
+tern_tensor_rx *tn_tensor_rx_find(tn_tensor_state *state, const char *name)
 {
 	tern_tensor_rx *rx = state->buckets[bucket_of(name)];
 
@@ -61,8 +61,7 @@ static void rx_free(tern_tensor_rx *rx)
 	free(rx);
 }
 
-/* state->lock held. Free a dead receiver once nobody can write into it; *unref gets its conn. */
-static void rx_try_free(tern_tensor_rx *rx, tn_tensor_conn **unref)
+void tn_tensor_rx_try_free(tern_tensor_rx *rx, tn_tensor_conn **unref)
 {
 	*unref = NULL;
 	if (!rx->dead || !(rx->quiet || !rx->conn))
@@ -83,129 +82,10 @@ static void on_box_idle(tn_mailbox *box)
 
 	pthread_mutex_lock(&state->lock);
 	tn_mailbox_settled(box);
-	rx_try_free(rx, &unref);
+	tn_tensor_rx_try_free(rx, &unref);
 	pthread_mutex_unlock(&state->lock);
 	if (unref)
 		tn_tensor_conn_unref(unref);
-}
-
-/* ---- binding a sender ---- */
-
-static bool same_shape(const tern_shape *a, const tern_shape *b)
-{
-	return a->rank == b->rank && memcmp(a->dims, b->dims, a->rank * sizeof(a->dims[0])) == 0;
-}
-
-/* state->lock held: what the sender gets to know; TERN_OK also binds it. */
-static void answer_open(tern_tensor_rx *rx, tn_tensor_conn *conn, const tn_tensor_msg *open,
-			tn_tensor_msg *answer)
-{
-	*answer = (tn_tensor_msg){.type = TN_TENSOR_OPENED, .tx_id = open->tx_id, .rx_id = rx->id};
-	if (atomic_load(&conn->status) != TERN_OK) {
-		/* Nobody would tell rx that this sender is gone: that has been done for those bound before. */
-		answer->status = TERN_E_PEER_CLOSED;
-	} else if (rx->conn) {
-		answer->status = TERN_E_IN_USE;
-		snprintf(answer->text, sizeof(answer->text), "another sender is bound to tensor '%.100s'",
-			 rx->name);
-	} else if (open->dtype != rx->dtype || !same_shape(&open->shape, &rx->shape) ||
-		   open->notify != rx->notify) {
-		answer->status = TERN_E_SHAPE;
-		snprintf(answer->text, sizeof(answer->text),
-			 "tensor '%.100s' has another dtype, shape or notification mode at the receiver (%s, "
-			 "rank %u)",
-			 rx->name, tern_dtype_name(rx->dtype), rx->shape.rank);
-	} else {
-		tn_tensor_conn_ref(conn);
-		rx->conn = conn;
-		rx->tx_id = open->tx_id;
-		rx->credit_key = open->flag_key;
-		tn_mailbox_bind(&rx->box, conn);
-		answer->slots = rx->slots;
-		answer->stride_bytes = rx->stride_bytes;
-		answer->slot_key = rx->slot_key;
-		answer->flag_key = rx->flag_key;
-	}
-}
-
-/* An answer needs a mailbox that outlives refusals: one per answer, freed when it left or was given up. */
-static void on_answer_idle(tn_mailbox *box)
-{
-	tn_tensor_conn *conn = box->conn;
-
-	tn_mailbox_fini(box);
-	free(box);
-	tn_tensor_conn_unref(conn);
-}
-
-static void send_answer(tn_tensor_conn *conn, const tn_tensor_msg *answer)
-{
-	tn_mailbox *box = calloc(1, sizeof(*box));
-
-	if (!box)
-		return; /* the sender's deadline tells it */
-	tn_mailbox_init(box, on_answer_idle);
-	box->on_given_up = on_answer_idle;
-	tn_tensor_conn_ref(conn); /* while it waits for room the channel may end */
-	tn_mailbox_bind(box, conn);
-	tn_mailbox_post(box, answer);
-}
-
-void tn_tensor_on_open(tn_tensor_conn *conn, const tn_tensor_msg *msg)
-{
-	tn_tensor_state *state = conn->state;
-	tn_tensor_waiter *waiter = NULL;
-	tn_tensor_msg answer;
-	tern_tensor_rx *rx;
-
-	atomic_fetch_add_explicit(&state->counters.opens, 1, memory_order_relaxed);
-	pthread_mutex_lock(&state->lock);
-	rx = find_by_name(state, msg->text);
-	if (rx) {
-		answer_open(rx, conn, msg, &answer);
-	} else if ((waiter = calloc(1, sizeof(*waiter)))) {
-		waiter->conn = conn;
-		waiter->open = *msg;
-		waiter->next = state->waiters;
-		state->waiters = waiter;
-	}
-	pthread_mutex_unlock(&state->lock);
-	if (rx)
-		send_answer(conn, &answer);
-}
-
-/* Senders that asked before the name was published. */
-static void answer_waiters(tern_tensor_rx *rx)
-{
-	tn_tensor_state *state = rx->state;
-	tn_tensor_waiter *found = NULL, **p;
-	tn_tensor_msg answer;
-
-	pthread_mutex_lock(&state->lock);
-	for (p = &state->waiters; *p;) {
-		tn_tensor_waiter *w = *p;
-
-		if (strcmp(w->open.text, rx->name) != 0) {
-			p = &w->next;
-			continue;
-		}
-		*p = w->next;
-		w->next = found;
-		found = w;
-		tn_tensor_conn_ref(w->conn);
-	}
-	pthread_mutex_unlock(&state->lock);
-	while (found) {
-		tn_tensor_waiter *w = found;
-
-		found = w->next;
-		pthread_mutex_lock(&state->lock);
-		answer_open(rx, w->conn, &w->open, &answer);
-		pthread_mutex_unlock(&state->lock);
-		send_answer(w->conn, &answer);
-		tn_tensor_conn_unref(w->conn);
-		free(w);
-	}
 }
 
 /* ---- creation ---- */
@@ -266,7 +146,7 @@ static tern_status publish(tern_tensor_rx *rx)
 	uint32_t n = 0;
 
 	pthread_mutex_lock(&state->lock);
-	if (find_by_name(state, rx->name)) {
+	if (tn_tensor_rx_find(state, rx->name)) {
 		status = tn_fail(TERN_E_EXISTS, "tensor '%s' is published already", rx->name);
 	} else {
 		while (n < TN_TENSOR_RX_MAX && state->rx_by_id[(state->rx_hint + n) % TN_TENSOR_RX_MAX])
@@ -276,6 +156,7 @@ static tern_status publish(tern_tensor_rx *rx)
 	}
 	if (status == TERN_OK) {
 		rx->id = (state->rx_hint + n) % TN_TENSOR_RX_MAX;
+		state->rx_end = TN_MAX(state->rx_end, rx->id + 1);
 		state->rx_hint = rx->id + 1; /* reuse numbers late: stale notifications hit nobody */
 		state->rx_by_id[rx->id] = rx;
 		rx->next_in_bucket = state->buckets[bucket_of(rx->name)];
@@ -317,7 +198,7 @@ tern_status tern_tensor_rx_create(tern_ctx *ctx, const tern_tensor_params *param
 		rx_free(rx);
 		return status;
 	}
-	answer_waiters(rx);
+	tn_tensor_answer_waiters(rx);
 	*out = rx;
 	return TERN_OK;
 }
@@ -427,7 +308,7 @@ static void on_flag_sent(tern_op *op, void *arg)
 	rx->flag_busy = false;
 	push_credit(rx);
 	pthread_mutex_unlock(&rx->lock);
-	rx_try_free(rx, &unref);
+	tn_tensor_rx_try_free(rx, &unref);
 	pthread_mutex_unlock(&state->lock);
 	if (unref)
 		tn_tensor_conn_unref(unref);
@@ -455,10 +336,20 @@ tern_status tern_tensor_rx_release(tern_tensor_rx *rx)
 
 /* ---- ends ---- */
 
+bool tn_tensor_rx_revoke(tern_tensor_rx *rx, const tern_key *slot_key, const tern_key *flag_key)
+{
+	tern_mem *mem = tern_ctx_mem(rx->state->ctx);
+	bool ended = tern_mem_revoke(mem, slot_key) != TERN_E_INDETERMINATE;
+
+	if (rx->flags)
+		ended &= tern_mem_revoke(mem, flag_key) != TERN_E_INDETERMINATE;
+	return ended;
+}
+
 void tern_tensor_rx_destroy(tern_tensor_rx *rx)
 {
 	tn_tensor_state *state;
-	tern_mem *mem;
+	tern_key slot_key, flag_key;
 	tn_tensor_msg msg = {.type = TN_TENSOR_CLOSED};
 	tn_tensor_conn *unref;
 	bool tell;
@@ -466,18 +357,20 @@ void tern_tensor_rx_destroy(tern_tensor_rx *rx)
 	if (!rx)
 		return;
 	state = rx->state; /* rx may be freed below */
-	mem = tern_ctx_mem(state->ctx);
-	tern_mem_revoke(mem, &rx->slot_key);
-	if (rx->flags)
-		tern_mem_revoke(mem, &rx->flag_key);
 	pthread_mutex_lock(&state->lock);
 	unpublish(rx);
+	rx->ending = true; /* the keys stay from here on */
+	slot_key = rx->slot_key;
+	flag_key = rx->flag_key;
+	pthread_mutex_unlock(&state->lock);
+	tn_tensor_rx_revoke(rx, &slot_key, &flag_key);
+	pthread_mutex_lock(&state->lock);
 	rx->dead = true;
 	msg.tx_id = rx->tx_id;
 	tell = rx->conn && !rx->quiet && atomic_load(&rx->conn->status) == TERN_OK;
 	if (tell)
 		tn_mailbox_post(&rx->box, &msg);
-	rx_try_free(rx, &unref);
+	tn_tensor_rx_try_free(rx, &unref);
 	pthread_mutex_unlock(&state->lock);
 	if (unref)
 		tn_tensor_conn_unref(unref);
@@ -494,7 +387,7 @@ void tn_tensor_on_close(tn_tensor_conn *conn, const tn_tensor_msg *msg)
 	if (rx && rx->conn == conn) {
 		rx->quiet = true;
 		atomic_store_explicit(&rx->status, TERN_E_PEER_CLOSED, memory_order_release);
-		rx_try_free(rx, &unref);
+		tn_tensor_rx_try_free(rx, &unref);
 	}
 	pthread_mutex_unlock(&state->lock);
 	if (unref)
@@ -506,17 +399,8 @@ void tn_tensor_rx_conn_ended(tn_tensor_conn *conn, tern_status status)
 	tn_tensor_state *state = conn->state;
 
 	pthread_mutex_lock(&state->lock);
-	for (tn_tensor_waiter **p = &state->waiters; *p;) {
-		tn_tensor_waiter *w = *p;
-
-		if (w->conn == conn) {
-			*p = w->next;
-			free(w);
-		} else {
-			p = &w->next;
-		}
-	}
-	for (uint32_t i = 0; i < TN_TENSOR_RX_MAX; i++) {
+	tn_tensor_drop_waiters(conn);
+	for (uint32_t i = 0; i < state->rx_end; i++) {
 		tern_tensor_rx *rx = state->rx_by_id[i];
 
 		if (rx && rx->conn == conn && atomic_load(&rx->status) == TERN_OK) {
@@ -529,12 +413,8 @@ void tn_tensor_rx_conn_ended(tn_tensor_conn *conn, tern_status status)
 
 void tn_tensor_rx_free_all(tn_tensor_state *state)
 {
-	while (state->waiters) {
-		tn_tensor_waiter *w = state->waiters;
-
-		state->waiters = w->next;
-		free(w);
-	}
+	for (tn_tensor_conn *conn = state->conns; conn; conn = conn->next)
+		tn_tensor_drop_waiters(conn);
 	for (uint32_t i = 0; i < TN_TENSOR_RX_MAX; i++) {
 		tern_tensor_rx *rx = state->rx_by_id[i];
 

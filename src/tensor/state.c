@@ -52,6 +52,10 @@ static void on_message(tern_channel *channel, const void *bytes, uint64_t length
 		if (!conn->opener)
 			tn_tensor_on_close(conn, &msg);
 		break;
+	case TN_TENSOR_WITHDRAW:
+		if (!conn->opener)
+			tn_tensor_on_withdraw(conn, &msg);
+		break;
 	case TN_TENSOR_OPENED:
 		if (conn->opener)
 			tn_tensor_on_opened(conn, &msg);

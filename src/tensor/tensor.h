@@ -29,6 +29,7 @@
 #define TN_TENSOR_BUCKETS     1024u
 #define TN_TENSOR_RETRY_NS    50000u /* a release or an answer that found no room is tried again after this */
 #define TN_TENSOR_FLAG_STRIDE 64u
+#define TN_TENSOR_WAITERS_MAX 1024u /* OPENs per connection that wait for their names */
 
 typedef struct tn_tensor_state tn_tensor_state;
 typedef struct tn_tensor_conn tn_tensor_conn;
@@ -65,6 +66,7 @@ struct tn_tensor_conn {
 	tern_link *link;
 	tern_channel *channel;
 	bool opener;                /* this side sends tensors */
+	uint32_t waiters;           /* state->lock: OPENs of it that wait */
 	_Atomic tern_status status; /* TERN_OK while the channel lives */
 	_Atomic uint32_t refs;      /* ends + mailboxes in flight + 1 while the channel lives */
 };
@@ -85,8 +87,9 @@ struct tern_tensor_rx {
 	tern_tensor_rx *next_in_bucket;
 	tn_tensor_conn *conn; /* the bound sender */
 	uint32_t tx_id;
-	bool dead;  /* destroyed by the user; lives until nobody can write any more */
-	bool quiet; /* the sender said CLOSE */
+	bool ending; /* tern_tensor_rx_destroy has begun: no sender is bound any more */
+	bool dead;   /* destroyed by the user; lives until nobody can write any more */
+	bool quiet;  /* the sender said CLOSE */
 	/* polls and notifications */
 	_Atomic tern_status status; /* the sender's end: TERN_OK while more may come */
 	_Atomic uint64_t arrived[TERN_TENSOR_SLOTS_MAX];
@@ -133,9 +136,11 @@ struct tern_tensor_tx {
 	tn_tensor_put puts[TERN_TENSOR_SLOTS_MAX];
 	/* state->lock */
 	uint32_t in_flight; /* puts */
+	bool opened;        /* the user got the handle: ends with CLOSE, not WITHDRAW */
+	bool unwanted;      /* refused on this side although the receiver had bound it */
 	bool user_closed;   /* the handle is gone: free when all is quiet */
 	bool peer_closed;   /* the receiver waits for our CLOSE */
-	bool close_posted;
+	bool close_posted;  /* or WITHDRAW */
 	tn_mailbox box;
 };
 
@@ -153,6 +158,7 @@ struct tn_tensor_state {
 	pthread_mutex_t lock;
 	uint32_t next_tx_id;
 	uint32_t rx_hint; /* where to look for a free number */
+	uint32_t rx_end;  /* numbers from here on were never used */
 	tern_tensor_rx **rx_by_id;
 	tern_tensor_rx *buckets[TN_TENSOR_BUCKETS];
 	tern_tensor_tx *txs;
@@ -181,9 +187,24 @@ bool tn_mailbox_idle(tn_mailbox *box);
 /* Idle box, about to be freed: stops the timer. */
 void tn_mailbox_fini(tn_mailbox *box);
 
-/* ---- what messages do: rx.c and tx.c; from dispatch ---- */
+/* ---- rx.c for bind.c ---- */
+/* state->lock held. */
+tern_tensor_rx *tn_tensor_rx_find(tn_tensor_state *state, const char *name);
+/* state->lock held. Free a dead receiver once nobody can write into it; *unref gets its conn. */
+void tn_tensor_rx_try_free(tern_tensor_rx *rx, tn_tensor_conn **unref);
+/* May wait for accesses under way: no lock held. False: one did not end. */
+bool tn_tensor_rx_revoke(tern_tensor_rx *rx, const tern_key *slot_key, const tern_key *flag_key);
+
+/* ---- bind.c ---- */
+/* Bind the first of the senders that asked before rx was published. */
+void tn_tensor_answer_waiters(tern_tensor_rx *rx);
+/* state->lock held. */
+void tn_tensor_drop_waiters(tn_tensor_conn *conn);
+
+/* ---- what messages do: bind.c, rx.c and tx.c; from dispatch ---- */
 void tn_tensor_on_open(tn_tensor_conn *conn, const tn_tensor_msg *msg);
 void tn_tensor_on_close(tn_tensor_conn *conn, const tn_tensor_msg *msg);
+void tn_tensor_on_withdraw(tn_tensor_conn *conn, const tn_tensor_msg *msg);
 void tn_tensor_on_notify(tn_tensor_conn *conn, uint32_t value, uint64_t bytes);
 void tn_tensor_on_opened(tn_tensor_conn *conn, const tn_tensor_msg *msg);
 void tn_tensor_on_release(tn_tensor_conn *conn, const tn_tensor_msg *msg);

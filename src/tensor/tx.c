@@ -5,7 +5,7 @@
  *   released <= sent <= released + slots: generation g goes to slot (g - 1) % slots, which the receiver
  *   gave back when it released generation g - slots.
  *
- * Threads: tensor.h. Tests: tests/unit/tensor/test_tensor.c.
+ * Threads: tensor.h. Tests: tests/unit/tensor/tensor_test.c, end_test.c.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,17 +34,31 @@ static void tx_free(tern_tensor_tx *tx)
 	free(tx);
 }
 
+/* state->lock held: what tells the receiver that nothing follows. False: it knows, or never bound us. */
+static bool last_words(const tern_tensor_tx *tx, tn_tensor_msg *msg)
+{
+	int bound = atomic_load(&tx->bound);
+
+	*msg = (tn_tensor_msg){.type = tx->opened ? TN_TENSOR_CLOSE : TN_TENSOR_WITHDRAW,
+			       .tx_id = tx->id,
+			       .rx_id = tx->opened ? tx->rx_id : 0};
+	if (tx->close_posted)
+		return false;
+	return tx->opened ? bound == 1 : bound >= 0 || tx->unwanted;
+}
+
 /*
- * state->lock held: say CLOSE when either side wants the end and no put is in flight; true when a closed
- * handle needs nothing any more: then it is out of the list and tx_finish() comes after unlocking.
+ * state->lock held: say CLOSE (or WITHDRAW, if nobody got the handle) when either side wants the end and no
+ * put is in flight; true when a closed handle needs nothing any more: then it is out of the list and
+ * tx_finish() comes after unlocking.
  */
 static bool tx_settle(tern_tensor_tx *tx)
 {
-	tn_tensor_msg msg = {.type = TN_TENSOR_CLOSE, .tx_id = tx->id, .rx_id = tx->rx_id};
+	tn_tensor_msg msg;
 
 	if (tx->in_flight || !(tx->user_closed || tx->peer_closed))
 		return false;
-	if (atomic_load(&tx->bound) == 1 && !tx->close_posted) {
+	if (last_words(tx, &msg)) {
 		tx->close_posted = true;
 		tn_mailbox_post(&tx->box, &msg);
 	}
@@ -113,11 +127,12 @@ void tn_tensor_on_opened(tn_tensor_conn *conn, const tn_tensor_msg *msg)
 
 	pthread_mutex_lock(&conn->state->lock);
 	tx = find_tx(conn, msg->tx_id);
-	if (tx && atomic_load(&tx->bound) == 0) {
+	if (tx && atomic_load(&tx->bound) == 0 && !tx->user_closed) {
 		bool sane =
 			msg->slots >= 1 && msg->stride_bytes >= tx->bytes && msg->rx_id < TN_TENSOR_RX_MAX;
 
 		tx->status = msg->status != TERN_OK ? msg->status : sane ? TERN_OK : TERN_E_PROTOCOL;
+		tx->unwanted = msg->status == TERN_OK && !sane;
 		memcpy(tx->detail, msg->text, sizeof(tx->detail));
 		tx->rx_id = msg->rx_id;
 		tx->slots = msg->slots;
@@ -272,6 +287,9 @@ tern_status tern_tensor_tx_open(tern_link *link, const tern_tensor_params *param
 		tern_tensor_tx_close(tx);
 		return tn_fail(status, "%s", detail);
 	}
+	pthread_mutex_lock(&state->lock);
+	tx->opened = true;
+	pthread_mutex_unlock(&state->lock);
 	*out = tx;
 	return TERN_OK;
 }
@@ -296,6 +314,11 @@ static tern_status put_slot(tern_tensor_tx *tx, const void *data, uint64_t slot,
 
 	TN_TRY(tn_op_begin(op));
 	pthread_mutex_lock(&tx->state->lock);
+	if (tx->close_posted) { /* CLOSED came since we looked: no write follows our answer */
+		pthread_mutex_unlock(&tx->state->lock);
+		tn_op_abort(op);
+		return tn_fail(TERN_E_PEER_CLOSED, "tensor '%s': the receiver ended it", tx->name);
+	}
 	tx->in_flight++;
 	pthread_mutex_unlock(&tx->state->lock);
 	put->tx = tx;

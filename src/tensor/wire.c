@@ -94,6 +94,7 @@ bool tn_tensor_decode(const void *bytes, uint64_t length, tn_tensor_msg *msg)
 		break;
 	case TN_TENSOR_CLOSE:
 	case TN_TENSOR_CLOSED:
+	case TN_TENSOR_WITHDRAW:
 		break;
 	default:
 		return false;

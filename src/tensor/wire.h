@@ -8,8 +8,9 @@
  *   RELEASE receiver -> sender    cumulative count of released slots: the sender's credit
  *   CLOSE   sender -> receiver    no write for rx follows (also the answer to CLOSED)
  *   CLOSED  receiver -> sender    the receiver is gone: stop writing and answer CLOSE
+ *   WITHDRAW sender -> receiver   OPEN is taken back: tx has written nothing and never will
  *
- * Pure functions, bounded, trust nothing. Tests: tests/unit/tensor/test_wire.c.
+ * Pure functions, bounded, trust nothing. Tests: tests/unit/tensor/wire_test.c.
  */
 #ifndef TN_TENSOR_WIRE_H
 #define TN_TENSOR_WIRE_H
@@ -28,12 +29,13 @@ typedef enum tn_tensor_type {
 	TN_TENSOR_RELEASE = 3,
 	TN_TENSOR_CLOSE = 4,
 	TN_TENSOR_CLOSED = 5,
+	TN_TENSOR_WITHDRAW = 6,
 } tn_tensor_type;
 
 /* One struct for all types; which fields travel is written beside each. */
 typedef struct tn_tensor_msg {
 	tn_tensor_type type;
-	uint32_t tx_id; /* OPEN, OPENED, RELEASE, CLOSED: number of the sender's end */
+	uint32_t tx_id; /* in all: number of the sender's end */
 	uint32_t rx_id; /* OPENED, CLOSE: number of the receiver's end, index of the notification's table */
 	tern_status status;    /* OPENED */
 	uint32_t dtype;        /* OPEN */

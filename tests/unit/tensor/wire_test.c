@@ -42,6 +42,22 @@ static void golden_release(void **state)
 	assert_memory_equal(buf, want, 24);
 }
 
+static void golden_withdraw(void **state)
+{
+	static const uint8_t want[16] = {6, 1, 0, 0, 0x34, 0x12};
+	tn_tensor_msg msg = {.type = TN_TENSOR_WITHDRAW, .tx_id = 0x1234}, out;
+	uint8_t buf[TN_TENSOR_MSG_MAX];
+
+	(void)state;
+	assert_int_equal(tn_tensor_encode(buf, &msg), 16);
+	assert_memory_equal(buf, want, 16);
+	assert_true(tn_tensor_decode(buf, 16, &out));
+	assert_int_equal(out.type, TN_TENSOR_WITHDRAW);
+	assert_int_equal(out.tx_id, 0x1234);
+	buf[0] = 7;
+	assert_false(tn_tensor_decode(buf, 16, &out));
+}
+
 static void random_bytes(void **state)
 {
 	uint8_t buf[TN_TENSOR_MSG_MAX];
@@ -55,7 +71,7 @@ static void random_bytes(void **state)
 		for (uint64_t k = 0; k < n; k++)
 			buf[k] = (uint8_t)tn_rand_next(&rng);
 		if (n > 1) {
-			buf[0] = (uint8_t)(i % 7);
+			buf[0] = (uint8_t)(i % 8);
 			buf[1] = 1;
 		}
 		if (tn_tensor_decode(buf, n, &msg)) {
@@ -76,9 +92,8 @@ static void notification_value(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(round_trip),
-		cmocka_unit_test(golden_release),
-		cmocka_unit_test(random_bytes),
+		cmocka_unit_test(round_trip),         cmocka_unit_test(golden_release),
+		cmocka_unit_test(golden_withdraw),    cmocka_unit_test(random_bytes),
 		cmocka_unit_test(notification_value),
 	};
 
