@@ -85,6 +85,14 @@ typedef struct tern_provider_info {
 } tern_provider_info;
 /* Probes provider number i (0, 1, ...). TERN_E_NOT_FOUND past the last one. May take milliseconds. */
 tern_status tern_provider_probe(unsigned i, tern_provider_info *info);
+/*
+ * What provider number i sees on this host, for `tern doctor`: fn runs for each fact, in the calling thread.
+ * Keys are dotted, "mlx5_0.port1.gid.3"; their set may grow; most providers have nothing to say. Needs no
+ * context; changes nothing. TERN_E_NOT_FOUND past the last provider; else as the provider's probe. May take
+ * milliseconds.
+ */
+typedef void (*tern_fact_fn)(const char *key, const char *value, void *arg);
+tern_status tern_provider_describe(unsigned i, tern_fact_fn fn, void *arg);
 
 /* One row per option, for `tern info --config`. Strings live as long as the library. */
 typedef struct tern_option_info {

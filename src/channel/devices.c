@@ -138,3 +138,14 @@ tern_status tern_provider_probe(unsigned i, tern_provider_info *info)
 	info->usable = list[i]->probe(info->reason, sizeof(info->reason)) == TERN_OK;
 	return TERN_OK;
 }
+
+tern_status tern_provider_describe(unsigned i, tern_fact_fn fn, void *arg)
+{
+	const tn_provider *const *list = tn_providers();
+
+	for (unsigned k = 0; k <= i; k++) {
+		if (!list[k])
+			return TERN_E_NOT_FOUND;
+	}
+	return list[i]->describe ? list[i]->describe(fn, arg) : list[i]->probe(NULL, 0);
+}

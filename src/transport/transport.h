@@ -142,6 +142,8 @@ typedef struct tn_provider {
 	tern_status (*probe)(char *reason, size_t reason_bytes);
 	/* Open a device. May block briefly. On error *dev is NULL and the detail text says why. */
 	tern_status (*open)(const tn_dev_params *params, tn_dev **dev);
+	/* Facts for tern_provider_describe; NULL = nothing beyond the probe's reason. May take milliseconds. */
+	tern_status (*describe)(tern_fact_fn fn, void *arg);
 } tn_provider;
 
 typedef struct tn_dev_ops {

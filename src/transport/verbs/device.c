@@ -278,4 +278,5 @@ const tn_dev_ops tn_vb_ops = {
 	.counters = vb_counters,
 };
 
-const tn_provider tn_provider_verbs = {.name = "verbs", .probe = tn_vb_probe, .open = tn_vb_open};
+const tn_provider tn_provider_verbs = {
+	.name = "verbs", .probe = tn_vb_probe, .open = tn_vb_open, .describe = tn_vb_describe};

@@ -292,6 +292,9 @@ void tn_vb_free(tn_vb_dev *dev);
 /* Fill a receive buffer's turn again. */
 tern_status tn_vb_recv_post(tn_vb_dev *dev, uint32_t index);
 
+/* ---- describe.c ---- */
+tern_status tn_vb_describe(tern_fact_fn fn, void *arg);
+
 /* ---- lane.c ---- */
 tern_status tn_vb_lane_create(tn_dev *dev, const tn_lane_params *params, tn_lane **lane, tn_blob *addr);
 tern_status tn_vb_lane_connect(tn_lane *lane, const tn_blob *peer_dev, const tn_blob *peer_lane);

@@ -129,10 +129,16 @@ static void test_slots_and_counters(void **state)
 	assert_int_equal(destroyed, 1);
 }
 
+static void count_fact(const char *key, const char *value, void *arg)
+{
+	assert_true(strlen(key) > 0 && value);
+	++*(unsigned *)arg;
+}
+
 static void test_providers(void **state)
 {
 	tern_provider_info info;
-	unsigned i = 0;
+	unsigned i = 0, facts = 0;
 	int usable = 0;
 
 	(void)state;
@@ -143,6 +149,10 @@ static void test_providers(void **state)
 	}
 	assert_true(i >= 1 && usable >= 1);
 	assert_status(tern_provider_probe(i + 1, &info), TERN_E_NOT_FOUND);
+	/* the first is shm, which has nothing to say */
+	assert_status(tern_provider_describe(0, count_fact, &facts), TERN_OK);
+	assert_int_equal(facts, 0);
+	assert_status(tern_provider_describe(i, count_fact, &facts), TERN_E_NOT_FOUND);
 }
 
 static void test_options(void **state)
