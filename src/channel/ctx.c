@@ -102,6 +102,9 @@ static tern_status open_parts(tern_ctx *ctx, const tern_ctx_params *params)
 	if (params->mem_limit_bytes)
 		mem_params.limit_bytes = params->mem_limit_bytes;
 	TN_TRY(tn_mem_create(&mem_params, &ctx->mem));
+	tn_stage_init(&ctx->stage, ctx->mem,
+		      tn_opt_u64(ctx->options, tn_channel_option_rows, "stage_bytes"),
+		      tn_opt_u64(ctx->options, tn_link_option_rows, "chunk_bytes"), ctx->single_owner);
 	ctx->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	if (ctx->epoll_fd < 0)
 		return tn_fail_errno(TERN_E_OS, "epoll_create1", "raise the descriptor limit (ulimit -n)");
@@ -224,6 +227,7 @@ static void destroy_slots(tern_ctx *ctx)
 static void free_parts(tern_ctx *ctx)
 {
 	tn_listener_close(ctx);
+	tn_stage_fini(&ctx->stage);
 	tn_devices_close(ctx);
 	tn_roles_fini(ctx);
 	tn_os_close(&ctx->epoll_fd);

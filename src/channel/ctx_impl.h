@@ -30,6 +30,7 @@
 #include "channel/lock.h"
 #include "channel/progress.h"
 #include "channel/roles.h"
+#include "channel/stage.h"
 #include "link/link.h"
 
 extern const tn_option_row tn_ctx_option_rows[];
@@ -51,6 +52,9 @@ extern const tn_option_row tn_channel_option_rows[];
 	X(inbox_copies)        \
 	X(fast)                \
 	X(again)               \
+	X(staged)              \
+	X(staged_bytes)        \
+	X(stage_waits)         \
 	X(links_up)            \
 	X(links_down)          \
 	X(conns_refused)
@@ -81,6 +85,7 @@ struct tern_ctx {
 	uint64_t spin_ns;
 	tn_options *options;
 	tern_mem *mem;
+	tn_stage stage;
 	tn_shell_dev devs[TN_CTX_DEVICES_MAX];
 	unsigned dev_count;
 	int epoll_fd;

@@ -197,12 +197,16 @@ static void receive(tern_link *link, tn_shell_dev *sdev, const tn_event *ev, uin
 static void handle(tern_link *link, tn_shell_dev *sdev, const tn_event *ev, uint64_t now)
 {
 	tn_shell_lane *slane = ev->lane_arg;
+	tern_status status;
 
 	if (TN_FAULT("channel.lane.break") && !slane->down)
 		sdev->dev->ops->lane_break(slane->lane); /* as if its path died: LANE_DOWN follows */
 	switch (ev->type) {
 	case TN_EV_DONE:
-		tn_link_on_wr_done(link->m, ev->cookie, ev->status, now);
+		status = ev->status;
+		if (TN_UNLIKELY(link->staged.map.count > 0))
+			status = tn_stage_done(link, ev->cookie, status);
+		tn_link_on_wr_done(link->m, ev->cookie, status, now);
 		break;
 	case TN_EV_RECV:
 	case TN_EV_IMM:

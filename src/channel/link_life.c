@@ -88,6 +88,16 @@ static void fill_providers(tern_link *link, const char *transports, tn_link_prov
 	}
 }
 
+/* Pieces have to fit a staging chunk where a device takes registered memory alone. */
+static bool needs_staging(const tern_link *link)
+{
+	for (unsigned i = 0; i < link->dev_count; i++) {
+		if (link->devs[i]->caps.needs_registered)
+			return true;
+	}
+	return false;
+}
+
 static tern_status init_machine(tern_link *link, const char *transports)
 {
 	tern_ctx *ctx = link->ctx;
@@ -101,6 +111,8 @@ static tern_status init_machine(tern_link *link, const char *transports)
 			       transports ? transports : "", ctx->transports);
 	tn_link_config_defaults(&config);
 	fill_sizes(ctx, &config);
+	if (needs_staging(link))
+		config.chunk_bytes = TN_MIN(config.chunk_bytes, tn_stage_piece_max(&ctx->stage));
 	config.active = !link->incoming;
 	memcpy(config.node, ctx->node_id, sizeof(config.node));
 	memcpy(config.incarnation, ctx->incarnation, sizeof(config.incarnation));
@@ -179,6 +191,7 @@ void tn_shell_unref(tern_link *link)
 	tn_lock_take(&ctx->table_lock);
 	tn_list_remove(&link->node);
 	tn_lock_drop(&ctx->table_lock);
+	tn_stage_tags_fini(&link->staged);
 	free(link->memory);
 	free(link);
 }

@@ -16,6 +16,15 @@
 #include "channel/channel_impl.h"
 #include "channel/shell.h"
 
+tern_status tn_shell_post_wr(tn_shell_lane *slane, tn_link_post_type type, tn_wr *wr)
+{
+	if (type == TN_POST_WRITE)
+		return tn_lane_write(slane->lane, wr);
+	if (type == TN_POST_WRITE_IMM)
+		return tn_lane_write_imm(slane->lane, wr);
+	return tn_lane_read(slane->lane, wr);
+}
+
 tern_status tn_shell_post(const tn_link_post *post, bool *done)
 {
 	tn_shell_lane *slane = post->lane_user;
@@ -34,12 +43,10 @@ tern_status tn_shell_post(const tn_link_post *post, bool *done)
 		     .imm = post->imm};
 	if (!tn_key_decode(post->key, &wr.key))
 		return tn_fail(TERN_E_INVALID, "this is not a key: its 64 bytes are malformed");
-	if (post->type == TN_POST_WRITE)
-		status = tn_lane_write(slane->lane, &wr);
-	else if (post->type == TN_POST_WRITE_IMM)
-		status = tn_lane_write_imm(slane->lane, &wr);
+	if (TN_UNLIKELY(slane->sdev->caps.needs_registered))
+		status = tn_stage_post(slane, post, &wr);
 	else
-		status = tn_lane_read(slane->lane, &wr);
+		status = tn_shell_post_wr(slane, post->type, &wr);
 	*done = wr.done;
 	return status;
 }

@@ -163,6 +163,13 @@ const tn_option_row tn_channel_option_rows[] = {
 	 .min = 4096,
 	 .max = 1ull << 40,
 	 .help = "bytes of messages that wait for tern_recv in one channel before its link stops receiving"},
+	{.layer = "channel",
+	 .name = "stage_bytes",
+	 .type = TN_OPT_BYTES,
+	 .dflt = "8MiB",
+	 .min = 65536,
+	 .max = 1ull << 40,
+	 .help = "registered memory per context for transfers from and to memory that is not registered"},
 	{0},
 };
 TN_OPTION_TABLE(channel, tn_channel_option_rows)

@@ -24,6 +24,7 @@
 
 #include "channel/conn.h"
 #include "channel/ctx_impl.h"
+#include "channel/stage.h"
 #include "link/link.h"
 
 typedef struct tn_shell_lane {
@@ -64,6 +65,7 @@ struct tern_link {
 	tn_ctx_timer timer;
 	tn_conn *conn;
 	tn_list channels; /* of tern_channel */
+	tn_stage_tags staged;
 	tn_channel_counters counters;
 	bool gone;          /* TN_ACT_LINK_DOWN was handled: the machine is not called any more */
 	bool counted;       /* its counters are in the context's sums (under table_lock) */
@@ -126,6 +128,8 @@ void tn_shell_attention(tern_link *link);
 int tn_shell_attend(tern_ctx *ctx);
 /* Post one wr of the machine on its lane. */
 tern_status tn_shell_post(const tn_link_post *post, bool *done);
+/* A one-sided one, as it is. */
+tern_status tn_shell_post_wr(tn_shell_lane *slane, tn_link_post_type type, tn_wr *wr);
 /* Lock held: one op of the machine ended. */
 void tn_shell_op_done(tern_link *link, const tn_link_action *act);
 void tn_shell_timer(tn_ctx_timer *timer);

@@ -70,6 +70,7 @@ typedef struct tn_dev_caps {
 				     grants no more credits than this per lane and recv_slots in all */
 	uint32_t lane_wrs_max;    /* wrs in flight per lane; more gives TERN_AGAIN */
 	uint32_t inline_bytes;    /* sources up to this are copied at post; 0 works */
+	bool needs_registered;    /* local memory of writes and reads must be registered, or inline */
 } tn_dev_caps;
 
 typedef enum tn_level { TN_LEVEL_LOCAL, TN_LEVEL_REMOTE } tn_level;

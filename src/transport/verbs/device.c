@@ -203,6 +203,7 @@ static void vb_caps(tn_dev *base, tn_dev_caps *caps)
 		.lane_recv_slots = dev->recv_slots,
 		.lane_wrs_max = dev->ops_max,
 		.inline_bytes = dev->inline_bytes,
+		.needs_registered = true,
 	};
 }
 
