@@ -62,9 +62,10 @@ static int ring_post(tn_vb_lane *lane, struct ibv_send_wr *wr, const tn_vb_op *o
 	TN_ASSERT(ops_in_flight(lane) < dev->ops_max + TN_VB_OPS_RESERVED);
 	wr->wr_id = wr_id_of(lane, lane->tail);
 	wr->next = NULL;
-	/* A silent request asks as well now and then: only completions make room in the ring. */
+	/* A silent request asks as well now and then: only completions make room in the ring, and a short ring
+	   must not fill up with silent ones alone. */
 	if (op->kind != TN_VB_OP_SILENT || op->bounce != TN_VB_NO_BOUNCE ||
-	    lane->tail % TN_VB_SIGNAL_EVERY == 0)
+	    lane->tail % TN_MIN(TN_VB_SIGNAL_EVERY, dev->ops_max / 2) == 0)
 		wr->send_flags |= IBV_SEND_SIGNALED;
 	lane->ops[lane->tail & (dev->ring - 1)] = *op;
 	err = dev->api->post_send(lane->qp, wr, &bad);
