@@ -15,6 +15,8 @@
 
 #include "args.h"
 #include "commands.h"
+#include "host.h"
+#include "info.h"
 #include "json.h"
 
 #define NO_LIMIT UINT64_MAX
@@ -89,17 +91,8 @@ static unsigned find_limits(limit rows[16])
 
 static void thp_mode(char *mode, size_t bytes)
 {
-	FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "r");
-	char line[256] = "", *open, *close;
-
-	snprintf(mode, bytes, "unknown");
-	if (file && fgets(line, sizeof(line), file) && (open = strchr(line, '[')) &&
-	    (close = strchr(open, ']'))) {
-		*close = '\0';
-		snprintf(mode, bytes, "%s", open + 1);
-	}
-	if (file)
-		fclose(file);
+	if (!host_chosen(mode, bytes, "/sys/kernel/mm/transparent_hugepage/shmem_enabled"))
+		snprintf(mode, bytes, "unknown");
 }
 
 static void print_limit(const limit *row)
@@ -153,8 +146,9 @@ static int print_options(json *j)
 	return 0;
 }
 
-static int print_text(const limit *limits, unsigned n, const char *thp, bool config)
+static int print_text(const limit *limits, unsigned n, const char *thp, bool config, bool memory)
 {
+	int rc = 0;
 	tern_provider_info p;
 
 	printf("tern %s\n\nproviders\n", tern_version());
@@ -165,10 +159,12 @@ static int print_text(const limit *limits, unsigned n, const char *thp, bool con
 		print_limit(&limits[i]);
 	printf("  %-18s %-18s %s\n", "thp_of_memfd", thp,
 	       "shmem_enabled: \"advise\" or \"always\" lets extents use 2 MiB pages");
-	return config ? print_options(NULL) : 0;
+	if (memory)
+		rc = info_memory(NULL);
+	return rc == 0 && config ? print_options(NULL) : rc;
 }
 
-static int print_json(const limit *limits, unsigned n, const char *thp, bool config)
+static int print_json(const limit *limits, unsigned n, const char *thp, bool config, bool memory)
 {
 	tern_provider_info p;
 	int rc = 0;
@@ -194,8 +190,10 @@ static int print_json(const limit *limits, unsigned n, const char *thp, bool con
 			json_u64(&j, limits[i].name, limits[i].value);
 	json_string(&j, "thp_of_memfd", thp);
 	json_object_end(&j);
+	if (memory)
+		rc = info_memory(&j);
 	if (config)
-		rc = print_options(&j);
+		rc |= print_options(&j);
 	json_object_end(&j);
 	putchar('\n');
 	return rc;
@@ -206,10 +204,12 @@ int cmd_info(int argc, char **argv)
 	static const arg_usage usage = {
 		.command = "tern info",
 		.summary = "version, providers, limits of this host, options",
-		.synopsis = "tern info [--config] [--json]",
+		.synopsis = "tern info [--memory] [--config] [--json]",
 	};
-	bool config = false, as_json = false;
+	bool config = false, memory = false, as_json = false;
 	const arg_row rows[] = {
+		{"memory", ARG_FLAG, &memory, NULL, "what registered memory gets here, and its statistics", 0,
+		 0, false, NULL},
 		{"config", ARG_FLAG, &config, NULL, "every option with value, default and source", 0, 0,
 		 false, NULL},
 		{"json", ARG_FLAG, &as_json, NULL, "one JSON object", 0, 0, false, NULL},
@@ -225,6 +225,7 @@ int cmd_info(int argc, char **argv)
 		return rc;
 	n = find_limits(limits);
 	thp_mode(thp, sizeof(thp));
-	rc = as_json ? print_json(limits, n, thp, config) : print_text(limits, n, thp, config);
+	rc = as_json ? print_json(limits, n, thp, config, memory)
+		     : print_text(limits, n, thp, config, memory);
 	return rc ? rc : fflush(stdout) == 0 ? 0 : 1;
 }

@@ -87,6 +87,25 @@ class Info(unittest.TestCase):
         self.assertGreater(len(rows), 10)
         self.assertTrue(all(row["help"] for row in out["options"]))
 
+    def test_memory(self):
+        _, out, _ = tern("info", "--memory", "--json", check=0)
+        memory = json.loads(out)["memory"]
+        self.assertIn(memory["pages"], ("huge", "thp", "4k"))
+        self.assertTrue(memory["huge_pages"] and memory["transparent"] and memory["numa_nodes"])
+        self.assertEqual(memory["extents"], memory["extents_huge"] + memory["extents_thp"] + memory["extents_4k"])
+        self.assertGreaterEqual(memory["extents"], 1)
+        self.assertGreaterEqual(memory["committed_bytes"], 2 << 20)
+        self.assertEqual(memory["budget"], 0)
+        self.assertIsInstance(memory["devices"], dict)
+        _, text, _ = tern("info", "--memory", check=0, env=environment(TERN_MEM_LIMIT="64MiB"))
+        self.assertRegex(text, r"budget +64 MiB")
+        self.assertIn(f"pages              {memory['pages']}", text)
+
+    def test_memory_beyond_its_budget(self):
+        status, _, err = tern("info", "--memory", env=environment(TERN_MEM_LIMIT="1MiB"))
+        self.assertEqual(status, 1)
+        self.assertIn("budget", err)
+
     def test_bad_option_value(self):
         status, _, err = tern("info", "--config", env=environment(TERN_RPC_TIMEOUT="soon"))
         self.assertNotEqual(status, 0)

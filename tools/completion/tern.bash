@@ -11,7 +11,7 @@ _tern_options() { # COMMAND
 			--timeout --role --index --cluster --insecure --help
 		;;
 	perf) echo --op --sizes --transport --spin --block --rounds --round-time --json --help ;;
-	info) echo --config --json --help ;;
+	info) echo --memory --config --json --help ;;
 	demo) echo --epochs --steps --data --quiet --help ;;
 	esac
 }
