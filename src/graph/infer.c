@@ -4,7 +4,7 @@
  * Symbolic dims are equal only to themselves, so whatever is accepted here fits for every binding.
  *
  * Errors name the node, the shapes and what would fit. Thread story: pure functions.
- * Tests: tests/unit/graph/infer_test.c.
+ * Tests: tests/unit/graph/ir_test.c.
  */
 #include <stdarg.h>
 #include <stdio.h>

@@ -18,6 +18,7 @@ tern_status tn_xfer_link_init(tn_xfer_link *xfer, const tn_xfer_ops *ops, const 
 	xfer->ctx = params->ctx;
 	xfer->device = params->device;
 	xfer->devices = params->devices;
+	xfer->canceled = params->canceled;
 	xfer->seen = tern_ctx_events(params->ctx);
 	xfer->links = calloc(params->devices, sizeof(*xfer->links));
 	xfer->dialed = calloc(params->devices, sizeof(*xfer->dialed));
@@ -36,6 +37,19 @@ void tn_xfer_link_fini(tn_xfer_link *xfer)
 	free(xfer->dialed);
 	xfer->links = NULL;
 	xfer->dialed = NULL;
+}
+
+tern_status tn_xfer_link_may_wait(const tn_xfer_link *xfer, const char *peer, const char *what,
+				  uint64_t deadline_ns, uint64_t *slice_ns)
+{
+	uint64_t now = tn_now();
+
+	if (xfer->canceled && atomic_load(xfer->canceled))
+		return tn_fail(TERN_E_CANCELED, "cancelled while waiting for %s to %s", peer, what);
+	if (now >= deadline_ns)
+		return tn_fail(TERN_E_DEADLINE, "%s did not %s in time", peer, what);
+	*slice_ns = TN_MIN(deadline_ns - now, TN_XFER_LINK_LOOK_NS);
+	return TERN_OK;
 }
 
 tern_status tn_xfer_link_of(tn_xfer_link *xfer, const tn_edge_desc *desc, tern_link **link)
@@ -115,14 +129,15 @@ tern_status tn_xfer_link_wait(tn_xfer *base, uint64_t deadline_ns)
 {
 	tn_xfer_link *xfer = (tn_xfer_link *)base;
 	uint64_t now = tn_now();
+	tern_status status = TERN_OK;
 
 	if (deadline_ns == 0)
 		tern_ctx_progress(xfer->ctx);
 	else if (deadline_ns > now)
-		tern_ctx_wait_past(xfer->ctx, xfer->seen,
-				   deadline_ns == TN_TIME_NEVER ? 0 : deadline_ns - now);
+		status = tern_ctx_wait_past(xfer->ctx, xfer->seen,
+					    deadline_ns == TN_TIME_NEVER ? 0 : deadline_ns - now);
 	xfer->seen = tern_ctx_events(xfer->ctx);
-	return TERN_OK;
+	return status == TERN_E_DEADLINE ? TERN_OK : status;
 }
 
 void tn_xfer_link_wake(tn_xfer *base)

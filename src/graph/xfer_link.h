@@ -12,6 +12,8 @@
 #ifndef TN_GRAPH_XFER_LINK_H
 #define TN_GRAPH_XFER_LINK_H
 
+#include <stdatomic.h>
+
 #include <tern/channel.h>
 
 #include "graph/xfer.h"
@@ -22,6 +24,8 @@ typedef struct tn_xfer_link_params {
 	uint32_t devices;
 	tern_link **links;  /* [devices], NULL where there is none; copied, stays the caller's */
 	const bool *dialed; /* [devices]: this side connected the link (decides who calls whom in rpc mode) */
+	const atomic_bool
+		*canceled; /* ends start() within TN_XFER_LINK_LOOK_NS; may be NULL; outlives the transfer */
 } tn_xfer_link_params;
 
 /* staged false: TERN_COMM_ZEROCOPY, true: TERN_COMM_COPY. */
@@ -31,6 +35,9 @@ tern_status tn_xfer_rpc_open(const tn_xfer_link_params *params, tn_xfer **xfer);
 
 /* ---- shared ---- */
 
+/* How often start() looks whether it was cancelled. */
+#define TN_XFER_LINK_LOOK_NS 200000000ull
+
 /* First member of both implementations. */
 typedef struct tn_xfer_link {
 	tn_xfer base;
@@ -38,12 +45,16 @@ typedef struct tn_xfer_link {
 	uint32_t device, devices;
 	tern_link **links;
 	bool *dialed;
+	const atomic_bool *canceled;
 	uint64_t seen; /* events of the context up to the last wait: none after it is lost */
 	tn_xfer_counters counters;
 } tn_xfer_link;
 
 tern_status tn_xfer_link_init(tn_xfer_link *xfer, const tn_xfer_ops *ops, const tn_xfer_link_params *params);
 void tn_xfer_link_fini(tn_xfer_link *xfer);
+/* For start(): TERN_E_CANCELED, or TERN_E_DEADLINE that names who is waited for; *slice_ns: wait no longer. */
+tern_status tn_xfer_link_may_wait(const tn_xfer_link *xfer, const char *peer, const char *what,
+				  uint64_t deadline_ns, uint64_t *slice_ns);
 /* The link to the edge's other end; TERN_E_STATE if there is none. */
 tern_status tn_xfer_link_of(tn_xfer_link *xfer, const tn_edge_desc *desc, tern_link **link);
 /* status with a text that names the peer: "server1 at 127.0.0.1:4001: <detail>". */

@@ -12,6 +12,10 @@
  *
  * A pulled edge has one request in flight, sent again when its tensor was polled. A pushed edge holds up to
  * RPC_SLOTS tensors at the receiver.
+ *
+ * A call that waits for its answer holds up the window of its client (seq < low_water + 256). So each client has
+ * at most EDGES_PER_CLIENT edges of one kind: while one of them waits the others make only a few calls each,
+ * because all edges of a device are at most some slots apart, and a push never waits behind pulls.
  * Threads: the executor's; handlers and completions run from dispatch and take xfer->lock.
  * Tests: tests/unit/graph/xfer_link_test.c.
  */
@@ -22,17 +26,24 @@
 #include <tern/rpc.h>
 
 #include "base/check.h"
-#include "base/clock.h"
 #include "base/fail.h"
 #include "base/wirebuf.h"
 #include "graph/xfer_link.h"
 
-#define METHOD_PUSH 0x7e000001u
-#define METHOD_PULL 0x7e000002u
-#define RPC_SLOTS   2u
-#define EDGE_BYTES  8u /* arguments begin with the edge's number */
+#define METHOD_PUSH      0x7e000001u
+#define METHOD_PULL      0x7e000002u
+#define RPC_SLOTS        2u
+#define EDGE_BYTES       8u /* arguments begin with the edge's number */
+#define EDGES_PER_CLIENT 32u
 
 typedef struct rpc_xfer rpc_xfer;
+
+typedef struct rpc_client {
+	struct rpc_client *next;
+	uint32_t peer, edges;
+	bool pushes;
+	tern_rpc *rpc;
+} rpc_client;
 
 typedef struct rpc_end {
 	tn_xfer_end base;
@@ -58,7 +69,7 @@ struct rpc_xfer {
 	tn_xfer_link link; /* first */
 	pthread_mutex_t lock;
 	rpc_end *ends;
-	tern_rpc **rpcs; /* [devices] */
+	rpc_client *clients; /* the newest first: it is the one that may have room */
 };
 
 static void put_edge(uint8_t out[EDGE_BYTES], uint32_t id)
@@ -174,11 +185,25 @@ static tern_status test_call(rpc_end *end)
 
 /* ---- opening ---- */
 
-static tern_status rpc_for(rpc_xfer *xfer, const tn_edge_desc *desc, tern_link *link, tern_rpc **rpc)
+static tern_status rpc_for(rpc_xfer *xfer, uint32_t peer, bool pushes, tern_link *link, tern_rpc **rpc)
 {
-	if (!xfer->rpcs[desc->peer])
-		TN_TRY(tern_rpc_open(link, &xfer->rpcs[desc->peer]));
-	*rpc = xfer->rpcs[desc->peer];
+	rpc_client *client = xfer->clients;
+
+	while (client &&
+	       (client->peer != peer || client->pushes != pushes || client->edges == EDGES_PER_CLIENT))
+		client = client->next;
+	if (!client) {
+		client = calloc(1, sizeof(*client));
+		if (!client)
+			return tn_fail(TERN_E_NOMEM, "no memory for a transfer's calls");
+		client->peer = peer;
+		client->pushes = pushes;
+		client->next = xfer->clients;
+		xfer->clients = client;
+		TN_TRY(tern_rpc_open(link, &client->rpc));
+	}
+	client->edges++;
+	*rpc = client->rpc;
 	return TERN_OK;
 }
 
@@ -216,7 +241,7 @@ static tern_status end_open(rpc_xfer *xfer, const tn_edge_desc *desc, bool sends
 	if (!end->calls)
 		return TERN_OK;
 	put_edge(end->message, desc->id);
-	return rpc_for(xfer, desc, link, &end->rpc);
+	return rpc_for(xfer, desc->peer, sends, link, &end->rpc);
 }
 
 static tern_status send_open(tn_xfer *base, const tn_edge_desc *desc, tn_xfer_end **end)
@@ -233,22 +258,18 @@ static tern_status recv_open(tn_xfer *base, const tn_edge_desc *desc, tn_xfer_en
  * The peer serves our methods only once all of its edges are open: ask for an edge that nobody has until
  * the answer is "no such edge" and not "no such method".
  */
-static tern_status await_peer(rpc_xfer *xfer, uint32_t peer, uint64_t deadline_ns)
+static tern_status await_peer(rpc_xfer *xfer, const rpc_client *client, uint64_t deadline_ns)
 {
+	const char *peer = tern_link_peer_name(xfer->link.links[client->peer]);
 	uint8_t args[EDGE_BYTES];
 	tern_rpc_call_params params = {.method = METHOD_PULL, .args = args, .args_bytes = sizeof(args)};
+	uint64_t slice_ns;
 	tern_status status;
 
 	put_edge(args, UINT32_MAX);
 	for (;;) {
-		uint64_t now = tn_now();
-
-		if (now >= deadline_ns)
-			return tn_fail(TERN_E_DEADLINE, "%s at %s did not open its edges in time",
-				       tern_link_peer_name(xfer->link.links[peer]),
-				       tern_link_peer_address(xfer->link.links[peer]));
-		status = tern_rpc_call_wait(xfer->rpcs[peer], &params,
-					    TN_MIN(deadline_ns - now, 1000000000ull), NULL);
+		TN_TRY(tn_xfer_link_may_wait(&xfer->link, peer, "open its edges", deadline_ns, &slice_ns));
+		status = tern_rpc_call_wait(client->rpc, &params, slice_ns, NULL);
 		if (status == TERN_E_NOT_FOUND)
 			return TERN_OK;
 		if (status != TERN_E_NO_METHOD && status != TERN_E_DEADLINE)
@@ -263,9 +284,8 @@ static tern_status start(tn_xfer *base, uint64_t deadline_ns)
 
 	TN_TRY(tern_rpc_serve(xfer->link.ctx, METHOD_PUSH, on_push, xfer));
 	TN_TRY(tern_rpc_serve(xfer->link.ctx, METHOD_PULL, on_pull, xfer));
-	for (uint32_t peer = 0; peer < xfer->link.devices; peer++)
-		if (xfer->rpcs[peer])
-			TN_TRY(await_peer(xfer, peer, deadline_ns));
+	for (rpc_client *client = xfer->clients; client; client = client->next)
+		TN_TRY(await_peer(xfer, client, deadline_ns));
 	for (rpc_end *end = xfer->ends; end; end = end->next) {
 		tern_status status = TERN_OK;
 
@@ -418,8 +438,14 @@ static void xfer_close(tn_xfer *base)
 		return;
 	tern_rpc_unserve(xfer->link.ctx, METHOD_PUSH);
 	tern_rpc_unserve(xfer->link.ctx, METHOD_PULL);
-	for (uint32_t i = 0; i < xfer->link.devices; i++)
-		tern_rpc_close(xfer->rpcs[i]);
+	for (rpc_client *client = xfer->clients; client; client = client->next)
+		tern_rpc_close(client->rpc);
+	while (xfer->clients) {
+		rpc_client *client = xfer->clients;
+
+		xfer->clients = client->next;
+		free(client);
+	}
 	while (xfer->ends) {
 		rpc_end *end = xfer->ends;
 
@@ -434,7 +460,6 @@ static void xfer_close(tn_xfer *base)
 		free(end);
 	}
 	pthread_mutex_destroy(&xfer->lock);
-	free(xfer->rpcs);
 	tn_xfer_link_fini(&xfer->link);
 	free(xfer);
 }
@@ -462,17 +487,12 @@ tern_status tn_xfer_rpc_open(const tn_xfer_link_params *params, tn_xfer **out)
 	tern_status status;
 
 	*out = NULL;
-	if (xfer)
-		xfer->rpcs = calloc(params->devices, sizeof(*xfer->rpcs));
-	if (!xfer || !xfer->rpcs) {
-		free(xfer);
+	if (!xfer)
 		return tn_fail(TERN_E_NOMEM, "no memory for a transfer");
-	}
 	pthread_mutex_init(&xfer->lock, NULL);
 	status = tn_xfer_link_init(&xfer->link, &rpc_ops, params);
 	if (status != TERN_OK) {
 		pthread_mutex_destroy(&xfer->lock);
-		free(xfer->rpcs);
 		free(xfer);
 		return status;
 	}

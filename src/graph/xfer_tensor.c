@@ -15,7 +15,6 @@
 #include <tern/tensor.h>
 
 #include "base/check.h"
-#include "base/clock.h"
 #include "base/fail.h"
 #include "graph/xfer_link.h"
 
@@ -98,27 +97,30 @@ static tern_status recv_open(tn_xfer *base, const tn_edge_desc *desc, tn_xfer_en
 	return TERN_OK;
 }
 
+/* In slices, so that a cancel is seen: a sender that gave up takes its OPEN back, and the next one asks anew. */
+static tern_status open_tx(tensor_end *end, uint64_t deadline_ns)
+{
+	tern_tensor_params params;
+	tern_status status;
+	uint64_t slice_ns;
+	char name[32];
+
+	edge_params(end->desc, name, sizeof(name), &params);
+	do {
+		TN_TRY(tn_xfer_link_may_wait(&end->xfer->link, end->desc->peer_name, "publish its tensors",
+					     deadline_ns, &slice_ns));
+		status = tern_tensor_tx_open(end->link, &params, slice_ns, &end->tx);
+	} while (status == TERN_E_DEADLINE);
+	return status == TERN_OK ? status : tn_xfer_link_fail(end->desc, end->link, status);
+}
+
 static tern_status start(tn_xfer *base, uint64_t deadline_ns)
 {
 	tensor_xfer *xfer = (tensor_xfer *)base;
 
-	for (tensor_end *end = xfer->ends; end; end = end->next) {
-		uint64_t now = tn_now();
-		tern_tensor_params params;
-		tern_status status;
-		char name[32];
-
-		if (end->rx)
-			continue;
-		if (now >= deadline_ns)
-			return tn_fail(TERN_E_DEADLINE, "%s did not publish its tensors in time",
-				       end->desc->peer_name);
-		edge_params(end->desc, name, sizeof(name), &params);
-		status = tern_tensor_tx_open(end->link, &params,
-					     deadline_ns == TN_TIME_NEVER ? 0 : deadline_ns - now, &end->tx);
-		if (status != TERN_OK)
-			return tn_xfer_link_fail(end->desc, end->link, status);
-	}
+	for (tensor_end *end = xfer->ends; end; end = end->next)
+		if (!end->rx)
+			TN_TRY(open_tx(end, deadline_ns));
 	return TERN_OK;
 }
 

@@ -184,6 +184,14 @@ static void note_transports(tern_session *s)
 	}
 }
 
+/* A cancel interrupts one call. */
+static tern_status interrupted(tern_session *s, tern_status status)
+{
+	if (status == TERN_E_CANCELED)
+		atomic_store(&s->canceled, false);
+	return status;
+}
+
 /* ---- life ---- */
 
 static tern_status copy_servers(tern_session *s, const tern_session_params *params)
@@ -261,7 +269,8 @@ static tern_status open_xfer(tern_session *s)
 				      .device = s->device,
 				      .devices = s->devices,
 				      .links = s->links,
-				      .dialed = s->dialed};
+				      .dialed = s->dialed,
+				      .canceled = &s->canceled};
 
 	if (s->stub || tern_plan_edges(s->plan) == 0)
 		return tn_stub_open(NULL, NULL, &s->xfer);
@@ -289,7 +298,7 @@ tern_status tern_session_start(tern_session *s, uint64_t timeout_ns)
 	/* Before there was an executor to tell. Exchanges on both sides: one of them sees the other. */
 	if (atomic_exchange(&s->canceled, false))
 		return tn_fail(TERN_E_CANCELED, "cancelled while starting");
-	return tn_exec_start(s->exec, deadline_ns);
+	return interrupted(s, tn_exec_start(s->exec, deadline_ns));
 }
 
 tern_status tern_session_finish(tern_session *s, uint64_t timeout_ns)
@@ -373,14 +382,6 @@ tern_status tern_session_feed(tern_session *s, int eval, const char *port, const
 {
 	return s->exec ? tn_exec_feed(s->exec, eval ? TN_PROG_EVAL : TN_PROG_TRAIN, port, data, bytes)
 		       : not_started();
-}
-
-/* A cancel interrupts one call. */
-static tern_status interrupted(tern_session *s, tern_status status)
-{
-	if (status == TERN_E_CANCELED)
-		atomic_store(&s->canceled, false);
-	return status;
 }
 
 tern_status tern_session_step(tern_session *s, int eval)
