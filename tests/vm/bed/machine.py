@@ -29,7 +29,7 @@ class Machine:
             QEMU, '-nodefaults', '-no-user-config', '-display', 'none', '-no-reboot', '-name', 'tern-vm-' + name,
             '-M', 'pc', '-m', str(memory), '-smp', str(cpus), '-kernel', kernel, '-initrd', initramfs,
             '-append', ' '.join(['console=ttyS0', 'quiet', 'panic=-1', 'mitigations=off', 'random.trust_cpu=on',
-                                 'tsc=nowatchdog', *append]),
+                                 'tsc=reliable', *append]),
             '-serial', 'file:' + self.path('log'),
             '-qmp', f'unix:{self.path("qmp")},server=on,wait=off',
             '-device', 'virtio-serial-pci', '-chardev', 'stdio,id=out,signal=off',
