@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `tern info`: version, providers with the reason why each is usable or not, limits of this host that matter
+ * `tern info`: version, providers and GPUs with the reason why each is usable or not, limits of this host that matter
  * to registered memory and links, options with value, default and source. Threads: main.
  */
 #include <errno.h>
@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <tern/ctx.h>
+#include <tern/mem.h>
 
 #include "args.h"
 #include "commands.h"
@@ -150,10 +151,14 @@ static int print_text(const limit *limits, unsigned n, const char *thp, bool con
 {
 	int rc = 0;
 	tern_provider_info p;
+	tern_gpu_info gpu;
 
 	printf("tern %s\n\nproviders\n", tern_version());
 	for (unsigned i = 0; tern_provider_probe(i, &p) == TERN_OK; i++)
 		printf("  %-8s %-4s %s\n", p.name, p.usable ? "yes" : "no", p.reason);
+	printf("\nGPUs\n");
+	for (unsigned i = 0; tern_gpu_probe(i, &gpu) == TERN_OK; i++)
+		printf("  %-8s %-4s %s\n", gpu.name, gpu.usable ? "yes" : "no", gpu.reason);
 	printf("\nlimits\n");
 	for (unsigned i = 0; i < n; i++)
 		print_limit(&limits[i]);
@@ -167,6 +172,7 @@ static int print_text(const limit *limits, unsigned n, const char *thp, bool con
 static int print_json(const limit *limits, unsigned n, const char *thp, bool config, bool memory)
 {
 	tern_provider_info p;
+	tern_gpu_info gpu;
 	int rc = 0;
 	json j;
 
@@ -179,6 +185,17 @@ static int print_json(const limit *limits, unsigned n, const char *thp, bool con
 		json_string(&j, "name", p.name);
 		json_bool(&j, "usable", p.usable);
 		json_string(&j, "reason", p.reason);
+		json_object_end(&j);
+	}
+	json_array_end(&j);
+	json_array(&j, "gpus");
+	for (unsigned i = 0; tern_gpu_probe(i, &gpu) == TERN_OK; i++) {
+		json_object(&j, NULL);
+		json_string(&j, "name", gpu.name);
+		json_bool(&j, "usable", gpu.usable);
+		json_bool(&j, "dma_buf", gpu.dma_buf);
+		json_u64(&j, "bytes", gpu.bytes);
+		json_string(&j, "reason", gpu.reason);
 		json_object_end(&j);
 	}
 	json_array_end(&j);

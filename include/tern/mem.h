@@ -24,7 +24,7 @@ extern "C" {
 typedef enum tern_mem_kind {
 	TERN_MEM_HOST,   /* huge pages if there are, else THP, else 4 KiB */
 	TERN_MEM_HUGE,   /* huge pages or TERN_E_NOMEM */
-	TERN_MEM_DEVICE, /* GPU memory; TERN_E_UNSUPPORTED without one */
+	TERN_MEM_DEVICE, /* memory of GPU 0 (CUDA); TERN_E_UNSUPPORTED without one */
 } tern_mem_kind;
 
 /*
@@ -84,6 +84,33 @@ tern_status tern_mem_export(tern_mem *mem, const void *ptr, uint64_t bytes, uint
 tern_status tern_mem_revoke(tern_mem *mem, const tern_key *key);
 /* Length in bytes that a key covers; 0 if it is malformed. Works for keys of other nodes. */
 uint64_t tern_key_length(const tern_key *key);
+
+/*
+ * GPUs. Their memory (TERN_MEM_DEVICE, or foreign and registered or not) is a source and destination like any
+ * other: NICs reach it where driver and NIC can (dma-buf), else it is staged through host memory and counted. A
+ * peer's one-sided access to it needs such a NIC (TERN_E_UNSUPPORTED over shm and tcp); messages can be sent
+ * from it, not received into it. Foreign GPU pointers are known as such if the process used CUDA before the
+ * context was made, or after tern_gpu_probe.
+ *
+ * Operations take the stream, or with TERN_OP_EVENT the event, that makes their memory ready in op->stream: they
+ * start when it has come so far, so operations submitted later may be ahead of them. At the completion of a
+ * get its bytes are seen by kernels that start later; for what peers put into GPU memory through a NIC say
+ * tern_gpu_flush first, unless it came with a notification.
+ */
+typedef struct tern_gpu_info {
+	char name[64];
+	int usable;
+	int dma_buf; /* NICs can be given its memory */
+	uint64_t bytes;
+	char reason[240];
+} tern_gpu_info;
+/*
+ * The i-th GPU; TERN_E_NOT_FOUND past the last one. Without GPU or driver there is one row, not usable, with the
+ * reason. Loads the CUDA driver, if there is one: a child forked later can't use it. Milliseconds to seconds.
+ */
+tern_status tern_gpu_probe(unsigned i, tern_gpu_info *info);
+/* What NICs wrote so far to the GPU memory at ptr is seen by kernels that start later. TERN_E_UNSUPPORTED. */
+tern_status tern_gpu_flush(const void *ptr);
 
 typedef struct tern_mem_stats {
 	uint64_t limit_bytes;     /* budget; 0 = none */

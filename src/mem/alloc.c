@@ -25,9 +25,7 @@ static tern_status check_arguments(uint64_t bytes, uint64_t align, uint32_t acce
 	if (access & ~(TERN_ACCESS_READ | TERN_ACCESS_WRITE))
 		return tn_fail(TERN_E_INVALID, "access 0x%x: TERN_ACCESS_READ and TERN_ACCESS_WRITE, or none",
 			       access);
-	if (kind == TERN_MEM_DEVICE)
-		return tn_fail(TERN_E_UNSUPPORTED, "GPU memory is not built in: use TERN_MEM_HOST");
-	if (kind != TERN_MEM_HOST && kind != TERN_MEM_HUGE)
+	if (kind != TERN_MEM_HOST && kind != TERN_MEM_HUGE && kind != TERN_MEM_DEVICE)
 		return tn_fail(TERN_E_INVALID, "memory kind %d: no such kind", (int)kind);
 	if (bytes > TN_TRANSFER_BYTES_MAX)
 		return tn_fail(TERN_E_NOMEM, "%" PRIu64 " bytes: more than the address space", bytes);
@@ -70,6 +68,8 @@ tern_status tern_mem_alloc(tern_mem *mem, uint64_t bytes, uint64_t align, uint32
 		return tn_fail(TERN_E_INVALID, "mem is NULL");
 	TN_TRY(tn_mem_here(mem));
 	TN_TRY(check_arguments(bytes, align, access, kind));
+	if (kind == TERN_MEM_DEVICE)
+		return tn_gpu_block_alloc(mem, bytes, access, ptr);
 	align = TN_MAX(align, TN_ALIGN_MIN);
 	class = tn_class_for(bytes, align);
 	pages = class ? class->pages : TN_MAX((bytes + TN_PAGE_BYTES - 1) >> TN_PAGE_SHIFT, 1);
@@ -152,7 +152,8 @@ static void free_block(tern_mem *mem, void *ptr, bool settled)
 
 	ext = lock_extent(mem, ptr);
 	if (!ext) {
-		refuse_free(mem, ptr, "not memory of this context");
+		if (!tn_gpu_block_free(mem, ptr))
+			refuse_free(mem, ptr, "not memory of this context");
 		return;
 	}
 	arena = ext->arena;
@@ -208,7 +209,7 @@ uint64_t tern_mem_usable(tern_mem *mem, const void *ptr)
 		return 0;
 	ext = lock_extent(mem, ptr);
 	if (!ext)
-		return 0;
+		return tn_gpu_block_usable(mem, ptr);
 	if (tn_block_find(ext, ptr, &block) && block.base == ptr)
 		bytes = block.bytes;
 	pthread_mutex_unlock(&ext->arena->lock);

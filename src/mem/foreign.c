@@ -17,6 +17,7 @@
 #include "base/limits.h"
 #include "base/options.h"
 #include "base/os.h"
+#include "mem/gpu.h"
 #include "mem/os_mem.h"
 
 #define SLOT_NONE UINT32_MAX
@@ -40,7 +41,13 @@ tern_status tn_regions_init(tern_mem *mem)
 
 void tn_regions_fini(tern_mem *mem)
 {
-	free(mem->regions);
+	struct tn_regions *r = mem->regions;
+
+	for (uint32_t i = 0; r && i < TN_MEM_REGIONS_MAX; i++) {
+		if (atomic_load(&r->slots[i].state) == TN_REGION_LIVE && r->slots[i].ext.gpu)
+			tn_gpu_region_end(&r->slots[i].ext, r->slots[i].owned);
+	}
+	free(r);
 	mem->regions = NULL;
 }
 
@@ -392,9 +399,13 @@ tern_status tn_region_make(tern_mem *mem, void *ptr, uint64_t bytes, uint32_t ac
 	tn_extent what = {.access = access, .base = ptr, .bytes = bytes, .fd = -1, .gpu = gpu};
 	tern_status status;
 
+	if (gpu)
+		tn_gpu_region_begin(&what);
 	pthread_mutex_lock(&mem->grow);
 	status = make(mem, &what, owned, out);
 	pthread_mutex_unlock(&mem->grow);
+	if (status != TERN_OK && gpu)
+		tn_gpu_region_end(&what, false);
 	return status;
 }
 
@@ -407,7 +418,8 @@ tern_status tern_mem_register(tern_mem *mem, void *ptr, uint64_t bytes, uint32_t
 		return tn_fail(TERN_E_INVALID, "mem is NULL");
 	TN_TRY(tn_mem_here(mem));
 	TN_TRY(check_range(mem, ptr, bytes, access));
-	return tn_region_make(mem, ptr, bytes, access, false, false, region);
+	(void)tn_gpu_start(true); /* it may be a GPU's, if the process uses one */
+	return tn_region_make(mem, ptr, bytes, access, tn_gpu_owns(ptr), false, region);
 }
 
 /* Grow held, CLOSING: nobody begins a use now. */
@@ -453,15 +465,21 @@ static tern_status unmake(tern_mem *mem, tern_region *region)
 tern_status tern_mem_unregister(tern_region *region)
 {
 	tern_status status;
+	tn_extent ended;
 	tern_mem *mem;
+	bool owned;
 
 	if (!region)
 		return TERN_OK;
 	mem = region->mem;
 	TN_TRY(tn_mem_here(mem));
 	pthread_mutex_lock(&mem->grow);
+	ended = region->ext;
+	owned = region->owned;
 	status = unmake(mem, region);
 	pthread_mutex_unlock(&mem->grow);
+	if (status == TERN_OK && ended.gpu)
+		tn_gpu_region_end(&ended, owned);
 	return status;
 }
 

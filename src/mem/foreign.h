@@ -71,6 +71,14 @@ tern_status tn_region_export(tern_mem *mem, const void *ptr, uint64_t bytes, uin
 tern_status tn_region_make(tern_mem *mem, void *ptr, uint64_t bytes, uint32_t access, bool gpu, bool owned,
 			   tern_region **out);
 
+/* ---- gpu_block.c: GPU memory that tern_mem_alloc gives out, each block a region of its own ---- */
+
+tern_status tn_gpu_block_alloc(tern_mem *mem, uint64_t bytes, uint32_t access, void **ptr);
+/* False: it is no such block, nothing happened. */
+bool tn_gpu_block_free(tern_mem *mem, void *ptr);
+/* 0: it is no such block. */
+uint64_t tn_gpu_block_usable(tern_mem *mem, const void *ptr);
+
 /*
  * Would `bytes` more, pinned by each of `devices`, fit beside what is pinned? TERN_E_LIMIT with limit, wanted,
  * have and remedy in the text.

@@ -34,6 +34,7 @@ typedef struct tn_extent {
 	int fd; /* memfd, sealed SHRINK|GROW|SEAL; offset 0 is base. A region: -1, or a dma-buf of GPU memory */
 	tn_page_kind pages;
 	bool gpu; /* a region of GPU memory: no CPU may touch it */
+	uint64_t fd_offset; /* of its base in the dma-buf */
 	/* per device slot, filled by the registrar */
 	void *reg[TN_MEM_DEVICES_MAX];
 	uint32_t lkey[TN_MEM_DEVICES_MAX];

@@ -114,6 +114,8 @@ static tern_status target_address(tn_loop_lane *lane, const tn_loop_op *op, uint
 	ext = tn_mem_extent(mem, index);
 	if (!ext || at > ext->bytes || op->bytes > ext->bytes - at)
 		return TERN_E_STALE_KEY;
+	if (ext->gpu)
+		return TERN_E_UNSUPPORTED;
 	*address = (uint8_t *)ext->base + at;
 	return TERN_OK;
 }

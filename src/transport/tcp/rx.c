@@ -75,6 +75,8 @@ static tern_status resolve(tn_tcp_lane *lane, const tn_key *key, uint64_t offset
 	ext = tn_mem_extent(mem, extent);
 	if (!ext) /* a region that was unregistered between these two looks */
 		return TERN_E_STALE_KEY;
+	if (ext->gpu) /* no CPU reaches it */
+		return TERN_E_UNSUPPORTED;
 	TN_ASSERT(at <= ext->bytes && bytes <= ext->bytes - at);
 	*place = (uint8_t *)ext->base + at;
 	return TERN_OK;

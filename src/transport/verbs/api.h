@@ -39,6 +39,8 @@
 	X(dealloc_pd, ibv_dealloc_pd, 0, int, (struct ibv_pd * pd))                                    \
 	X(reg_mr, ibv_reg_mr, 0, struct ibv_mr *,                                                      \
 	  (struct ibv_pd * pd, void *addr, size_t bytes, int access))                                  \
+	X(reg_dmabuf_mr, ibv_reg_dmabuf_mr, 1, struct ibv_mr *,                                        \
+	  (struct ibv_pd * pd, uint64_t offset, size_t bytes, uint64_t iova, int fd, int access))      \
 	X(dereg_mr, ibv_dereg_mr, 0, int, (struct ibv_mr * mr))                                        \
 	X(create_comp_channel, ibv_create_comp_channel, 0, struct ibv_comp_channel *,                  \
 	  (struct ibv_context * context))                                                              \

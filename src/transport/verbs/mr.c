@@ -47,13 +47,35 @@ static tern_status refused(const tn_vb_dev *dev, const tn_extent *ext)
 			     bytes, dev->name, limit);
 }
 
+/* NULL with errno. The address that requests use is the GPU's, as for the owner's own pointers. */
+static struct ibv_mr *reg_gpu(const tn_vb_dev *dev, const tn_extent *ext)
+{
+	if (ext->fd < 0 || !dev->api->reg_dmabuf_mr) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	return dev->api->reg_dmabuf_mr(dev->pd, ext->fd_offset, ext->bytes, (uintptr_t)ext->base, ext->fd,
+				       access_of(ext->access));
+}
+
+/* Whatever the reason, but memory: such a device has GPU memory staged. */
+static tern_status refused_gpu(const tn_vb_dev *dev)
+{
+	return tn_fail_errno(errno == ENOMEM ? TERN_E_NOMEM : TERN_E_UNSUPPORTED, "ibv_reg_dmabuf_mr",
+			     "GPU memory on %s; it takes a driver and a NIC with dma-buf (open NVIDIA kernel "
+			     "modules, Linux 5.12 or later)",
+			     dev->name);
+}
+
 static tern_status vb_reg(void *arg, const tn_extent *ext, void **reg, uint32_t *lkey, uint32_t *rkey)
 {
 	tn_vb_dev *dev = arg;
-	struct ibv_mr *mr = dev->api->reg_mr(dev->pd, ext->base, ext->bytes, access_of(ext->access));
+	struct ibv_mr *mr =
+		ext->gpu ? reg_gpu(dev, ext)
+			 : dev->api->reg_mr(dev->pd, ext->base, ext->bytes, access_of(ext->access));
 
 	if (!mr)
-		return refused(dev, ext);
+		return ext->gpu ? refused_gpu(dev) : refused(dev, ext);
 	*reg = mr;
 	*lkey = mr->lkey;
 	*rkey = mr->rkey;
