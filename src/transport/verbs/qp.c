@@ -15,7 +15,7 @@
 #include "transport/verbs/verbs.h"
 
 #define TIMEOUT_EXPONENT 14 /* 4.096 us * 2^14 = 67 ms until a packet is sent again */
-#define RETRIES          7
+#define RETRIES          6  /* 7 would mean for ever to Soft-RoCE, which then never tells of a dead peer */
 #define RNR_RETRIES      7  /* for ever */
 #define MIN_RNR_TIMER    12 /* 0.64 ms; 0 would mean 655 ms */
 #define HOP_LIMIT        64
