@@ -23,6 +23,12 @@ static const conf_target targets[] = {
 	 .key_error_breaks = true,
 	 .extent_keys = true,
 	 .prepare = conf_scrambled_fake_nic},
+	/* A NIC, or Soft-RoCE; tests/vm runs it in a virtual machine. */
+	{.name = "verbs",
+	 .provider = "verbs",
+	 .processes = true,
+	 .key_error_breaks = true,
+	 .extent_keys = true},
 };
 
 const conf_target *conf_target_at(unsigned i)
