@@ -62,7 +62,7 @@ class ManPage(unittest.TestCase):
 
     @unittest.skipUnless(TERN, 'the command was not built')
     def test_every_option(self):
-        for command in ('train', 'perf', 'info', 'demo'):
+        for command in ('train', 'perf', 'info', 'doctor', 'demo'):
             out = subprocess.run([TERN, command, '--help'], capture_output=True, text=True, timeout=20, check=True,
                                  stdin=subprocess.DEVNULL).stdout
             options = set(OPTION.findall(out)) - {'--help'}

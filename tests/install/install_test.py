@@ -55,6 +55,8 @@ def main():
         leaked = [h for h in glob.glob(os.path.join(prefix, 'include/**/*'), recursive=True)
                   if os.path.isfile(h) and os.path.dirname(h) != os.path.join(prefix, 'include/tern')]
         assert not leaked, leaked
+        suite = os.path.join(prefix, 'libexec/tern/tern-conformance')
+        assert 'write_sizes' in run(suite, '--list').split(), f'{suite} lists no cases'
         with open(os.path.join(folder, 'program.c'), 'w', encoding='utf-8') as f:
             f.write(PROGRAM)
         env = dict(os.environ, PKG_CONFIG_PATH=os.path.dirname(pc), LD_LIBRARY_PATH=libdir)

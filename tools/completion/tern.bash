@@ -12,6 +12,7 @@ _tern_options() { # COMMAND
 		;;
 	perf) echo --op --sizes --transport --spin --block --rounds --round-time --json --help ;;
 	info) echo --memory --config --json --help ;;
+	doctor) echo --peer --report --conformance --no-self-test --json --help ;;
 	demo) echo --epochs --steps --data --quiet --help ;;
 	esac
 }
@@ -46,7 +47,7 @@ _tern() {
 		previous=${COMP_WORDS[COMP_CWORD - 2]}
 	fi
 	if ((COMP_CWORD == 1)); then
-		words="train perf info demo --help --version"
+		words="train perf info doctor demo --help --version"
 	else
 		case $previous in
 		--model | --transport | --comm | --role) words=$(_tern_choices "$previous") ;;
@@ -59,13 +60,13 @@ _tern() {
 			compopt -o filenames 2>/dev/null
 			return
 			;;
-		--losses | --cluster)
+		--losses | --cluster | --report | --conformance)
 			mapfile -t COMPREPLY < <(compgen -f -- "$current")
 			compopt -o filenames 2>/dev/null
 			return
 			;;
 		--servers | --workers | --batch | --epochs | --steps | --seed | --lr | --momentum | --kernel-threads | \
-			--timeout | --index | --sizes | --rounds | --round-time)
+			--peer | --timeout | --index | --sizes | --rounds | --round-time)
 			return
 			;;
 		*) words=$(_tern_options "${COMP_WORDS[1]}") ;;
