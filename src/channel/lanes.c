@@ -228,8 +228,14 @@ static void handle(tern_link *link, tn_shell_dev *sdev, const tn_event *ev, uint
 
 static void device_event(tn_shell_dev *sdev, const tn_event *ev)
 {
-	if (ev->type == TN_EV_DEVICE)
+	if (ev->type != TN_EV_DEVICE)
+		return;
+	if (ev->status != TERN_OK)
 		TN_LOG(WARN, CHANNEL, "device %s: %s", sdev->name, tern_status_text(ev->status));
+	/* Links to come go by what holds now. */
+	tn_lock_take(&sdev->ctx->table_lock);
+	sdev->dev->ops->address(sdev->dev, &sdev->address);
+	tn_lock_drop(&sdev->ctx->table_lock);
 }
 
 void tn_shell_events(tern_ctx *ctx, tn_shell_dev *sdev, const tn_event *events, int n)

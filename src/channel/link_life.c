@@ -81,8 +81,10 @@ static void fill_providers(tern_link *link, const char *transports, tn_link_prov
 			p->send_bytes_max = sdev->caps.send_bytes_max;
 			/* Where transfers are done at the post nothing queues in front of a message. */
 			p->data_lanes = sdev->caps.flags & TN_CAP_PASSIVE_TARGET ? 0 : UINT32_MAX;
+			tn_lock_take(&ctx->table_lock);
 			p->address_bytes = sdev->address.length;
 			memcpy(p->address, sdev->address.bytes, sdev->address.length);
+			tn_lock_drop(&ctx->table_lock);
 			link->devs[link->dev_count++] = sdev;
 		}
 	}

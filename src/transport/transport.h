@@ -105,7 +105,8 @@ typedef enum tn_event_type {
 	TN_EV_LANE_UP,   /* lane_connect finished */
 	TN_EV_LANE_DOWN, /* lane broke or could not connect: status. All its wrs complete (events before or
 			    after this one); nothing else but those completions follows for the lane */
-	TN_EV_DEVICE,    /* the device changed (port down, error): status */
+	TN_EV_DEVICE, /* the device changed (port down, error): status. TERN_OK: `address` gives another one
+			    from now on, for lanes to come */
 } tn_event_type;
 
 typedef struct tn_event {

@@ -5,6 +5,8 @@
  *
  * Threads: in poll's. Tests: tests/unit/transport/test_verbs_life.c.
  */
+#include <string.h>
+
 #include "base/fail.h"
 #include "base/log.h"
 #include "transport/verbs/verbs.h"
@@ -34,6 +36,9 @@ static void port_changed(tn_vb_dev *dev, const struct ibv_async_event *event, bo
 	/* Addresses move while a port is down: choose again. Lanes that exist keep theirs. */
 	if (tn_vb_port_choose(dev->api, dev->context, dev->name, &dev->attr, &now) == TERN_OK) {
 		TN_LOG(INFO, VERBS, "%s: %s", dev->name, now.reason);
+		now.max_msg = dev->port.max_msg; /* lanes and links were told of it */
+		dev->address_changed |= memcmp(&now.gid, &dev->port.gid, sizeof(now.gid)) != 0 ||
+					now.lid != dev->port.lid || now.mtu != dev->port.mtu;
 		dev->port = now;
 	} else {
 		TN_LOG(WARN, VERBS, "%s", tn_detail_get());

@@ -96,6 +96,15 @@ static void sweep(tn_vb_dev *dev)
 		tn_vb_lane_swept(TN_LIST_ENTRY(node, tn_vb_lane, all));
 }
 
+static int device_event(tn_vb_dev *dev, tn_event *event)
+{
+	*event = (tn_event){.type = TN_EV_DEVICE, .status = dev->device_status};
+	if (dev->device_status == TERN_OK)
+		dev->address_changed = false;
+	dev->device_status = TERN_OK;
+	return 1;
+}
+
 static int vb_poll(tn_dev *base, tn_event *events, int max)
 {
 	tn_vb_dev *dev = tn_vb_dev_of(base);
@@ -109,10 +118,8 @@ static int vb_poll(tn_dev *base, tn_event *events, int max)
 		clock_run(dev);
 		tn_vb_async(dev);
 	}
-	if (TN_UNLIKELY(dev->device_status != TERN_OK)) {
-		events[n++] = (tn_event){.type = TN_EV_DEVICE, .status = dev->device_status};
-		dev->device_status = TERN_OK;
-	}
+	if (TN_UNLIKELY(dev->device_status != TERN_OK || dev->address_changed))
+		n += device_event(dev, events);
 	if (!tn_list_empty(&dev->due))
 		n += deliver_due(dev, events + n, max - n);
 	n += tn_vb_cq_poll(dev, events + n, max - n, &empty);
@@ -165,7 +172,7 @@ static tern_status vb_arm(tn_dev *base)
 		return tn_fail(TERN_E_DEVICE, "ibv_req_notify_cq failed on %s", dev->name);
 	/* What came before the request makes no event: look once more. */
 	if (tn_vb_cq_peek(dev) || !tn_list_empty(&dev->due) || dev->sweeping > 0 ||
-	    dev->device_status != TERN_OK)
+	    dev->device_status != TERN_OK || dev->address_changed)
 		return TERN_BUSY;
 	timer_set(dev);
 	return TERN_OK;

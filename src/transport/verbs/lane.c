@@ -198,6 +198,7 @@ tern_status tn_vb_lane_connect(tn_lane *base, const tn_blob *peer_dev, const tn_
 
 	if (dev->forks != tn_os_fork_generation())
 		return tn_fail(TERN_E_FORKED, "the lane belongs to the parent process");
+	tn_vb_async(dev); /* the GID index to wire with may have moved */
 	if (lane->state != TN_VB_INIT)
 		return tn_fail(TERN_E_STATE, "the lane is %s", state_names[lane->state]);
 	TN_TRY(peer_parse(lane, peer_dev, peer_lane));

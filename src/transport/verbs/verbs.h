@@ -257,6 +257,7 @@ struct tn_vb_dev {
 	_Atomic bool retry;        /* a refused post may work now */
 	uint32_t turn;             /* of poll: the clock and asynchronous events are looked at now and then */
 	tern_status device_status; /* TN_EV_DEVICE waits if not TERN_OK */
+	bool address_changed;      /* TN_EV_DEVICE with TERN_OK waits */
 	struct ibv_wc stash[TN_VB_WC_BATCH]; /* taken from the queue, not handled yet */
 	uint32_t stash_at, stash_count;
 	tn_vb_counters counters;

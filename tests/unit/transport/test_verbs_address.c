@@ -85,6 +85,23 @@ static void index_moves_in_a_flap(void **state)
 	pair_close(&a, &b);
 }
 
+/* NCCL#2157: the events wait unread when the next lane is wired: they are read before. */
+static void index_moves_unseen(void **state)
+{
+	side a, b;
+
+	(void)state;
+	fake_reset(NULL, 0);
+	assert_ok(side_open(&a, NULL));
+	assert_ok(side_open(&b, NULL));
+	fake_set_gid(0, 3, NULL, 0);
+	fake_set_gid(0, 6, "::ffff:10.0.0.1", IBV_GID_TYPE_ROCE_V2);
+	lane_up(&a, &b);
+	assert_int_equal(wiring_of(&a).ah_attr.grh.sgid_index, 6);
+	traffic(&a, &b);
+	pair_close(&a, &b);
+}
+
 /* NCCL#1819: the address itself is another one after the flap, on both sides. */
 static void address_changes_in_a_flap(void **state)
 {
@@ -208,6 +225,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(cards_are_wired_by_the_right_gid),
 		cmocka_unit_test(index_moves_in_a_flap),
+		cmocka_unit_test(index_moves_unseen),
 		cmocka_unit_test(address_changes_in_a_flap),
 		cmocka_unit_test(mtu_is_the_smaller),
 		cmocka_unit_test(mtu_is_lowered_in_use),
