@@ -4,7 +4,8 @@
  *
  *   initiator  the process that measures: pinned to the first allowed core
  *   target     its child, pinned to the second: answers, polls, is written to
- *   limit      what the machine itself can do, measured in the same run beside each row
+ *   limit      what the machine itself can do, measured in the same run beside each row: by a helper process,
+ *              and for verbs by perftest
  *
  * Rounds are interleaved: limit, tern, limit, tern, ...; a ratio is the median of the rounds' own ratios, and
  * the cache-line probe before and after tells whether the two cores stood equally far apart all the time.
@@ -15,6 +16,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include <sys/types.h>
+
 #include <tern/rpc.h>
 
 #define PERF_SIZES_MAX    32
@@ -23,20 +26,27 @@
 #define PERF_METHOD_JOB   2u
 #define PERF_METHOD_ECHO  3u
 #define PERF_SERVICE      "tern.perf"
-#define PERF_NO_ECHO      0xee /* first byte of messages that get no answer */
+#define PERF_THREAD       "tern.perf.thread" /* service of the channels of --threads: answers nothing */
+#define PERF_NO_ECHO      0xee               /* first byte of messages that get no answer */
+#define PERF_SAMPLES_MAX  20000
+#define PERF_IN_FLIGHT    64
+#define PERFTEST_BYTES    (16ull << 20) /* a stream's, of perftest and beside it */
+#define PERF_THREADS_MAX  64
 
-typedef enum perf_op { PERF_PUT, PERF_GET, PERF_SEND, PERF_CALL, PERF_OPS } perf_op;
+typedef enum perf_op { PERF_PUT, PERF_NOTIFY, PERF_GET, PERF_SEND, PERF_CALL, PERF_OPS } perf_op;
 extern const char *const perf_op_names[];
+extern const char *const perf_transports[];
 
 typedef struct perf_options {
 	bool ops[PERF_OPS];
 	uint64_t sizes[PERF_SIZES_MAX];
 	unsigned size_count;
-	unsigned transport; /* 0 auto, 1 shm, 2 tcp */
+	unsigned transport; /* index of perf_transports */
 	bool spin, json, quiet;
-	uint64_t rounds;
+	uint64_t rounds; /* pairs of limit and tern */
 	uint64_t round_ns;
-	int cores[2]; /* -1: not pinned */
+	uint64_t threads; /* > 0: --threads instead of rows */
+	int cores[2];     /* -1: not pinned */
 } perf_options;
 
 /* What the target is asked to do next, by a call of PERF_METHOD_JOB; it answers when it is done. */
@@ -45,12 +55,12 @@ typedef struct perf_job {
 	uint32_t spin;
 	uint64_t bytes;
 	uint64_t rounds; /* of a ping-pong */
-	uint64_t first;  /* number of the first flag */
+	uint64_t first;  /* number of the first flag or notification */
 } perf_job;
 
 enum perf_job_kind {
 	PERF_JOB_PONG_FLAG = 1,   /* answer each flag with a flagged put of the same size */
-	PERF_JOB_PONG_NOTIFY = 2, /* answer each notification with a put that notifies: sleepers wake */
+	PERF_JOB_PONG_NOTIFY = 2, /* answer each notification with a put that notifies */
 	PERF_JOB_EXIT = 3,
 };
 
@@ -80,13 +90,15 @@ bool perf_side_init(perf_side *side, tern_ctx *ctx, uint64_t bytes);
 /* Channel callback of both sides: counts notifications. arg: the side. */
 void perf_on_notify(tern_channel *channel, uint32_t value, uint64_t bytes, void *arg);
 /*
- * Wait until the peer's put number value is there: by its flag word, or by counting notifications when the
- * side sleeps (spin false), since writing a flag wakes nobody. False: the peer is gone.
+ * Wait until the peer's put number value is there: by its flag word (only while spinning: a flag wakes nobody)
+ * or by counting notifications. False: the peer is gone.
  */
-bool perf_await_put(perf_side *side, uint64_t value, bool spin);
-/* Put number value: bytes and then flag word (8 bytes: the word alone) or notification; made progress until
-   it is accepted. */
-bool perf_put(perf_side *side, uint64_t bytes, uint64_t value, bool spin, tern_op *op);
+bool perf_await_put(perf_side *side, uint64_t value, bool flag, bool spin);
+/*
+ * Put number value: bytes and then flag word (8 bytes: the word alone) or notification; progress is made until
+ * it is accepted. LOCAL: whoever gets the answering put knows that this one arrived.
+ */
+bool perf_put(perf_side *side, uint64_t bytes, uint64_t value, bool flag, tern_op *op);
 
 /* The target process: connects to address, answers until told to exit. Exit status. */
 int perf_target(const char *address, uint64_t bytes, const char *transport, bool spin, int core);
@@ -106,5 +118,51 @@ double limit_copy_rate(limits *l, uint64_t bytes);
 double limit_tcp_ns(limits *l, uint64_t bytes);
 /* Bytes per nanosecond of a plain TCP stream, until the receiver has all of bytes, many times. */
 double limit_tcp_rate(limits *l, uint64_t bytes);
+
+/* ---- perf_verbs.c: perftest as the limit ---- */
+
+/* The RDMA device that perftest shall use: TERN_VERBS_DEVICE, else the first with an ACTIVE port. False: none. */
+bool perftest_device(char *name, size_t bytes);
+/* Median of half a round trip (lat), of a read's whole one (ib_read_lat), in nanoseconds. NAN: could not run. */
+double perftest_latency_ns(const perf_options *o, const char *tool, uint64_t bytes);
+/* Bytes per nanosecond of a stream (bw). NAN: could not run. */
+double perftest_rate(const perf_options *o, const char *tool, uint64_t bytes);
+/* Why the last one could not run; "" = it did. */
+const char *perftest_problem(void);
+
+/* ---- perf_measure.c: operations and how they are timed; the initiator ---- */
+
+typedef enum perf_kind { PERF_KIND_SHM, PERF_KIND_TCP, PERF_KIND_VERBS } perf_kind;
+
+typedef struct perf_bench {
+	const perf_options *o;
+	perf_side side;
+	tern_link *link;
+	tern_rpc *rpc;
+	limits *limits;
+	perf_kind kind;
+	uint64_t bytes_max;
+	pid_t target;
+	uint64_t flags, notifies; /* number of the last put of each kind of ping-pong */
+	volatile uint64_t echoes;
+	double samples[PERF_SAMPLES_MAX];
+	unsigned count;
+} perf_bench;
+
+_Noreturn void perf_die(const char *what);
+void perf_await_op(perf_bench *b, tern_op *op, const char *what);
+/* Run ops for about round_ns: b->samples, nanoseconds each. */
+void perf_sample(perf_bench *b, perf_op op, uint64_t bytes);
+/* Bytes per nanosecond with operations in flight. */
+double perf_stream(perf_bench *b, perf_op op, uint64_t bytes);
+
+/* ---- perf_rows.c: limits beside operations, statistics, output ---- */
+
+void perf_rows(perf_bench *b);
+
+/* ---- perf_threads.c ---- */
+
+/* Puts from 1, 2, 4, ... o->threads threads at a time, and what they cost the context. */
+void perf_threads(perf_bench *b);
 
 #endif

@@ -68,16 +68,35 @@ void perf_on_notify(tern_channel *channel, uint32_t value, uint64_t bytes, void 
 	__atomic_fetch_add(&side->notified, 1, __ATOMIC_RELEASE);
 }
 
-bool perf_await_put(perf_side *side, uint64_t value, bool spin)
+static bool await_flag(perf_side *side, uint64_t value)
 {
-	for (unsigned polls = 1; spin && __atomic_load_n(side->flag, __ATOMIC_ACQUIRE) < value; polls++) {
+	for (unsigned polls = 1; __atomic_load_n(side->flag, __ATOMIC_ACQUIRE) < value; polls++) {
 		/* A passive target's memory changes without our help; look after the links now and then. */
 		if (!side->passive || polls % 4096 == 0)
 			tern_ctx_progress(side->ctx);
 		if (polls % 4096 == 0 && tern_link_status(tern_channel_link(side->channel)) != TERN_OK)
 			return false;
 	}
-	while (!spin) {
+	return true;
+}
+
+static bool spin_for_notify(perf_side *side, uint64_t value)
+{
+	for (unsigned polls = 1; __atomic_load_n(&side->notified, __ATOMIC_ACQUIRE) < value; polls++) {
+		tern_ctx_progress(side->ctx);
+		if (polls % 4096 == 0 && tern_link_status(tern_channel_link(side->channel)) != TERN_OK)
+			return false;
+	}
+	return true;
+}
+
+bool perf_await_put(perf_side *side, uint64_t value, bool flag, bool spin)
+{
+	if (flag)
+		return await_flag(side, value);
+	if (spin)
+		return spin_for_notify(side, value);
+	for (;;) {
 		uint64_t seen = tern_ctx_events(side->ctx);
 
 		if (__atomic_load_n(&side->notified, __ATOMIC_ACQUIRE) >= value)
@@ -89,12 +108,14 @@ bool perf_await_put(perf_side *side, uint64_t value, bool spin)
 	return true;
 }
 
-bool perf_put(perf_side *side, uint64_t bytes, uint64_t value, bool spin, tern_op *op)
+bool perf_put(perf_side *side, uint64_t bytes, uint64_t value, bool flag, tern_op *op)
 {
 	tern_status status;
 
+	tern_op_init(op, NULL, NULL);
+	op->flags = TERN_OP_LOCAL;
 	do {
-		if (spin)
+		if (flag)
 			status = tern_put_flag(side->channel, side->out, bytes == 8 ? 0 : bytes,
 					       &side->peer.data, 0, value, &side->peer.flag, 0, op);
 		else
@@ -181,16 +202,14 @@ static void run_job(target *t)
 {
 	tern_rpc_request *request = t->request;
 	const perf_job *job = &t->job;
-	bool spin = job->kind == PERF_JOB_PONG_FLAG;
+	bool flag = job->kind == PERF_JOB_PONG_FLAG, spin = job->spin;
 	tern_op op;
 
 	for (uint64_t i = 0; i < job->rounds && job->kind != PERF_JOB_EXIT; i++) {
-		if (!perf_await_put(&t->side, job->first + i, spin))
+		if (!perf_await_put(&t->side, job->first + i, flag, spin) ||
+		    !perf_put(&t->side, job->bytes, job->first + i, flag, &op))
 			break;
-		tern_op_init(&op, NULL, NULL);
-		if (!perf_put(&t->side, job->bytes, job->first + i, spin, &op))
-			break;
-		if (spin && i % 64 == 0) /* no helper: keepalives are ours */
+		if (flag && i % 64 == 0) /* no helper: keepalives are ours */
 			tern_ctx_progress(t->side.ctx);
 		while (spin && tern_op_test(&op) == TERN_AGAIN)
 			tern_ctx_progress(t->side.ctx);
@@ -200,6 +219,20 @@ static void run_job(target *t)
 	t->gone = job->kind == PERF_JOB_EXIT;
 	__atomic_store_n(&t->request, NULL, __ATOMIC_RELEASE);
 	tern_rpc_reply(request, TERN_OK, NULL, 0);
+}
+
+static void on_thread_closed(tern_channel *channel, tern_status status, void *arg)
+{
+	(void)status, (void)arg;
+	tern_channel_close(channel);
+}
+
+/* Channels of --threads: one-sided traffic alone. */
+static tern_status on_thread_open(tern_channel *channel, tern_channel_params *params, void *arg)
+{
+	(void)channel, (void)arg;
+	*params = (tern_channel_params){.on_closed = on_thread_closed};
+	return TERN_OK;
 }
 
 static int target_failed(const char *what)
@@ -234,6 +267,8 @@ int perf_target(const char *address, uint64_t bytes, const char *transport, bool
 	tern_rpc_serve(ctx, PERF_METHOD_READY, on_ready, t);
 	tern_rpc_serve(ctx, PERF_METHOD_JOB, on_job, t);
 	tern_rpc_serve(ctx, PERF_METHOD_ECHO, on_echo, t);
+	if (tern_ctx_listen(ctx, PERF_THREAD, on_thread_open, NULL) != TERN_OK)
+		return target_failed("cannot listen");
 	if (tern_link_connect(ctx, address, &connect, &link) != TERN_OK || tern_link_wait(link, 0) != TERN_OK)
 		return target_failed("cannot connect");
 	t->side.passive = (tern_link_caps(link) & TERN_LINK_CAN_PASSIVE) != 0;

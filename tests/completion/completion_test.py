@@ -51,9 +51,9 @@ class Rules(unittest.TestCase):
         self.assertIn('--comm', offered('tern', 'train', '--sync', ''))
 
     def test_lists_grow(self):
-        self.assertEqual(offered('tern', 'perf', '--op', ''), {'put', 'get', 'send', 'call'})
+        self.assertEqual(offered('tern', 'perf', '--op', ''), {'put', 'notify', 'get', 'send', 'call'})
         self.assertEqual(offered('tern', 'perf', '--op', 'put,c'), {'put,call'})
-        self.assertEqual(offered('tern', 'perf', '--op', 'put,call,'), {'put,call,get', 'put,call,send'})
+        self.assertEqual(offered('tern', 'perf', '--op', 'put,call,'), {'put,call,notify', 'put,call,get', 'put,call,send'})
 
     def test_files(self):
         here = os.path.dirname(os.path.abspath(__file__)) + '/'

@@ -28,6 +28,32 @@ class Perf(unittest.TestCase):
                     self.assertGreater(rows["put", 1 << 20]["bandwidth_ratio"], 0)
                     self.assertGreater(out["cache_line_before_us"], 0)
 
+    def test_notify(self):
+        for transport in ("shm", "tcp"):
+            for mode in ("--spin", "--block"):
+                with self.subTest(transport=transport, mode=mode):
+                    _, rows = self.rows("--transport", transport, mode, "--op", "notify", "--sizes", "8,64K")
+                    self.assertGreater(rows["notify", 8]["p50_us"], 0)
+                    self.assertGreater(rows["notify", 65536]["bandwidth_ratio"], 0)
+
+    def test_interval_holds_the_median(self):
+        out = json.loads(tern("perf", "--json", "--rounds", 6, "--round-time", "5ms", "--op", "get", "--sizes", "8",
+                              "--transport", "shm", check=0)[1])
+        row = out["rows"][0]
+        self.assertLessEqual(row["latency_ratio_low"], row["latency_ratio"])
+        self.assertLessEqual(row["latency_ratio"], row["latency_ratio_high"])
+
+    def test_threads_share_lanes_and_registrations(self):
+        for transport in ("shm", "tcp"):
+            with self.subTest(transport=transport):
+                out = json.loads(tern("perf", "--json", "--transport", transport, "--round-time", "20ms",
+                                      "--threads", 32, check=0)[1])
+                rows = out["threads"]
+                self.assertEqual([row["threads"] for row in rows], [1, 2, 4, 8, 16, 32])
+                for key in ("lanes", "registrations", "extents"):
+                    self.assertEqual(len({row[key] for row in rows}), 1, rows)
+                self.assertGreater(rows[0]["lanes"], 0)
+
     def test_table(self):
         out = tern("perf", "--op", "put,call", "--sizes", "8", "--rounds", 1, "--round-time", "10ms", check=0)[1]
         self.assertIn("limit", out)

@@ -10,7 +10,7 @@ _tern_options() { # COMMAND
 			--lr --momentum --kernel-threads --spin --no-comm --no-eval --losses --json --quiet \
 			--timeout --role --index --cluster --insecure --help
 		;;
-	perf) echo --op --sizes --transport --spin --block --rounds --round-time --json --help ;;
+	perf) echo --op --sizes --transport --spin --block --rounds --round-time --threads --json --help ;;
 	info) echo --memory --config --json --help ;;
 	doctor) echo --peer --report --conformance --no-self-test --json --help ;;
 	demo) echo --epochs --steps --data --quiet --help ;;
@@ -21,7 +21,10 @@ _tern_options() { # COMMAND
 _tern_choices() { # OPTION
 	case $1 in
 	--model) echo mlp fcn5 ;;
-	--transport) echo auto shm tcp ;;
+	--transport)
+		echo auto shm tcp
+		[[ ${COMP_WORDS[1]} != perf ]] || echo verbs
+		;;
 	--comm) echo zerocopy copy rpc ;;
 	--role) echo launcher server worker ;;
 	esac
@@ -52,7 +55,7 @@ _tern() {
 		case $previous in
 		--model | --transport | --comm | --role) words=$(_tern_choices "$previous") ;;
 		--op)
-			words=$(_tern_list "$current" put get send call)
+			words=$(_tern_list "$current" put notify get send call)
 			compopt -o nospace 2>/dev/null
 			;;
 		--data)
@@ -66,7 +69,7 @@ _tern() {
 			return
 			;;
 		--servers | --workers | --batch | --epochs | --steps | --seed | --lr | --momentum | --kernel-threads | \
-			--peer | --timeout | --index | --sizes | --rounds | --round-time)
+			--peer | --timeout | --index | --sizes | --rounds | --round-time | --threads)
 			return
 			;;
 		*) words=$(_tern_options "${COMP_WORDS[1]}") ;;
