@@ -3,6 +3,8 @@
  * Runner of the conformance suite:
  *
  *	conformance TARGET [--slow] [--seed N] [PATTERN]    run the cases whose name contains PATTERN
+ *	conformance TARGET --serve ADDRESS:PORT             start children for a parent on another host
+ *	conformance TARGET --peer ADDRESS:PORT [...]        that parent: the cases with a second process
  *	conformance --list
  *
  * Each case is a cmocka test named TARGET/CASE. A watchdog ends a case that hangs and says where it waits.
@@ -54,7 +56,7 @@ static unsigned slowness(void)
 
 unsigned conf_rounds(unsigned n)
 {
-	return slowness() > 1 ? n / 4 + 1 : n;
+	return slowness() > 1 ? n / slowness() + 1 : n;
 }
 
 void conf_check_failed(const char *file, int line, const char *fmt, ...)
@@ -165,14 +167,60 @@ static int prepare(void)
 	return 0;
 }
 
-int main(int argc, char **argv)
+static int usage(void)
+{
+	(void)fprintf(stderr,
+		      "usage: conformance TARGET [--slow] [--seed N] [--peer ADDRESS:PORT] [PATTERN]\n"
+		      "       conformance TARGET --serve ADDRESS:PORT\n"
+		      "       conformance --list\ntargets:");
+	for (unsigned i = 0; conf_target_at(i); i++)
+		(void)fprintf(stderr, " %s", conf_target_at(i)->name);
+	(void)fprintf(stderr, "\n");
+	return 2;
+}
+
+static size_t choose(struct CMUnitTest tests[CASES_MAX], bool slow, const char *pattern)
+{
+	static char names[CASES_MAX][96];
+	size_t n = 0;
+
+	for (unsigned s = 0; s < TN_COUNT_OF(suites); s++) {
+		for (const conf_case *c = suites[s]; c->name; c++) {
+			if (c->slow != slow || !strstr(c->name, pattern) || n == CASES_MAX ||
+			    (child_host && !c->processes))
+				continue;
+			(void)snprintf(names[n], sizeof(names[n]), "%s/%s", conf->name, c->name);
+			tests[n] = (struct CMUnitTest){.name = names[n],
+						       .test_func = run_case,
+						       .initial_state = (void *)(uintptr_t)c};
+			n++;
+		}
+	}
+	return n;
+}
+
+static int run(bool slow, const char *pattern)
 {
 	static struct CMUnitTest tests[CASES_MAX];
-	static char names[CASES_MAX][96];
+	size_t n;
+
+	(void)signal(SIGALRM, watchdog);
+	(void)signal(SIGPIPE, SIG_DFL); /* a provider must not depend on its being ignored */
+	if (tn_base_apply(NULL) || prepare())
+		return 1;
+	n = choose(tests, slow, pattern);
+	if (n == 0) {
+		(void)fprintf(stderr, "no case of %s matches \"%s\"\n", conf->name, pattern);
+		return 2;
+	}
+	return _cmocka_run_group_tests(conf->name, tests, n, NULL, NULL) ? 1 : 0;
+}
+
+int main(int argc, char **argv)
+{
 	static conf_target seeded;
 	const char *pattern = "";
 	bool slow = false;
-	size_t n = 0;
 
 	main_thread = pthread_self();
 	if (argc >= 2 && strcmp(argv[1], "--list") == 0)
@@ -183,14 +231,8 @@ int main(int argc, char **argv)
 		return conf ? child_main(argc, argv) : 2;
 	}
 	conf = argc >= 2 ? conf_target_find(argv[1]) : NULL;
-	if (!conf) {
-		(void)fprintf(stderr,
-			      "usage: conformance TARGET [--slow] [--seed N] [PATTERN], or --list; targets:");
-		for (unsigned i = 0; conf_target_at(i); i++)
-			(void)fprintf(stderr, " %s", conf_target_at(i)->name);
-		(void)fprintf(stderr, "\n");
-		return 2;
-	}
+	if (!conf)
+		return usage();
 	for (int i = 2; i < argc; i++) {
 		if (strcmp(argv[i], "--slow") == 0) {
 			slow = true;
@@ -198,28 +240,13 @@ int main(int argc, char **argv)
 			seeded = *conf;
 			seeded.seed = strtoull(argv[++i], NULL, 0);
 			conf = &seeded;
+		} else if (strcmp(argv[i], "--serve") == 0 && i + 1 < argc) {
+			return child_serve(argv[i + 1]);
+		} else if (strcmp(argv[i], "--peer") == 0 && i + 1 < argc) {
+			child_host = argv[++i];
 		} else {
 			pattern = argv[i];
 		}
 	}
-	(void)signal(SIGALRM, watchdog);
-	(void)signal(SIGPIPE, SIG_DFL); /* a provider must not depend on its being ignored */
-	if (tn_base_apply(NULL) || prepare())
-		return 1;
-	for (unsigned s = 0; s < TN_COUNT_OF(suites); s++) {
-		for (const conf_case *c = suites[s]; c->name; c++) {
-			if (c->slow != slow || !strstr(c->name, pattern) || n == CASES_MAX)
-				continue;
-			(void)snprintf(names[n], sizeof(names[n]), "%s/%s", conf->name, c->name);
-			tests[n] = (struct CMUnitTest){.name = names[n],
-						       .test_func = run_case,
-						       .initial_state = (void *)(uintptr_t)c};
-			n++;
-		}
-	}
-	if (n == 0) {
-		(void)fprintf(stderr, "no case of %s matches \"%s\"\n", conf->name, pattern);
-		return 2;
-	}
-	return _cmocka_run_group_tests(conf->name, tests, n, NULL, NULL) ? 1 : 0;
+	return run(slow, pattern);
 }

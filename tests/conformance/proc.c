@@ -43,7 +43,7 @@ static bool get(int sock, void *data, size_t bytes)
 
 /* ---- the parent's side ---- */
 
-static pid_t execute(int sock)
+pid_t child_execute(int sock)
 {
 	char fd[16];
 	pid_t pid;
@@ -71,11 +71,18 @@ void child_start(child *c, conf_node *node, child_mode mode, bool active, uint64
 	memset(c, 0, sizeof(*c));
 	for (size_t i = 0; i < sizeof(to_child.token); i++)
 		to_child.token[i] = (uint8_t)tn_rand_next(&rand);
-	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, socks), 0);
-	c->pid = execute(socks[1]);
-	assert_true(c->pid > 0);
-	(void)close(socks[1]);
-	c->sock = socks[0];
+	c->control = -1;
+	if (child_host) {
+		c->control = child_dial(child_host);
+		c->sock = child_dial(child_host);
+		assert_true(c->control >= 0 && c->sock >= 0);
+	} else {
+		assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, socks), 0);
+		c->pid = child_execute(socks[1]);
+		assert_true(c->pid > 0);
+		(void)close(socks[1]);
+		c->sock = socks[0];
+	}
 	conf_end_make(&c->end, node, active, to_child.token, timeout_ns);
 	to_child.dev = node->addr;
 	to_child.lane = c->end.addr;
@@ -100,9 +107,22 @@ void child_up(conf_pair *pair, child *c)
 		   tern_status_name(c->end.down_status));
 }
 
+/* Ask the server; its answer. */
+static int ask(child *c, int32_t what)
+{
+	int32_t answer = -1;
+
+	assert_true(put(c->control, &what, sizeof(what)));
+	assert_true(get(c->control, &answer, sizeof(answer)));
+	return answer;
+}
+
 void child_signal(child *c, int signal)
 {
-	assert_int_equal(kill(c->pid, signal), 0);
+	if (c->control >= 0)
+		assert_int_equal(ask(c, signal), 0);
+	else
+		assert_int_equal(kill(c->pid, signal), 0);
 }
 
 static int reap(child *c)
@@ -110,8 +130,14 @@ static int reap(child *c)
 	int status = 0;
 
 	CONF_HERE();
-	while (waitpid(c->pid, &status, 0) < 0)
-		assert_int_equal(errno, EINTR);
+	if (c->control >= 0) {
+		status = ask(c, 0);
+		(void)close(c->control);
+		c->control = -1;
+	} else {
+		while (waitpid(c->pid, &status, 0) < 0)
+			assert_int_equal(errno, EINTR);
+	}
 	c->pid = 0;
 	(void)close(c->sock);
 	return status;

@@ -3,6 +3,11 @@
  * Peers in other processes: a child is this program executed anew (so that it inherits nothing), which opens
  * a device, connects one lane and then behaves by its mode until its socket says stop or it is killed. It
  * dies with its parent.
+ *
+ * With --peer the children run on another host, below a server (--serve) that starts them and passes on
+ * signals. Per child two TCP connections, in this order: the control connection, on which the parent sends
+ * signal numbers (0 = wait for its end) and the server answers each (0, or the exit status); and the child's own
+ * socket. The end of the control connection kills the child.
  */
 #ifndef TN_TESTS_CONFORMANCE_PROC_H
 #define TN_TESTS_CONFORMANCE_PROC_H
@@ -20,7 +25,8 @@ typedef enum child_mode {
 #define CHILD_REGION_BYTES (1u << 20)
 
 typedef struct child {
-	pid_t pid;
+	pid_t pid;   /* 0: on another host */
+	int control; /* to the server there; -1: here */
 	int sock;
 	conf_end end; /* the parent's side */
 	tn_blob dev, lane;
@@ -35,6 +41,14 @@ void child_up(conf_pair *pair, child *c); /* connect and wait for LANE_UP */
 void child_stop(conf_pair *pair, child *c);
 void child_kill(child *c); /* kill -9 and reap */
 void child_signal(child *c, int signal);
+
+/* "ADDRESS:PORT" of a server that starts the children; NULL = this process does. */
+extern const char *child_host;
+/* The server: until it is ended. */
+int child_serve(const char *address);
+int child_dial(const char *address); /* a connection to it; -1 = none */
+/* Run this program anew as a child with this socket. */
+pid_t child_execute(int sock);
 
 /* The child's own main; does not return to the caller's tests. */
 int child_main(int argc, char **argv);
