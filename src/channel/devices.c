@@ -10,6 +10,7 @@
 
 #include "base/fail.h"
 #include "base/log.h"
+#include "base/options.h"
 #include "channel/ctx_impl.h"
 
 static bool is_auto(const char *transports)
@@ -42,12 +43,21 @@ int tn_transports_rank(const char *transports, const char *name)
 	return -1;
 }
 
+static tn_want want_of(const tn_provider *provider, const tn_options *options)
+{
+	return provider->want ? provider->want(options) : TN_WANT_AUTO;
+}
+
 static tern_status open_device(tern_ctx *ctx, const tn_provider *provider, const char *bind_host)
 {
 	tn_shell_dev *sdev = &ctx->devs[ctx->dev_count];
 	tn_dev_params params = {.mem = ctx->mem, .options = ctx->options, .bind_host = bind_host};
-	tern_status status = provider->probe(sdev->reason, sizeof(sdev->reason));
+	tern_status status;
 
+	if (want_of(provider, ctx->options) == TN_WANT_OFF)
+		return tn_fail(TERN_E_NO_DEVICE, "provider %s is off (option %s.mode)", provider->name,
+			       provider->name);
+	status = provider->probe(sdev->reason, sizeof(sdev->reason));
 	if (status != TERN_OK)
 		return tn_fail(TERN_E_NO_DEVICE, "provider %s is not usable: %s", provider->name,
 			       sdev->reason);
@@ -74,14 +84,36 @@ static tern_status open_device(tern_ctx *ctx, const tn_provider *provider, const
 	return TERN_OK;
 }
 
+/* One that cannot be used: an error if it is required, else one line. */
+static tern_status do_without(const tern_ctx *ctx, const tn_provider *provider, tern_status status)
+{
+	tn_want want = want_of(provider, ctx->options);
+	char why[TN_DETAIL_MAX];
+
+	if (want == TN_WANT_REQUIRED) {
+		tn_detail_prefix("required by %s.mode", provider->name);
+		return status;
+	}
+	snprintf(why, sizeof(why), "%s", tn_detail_get());
+	if (want != TN_WANT_OFF && provider->present && provider->present())
+		TN_LOG(WARN, CTX, "%s: going on without it (%s.mode=off silences this)", why, provider->name);
+	else
+		TN_LOG(INFO, CTX, "%s: going on without it", why);
+	return TERN_OK;
+}
+
 /* "auto": whatever is usable. */
 static tern_status open_auto(tern_ctx *ctx, const char *bind_host)
 {
 	for (size_t i = 0; tn_providers()[i] && ctx->dev_count < TN_CTX_DEVICES_MAX; i++) {
-		if (tn_transports_rank(NULL, tn_providers()[i]->name) < 0)
+		const tn_provider *provider = tn_providers()[i];
+		tern_status status;
+
+		if (tn_transports_rank(NULL, provider->name) < 0)
 			continue;
-		if (open_device(ctx, tn_providers()[i], bind_host) != TERN_OK)
-			TN_LOG(INFO, CTX, "%s: going on without it", tn_detail_get());
+		status = open_device(ctx, provider, bind_host);
+		if (status != TERN_OK)
+			TN_TRY(do_without(ctx, provider, status));
 	}
 	if (ctx->dev_count == 0)
 		return tn_fail(TERN_E_NO_DEVICE, "no provider is usable: see tern info for the reasons");
@@ -129,12 +161,20 @@ tern_status tern_provider_probe(unsigned i, tern_provider_info *info)
 {
 	const tn_provider *const *list = tn_providers();
 
+	tn_options *options = NULL;
+
 	memset(info, 0, sizeof(*info));
 	for (unsigned k = 0; k <= i; k++) {
 		if (!list[k])
 			return TERN_E_NOT_FOUND;
 	}
 	info->name = list[i]->name;
+	if (tn_options_load(NULL, &options) == TERN_OK && want_of(list[i], options) == TN_WANT_OFF) {
+		snprintf(info->reason, sizeof(info->reason), "off (option %s.mode)", info->name);
+		tn_options_free(options);
+		return TERN_OK;
+	}
+	tn_options_free(options);
 	info->usable = list[i]->probe(info->reason, sizeof(info->reason)) == TERN_OK;
 	return TERN_OK;
 }

@@ -137,6 +137,9 @@ typedef struct tn_lane_params {
 	uint64_t connect_timeout_ns; /* 0 = 5 s; LANE_DOWN(TERN_E_DEADLINE) after it */
 } tn_lane_params;
 
+/* How much somebody wants a provider. */
+typedef enum tn_want { TN_WANT_AUTO, TN_WANT_OFF, TN_WANT_REQUIRED } tn_want;
+
 /* Static description of a provider; the registry lists them by name. */
 typedef struct tn_provider {
 	const char *name;
@@ -144,6 +147,11 @@ typedef struct tn_provider {
 	tern_status (*probe)(char *reason, size_t reason_bytes);
 	/* Open a device. May block briefly. On error *dev is NULL and the detail text says why. */
 	tern_status (*open)(const tn_dev_params *params, tn_dev **dev);
+	/* What its options say. NULL: TN_WANT_AUTO. */
+	tn_want (*want)(const struct tn_options *options);
+	/* Is there something here that probe should have found usable? Then going on without it is worth a
+	   warning. May take milliseconds. NULL: no. */
+	bool (*present)(void);
 	/* Facts for tern_provider_describe; NULL = nothing beyond the probe's reason. May take milliseconds. */
 	tern_status (*describe)(tern_fact_fn fn, void *arg);
 } tn_provider;

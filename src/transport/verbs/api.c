@@ -42,6 +42,11 @@ static int call_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struc
 	return ibv_post_srq_recv(srq, wr, bad);
 }
 
+static int call_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr)
+{
+	return ibv_modify_cq(cq, attr);
+}
+
 static void load(void)
 {
 	void *library = TN_FAULT("verbs.dlopen") ? NULL : dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
@@ -67,6 +72,7 @@ static void load(void)
 	loaded.req_notify_cq = call_req_notify_cq;
 	loaded.post_send = call_post_send;
 	loaded.post_srq_recv = call_post_srq_recv;
+	loaded.modify_cq = call_modify_cq;
 	if (missing)
 		snprintf(load_error, sizeof(load_error), "%s has no %s: it is too old, update rdma-core",
 			 LIBRARY, missing);
@@ -87,4 +93,9 @@ tern_status tn_verbs_api_get(const tn_verbs_api **api)
 void tn_verbs_api_override(const tn_verbs_api *api)
 {
 	atomic_store(&override, api);
+}
+
+bool tn_verbs_api_is_overridden(void)
+{
+	return atomic_load(&override) != NULL;
 }

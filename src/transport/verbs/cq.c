@@ -8,10 +8,13 @@
  * tests/unit/transport/test_verbs_errors.c.
  */
 #include <arpa/inet.h>
+#include <stdio.h>
 
 #include "base/fail.h"
 #include "base/log.h"
 #include "transport/verbs/verbs.h"
+
+#define POLL_FAILURES_MAX 1000u
 
 static tern_status status_of(enum ibv_wc_status status)
 {
@@ -52,34 +55,42 @@ static const char *text_of(enum ibv_wc_status status)
 	}
 }
 
-/* ---- sends ---- */
-
-/* Take the oldest op out of the ring; true if it has an event. Lock held. */
-static bool retire(tn_vb_lane *lane, tern_status status, tn_event *event, tn_vb_op_kind *kind)
+static tn_counter *counter_of(tn_vb_counters *c, enum ibv_wc_status status)
 {
-	tn_vb_dev *dev = tn_vb_lane_dev(lane);
-	tn_vb_op *op = &lane->ops[lane->head & (dev->ring - 1)];
-
-	TN_ASSERT(lane->head != lane->tail);
-	*kind = (tn_vb_op_kind)op->kind;
-	if (op->bounce != TN_VB_NO_BOUNCE)
-		tn_vb_bounce_free(dev, op->bounce);
-	lane->head++;
-	if (lane->again) {
-		lane->again = false;
-		atomic_store(&dev->retry, true);
+	switch (status) {
+	case IBV_WC_REM_ACCESS_ERR:
+		return &c->failed_access;
+	case IBV_WC_RETRY_EXC_ERR:
+		return &c->failed_retry;
+	case IBV_WC_RNR_RETRY_EXC_ERR:
+		return &c->failed_rnr;
+	case IBV_WC_LOC_LEN_ERR:
+	case IBV_WC_LOC_PROT_ERR:
+	case IBV_WC_LOC_QP_OP_ERR:
+	case IBV_WC_LOC_ACCESS_ERR:
+		return &c->failed_local;
+	case IBV_WC_REM_INV_REQ_ERR:
+	case IBV_WC_REM_OP_ERR:
+	case IBV_WC_REM_ABORT_ERR:
+		return &c->failed_remote;
+	default:
+		return &c->failed_other;
 	}
-	if (op->kind != TN_VB_OP_USER)
-		return false;
-	if (status == TERN_OK)
-		tn_count(&dev->counters.rx_bytes, op->read_bytes);
-	*event = (tn_event){.type = TN_EV_DONE,
-			    .status = status,
-			    .lane = &lane->base,
-			    .lane_arg = lane->base.arg,
-			    .cookie = op->cookie};
-	return true;
 }
+
+/* The first failure of a lane; what follows it is flushed. */
+static void report(tn_vb_lane *lane, const struct ibv_wc *wc)
+{
+	tn_vb_counters *counters = &tn_vb_lane_dev(lane)->counters;
+
+	tn_count(&counters->failed, 1);
+	tn_count(counter_of(counters, wc->status), 1);
+	TN_LOG(INFO, VERBS, "%s: lane %u, queue pair %u to %u: completion status %d (%s), vendor error 0x%x",
+	       lane->rail->name, lane->index, wc->qp_num, lane->peer.qpn, (int)wc->status,
+	       text_of(wc->status), wc->vendor_err);
+}
+
+/* ---- sends ---- */
 
 /*
  * The op with this number ended, and with it all silent ones before it: a queue pair completes in order, and
@@ -100,7 +111,7 @@ static int send_done(tn_vb_lane *lane, const struct ibv_wc *wc, tn_event *event)
 	for (;;) {
 		bool last = lane->head == number;
 
-		has_event = retire(lane, last ? status_of(wc->status) : TERN_OK, event, &kind);
+		has_event = tn_vb_ring_retire(lane, last ? status_of(wc->status) : TERN_OK, event, &kind);
 		TN_ASSERT_MSG(last || kind == TN_VB_OP_SILENT, "a completion overtook op kind %d", (int)kind);
 		if (last)
 			break;
@@ -110,12 +121,8 @@ static int send_done(tn_vb_lane *lane, const struct ibv_wc *wc, tn_event *event)
 		tn_vb_lane_op_done(lane, kind, wc->status);
 	if (wc->status == IBV_WC_SUCCESS || kind == TN_VB_OP_HELLO)
 		return has_event;
-	if (wc->status != IBV_WC_WR_FLUSH_ERR) {
-		tn_count(&tn_vb_lane_dev(lane)->counters.failed, 1);
-		TN_LOG(INFO, VERBS, "%s: queue pair %u: completion status %d (%s), vendor error 0x%x",
-		       tn_vb_lane_dev(lane)->name, wc->qp_num, (int)wc->status, text_of(wc->status),
-		       wc->vendor_err);
-	}
+	if (wc->status != IBV_WC_WR_FLUSH_ERR)
+		report(lane, wc);
 	tn_vb_lane_fail(lane, TERN_E_LANE);
 	return has_event;
 }
@@ -140,7 +147,7 @@ int tn_vb_ops_flush(tn_vb_lane *lane, tn_event *events, int max)
 
 	pthread_mutex_lock(&lane->lock);
 	while (n < max && lane->head != lane->tail)
-		n += retire(lane, TERN_E_FLUSHED, &events[n], &kind);
+		n += tn_vb_ring_retire(lane, TERN_E_FLUSHED, &events[n], &kind);
 	pthread_mutex_unlock(&lane->lock);
 	return n;
 }
@@ -148,10 +155,15 @@ int tn_vb_ops_flush(tn_vb_lane *lane, tn_event *events, int max)
 /* ---- receives ---- */
 
 /* Nobody may see it: back into its turn. */
-static int drop(tn_vb_dev *dev, uint32_t index)
+static int drop(tn_vb_rail *rail, uint32_t index)
 {
-	tn_vb_recv_post(dev, index);
+	(void)tn_vb_recv_return(rail, index);
 	return 0;
+}
+
+static const uint8_t *bytes_of(const tn_vb_rail *rail, uint32_t index)
+{
+	return rail->recv_memory + (uint64_t)index * rail->dev->send_bytes;
 }
 
 static int deliver(tn_vb_lane *lane, const struct ibv_wc *wc, uint32_t index, tn_event *event)
@@ -162,41 +174,40 @@ static int deliver(tn_vb_lane *lane, const struct ibv_wc *wc, uint32_t index, tn
 	*event = (tn_event){.type = imm ? TN_EV_IMM : TN_EV_RECV,
 			    .lane = &lane->base,
 			    .lane_arg = lane->base.arg,
-			    .buf = imm ? NULL : dev->recv_memory + (uint64_t)index * dev->send_bytes,
+			    .buf = imm ? NULL : bytes_of(lane->rail, index),
 			    .bytes = wc->byte_len,
 			    .imm = imm ? ntohl(wc->imm_data) : 0,
-			    .slot = index};
+			    .slot = tn_vb_slot(lane->rail, index)};
 	tn_count(&dev->counters.recvs, !imm);
 	tn_count(&dev->counters.rx_bytes, wc->byte_len);
 	return 1;
 }
 
-static int on_recv(tn_vb_dev *dev, const struct ibv_wc *wc, tn_event *event)
+static int on_recv(tn_vb_rail *rail, const struct ibv_wc *wc, tn_event *event)
 {
 	uint32_t index = (uint32_t)wc->wr_id;
 	uint32_t generation = (uint32_t)(wc->wr_id >> 32) & 0x7fffffffu;
+	tn_vb_dev *dev = rail->dev;
 	tn_vb_lane *lane;
 
-	if (index >= dev->recv_slots + TN_VB_RECV_RESERVE || !dev->bufs[index].posted ||
-	    (dev->bufs[index].generation & 0x7fffffffu) != generation) {
+	if (index >= dev->recv_slots + TN_VB_RECV_RESERVE || !rail->bufs[index].posted ||
+	    (rail->bufs[index].generation & 0x7fffffffu) != generation) {
 		tn_count(&dev->counters.late, 1);
 		return 0;
 	}
-	dev->bufs[index].posted = false;
-	lane = tn_map_ptr(&dev->by_qpn, wc->qp_num);
+	rail->bufs[index].posted = false;
+	lane = tn_map_ptr(&rail->by_qpn, wc->qp_num);
 	if (wc->status != IBV_WC_SUCCESS) {
 		if (lane && wc->status != IBV_WC_WR_FLUSH_ERR)
 			tn_vb_lane_fail(lane, TERN_E_LANE);
-		return drop(dev, index);
+		return drop(rail, index);
 	}
 	if (!lane)
-		return drop(dev, index);
+		return drop(rail, index);
 	if (wc->opcode == IBV_WC_RECV && (wc->wc_flags & IBV_WC_WITH_IMM)) {
-		bool up = tn_vb_lane_control(lane, ntohl(wc->imm_data),
-					     dev->recv_memory + (uint64_t)index * dev->send_bytes,
-					     wc->byte_len);
+		bool up = tn_vb_lane_control(lane, ntohl(wc->imm_data), bytes_of(rail, index), wc->byte_len);
 
-		drop(dev, index);
+		drop(rail, index);
 		if (up)
 			*event = (tn_event){
 				.type = TN_EV_LANE_UP, .lane = &lane->base, .lane_arg = lane->base.arg};
@@ -206,32 +217,43 @@ static int on_recv(tn_vb_dev *dev, const struct ibv_wc *wc, tn_event *event)
 	if (lane->state == TN_VB_WIRING)
 		tn_vb_lane_fail(lane, TERN_E_PROTOCOL);
 	if (lane->state != TN_VB_UP)
-		return drop(dev, index);
+		return drop(rail, index);
 	return deliver(lane, wc, index, event);
 }
 
 /* ---- the queue ---- */
 
-static bool refill(tn_vb_dev *dev)
+/* Once may be chance; a device that never answers again and raises no event is lost all the same. */
+static void poll_failed(tn_vb_rail *rail)
+{
+	TN_LOG_LIMITED(ERROR, VERBS, 1, "%s: ibv_poll_cq failed", rail->name);
+	if (++rail->poll_failures < POLL_FAILURES_MAX)
+		return;
+	snprintf(rail->port.reason, sizeof(rail->port.reason), "ibv_poll_cq failed %u times",
+		 rail->poll_failures);
+	tn_vb_rail_set_health(rail, TN_VB_RAIL_LOST);
+}
+
+static bool refill(tn_vb_rail *rail)
 {
 	int n;
 
-	if (dev->stash_at < dev->stash_count)
+	if (rail->stash_at < rail->stash_count)
 		return true;
-	n = dev->api->poll_cq(dev->cq, TN_VB_WC_BATCH, dev->stash);
-	dev->stash_at = 0;
-	dev->stash_count = n > 0 ? (uint32_t)n : 0;
-	if (n < 0)
-		TN_LOG_LIMITED(ERROR, VERBS, 1, "%s: ibv_poll_cq failed", dev->name);
-	return dev->stash_count > 0;
+	n = rail->dev->api->poll_cq(rail->cq, TN_VB_WC_BATCH, rail->stash);
+	rail->stash_at = 0;
+	rail->stash_count = n > 0 ? (uint32_t)n : 0;
+	if (TN_UNLIKELY(n < 0))
+		poll_failed(rail);
+	return rail->stash_count > 0;
 }
 
-bool tn_vb_cq_peek(tn_vb_dev *dev)
+bool tn_vb_cq_peek(tn_vb_rail *rail)
 {
-	return refill(dev);
+	return refill(rail);
 }
 
-int tn_vb_cq_poll(tn_vb_dev *dev, tn_event *events, int max, bool *empty)
+int tn_vb_cq_poll(tn_vb_rail *rail, tn_event *events, int max, bool *empty)
 {
 	int n = 0;
 
@@ -239,13 +261,13 @@ int tn_vb_cq_poll(tn_vb_dev *dev, tn_event *events, int max, bool *empty)
 	while (n < max) {
 		const struct ibv_wc *wc;
 
-		if (!refill(dev)) {
+		if (!refill(rail)) {
 			*empty = true;
 			break;
 		}
 		/* Each completion gives one event at most. */
-		wc = &dev->stash[dev->stash_at++];
-		n += wc->wr_id >> 63 ? on_recv(dev, wc, &events[n]) : on_send(dev, wc, &events[n]);
+		wc = &rail->stash[rail->stash_at++];
+		n += wc->wr_id >> 63 ? on_recv(rail, wc, &events[n]) : on_send(rail->dev, wc, &events[n]);
 	}
 	return n;
 }

@@ -19,9 +19,11 @@
 #include "base/os.h"
 #include "transport/verbs/verbs.h"
 
-#define LOOK_EVERY 64u /* polls between looks at the clock and at asynchronous events in quiet times */
-
-TN_COUNTERS_NAMES(counter_names, TN_VB_COUNTERS)
+/* Polls between looks at the clock, and at asynchronous events (a system call; arm looks as well), when no
+   deadline is near and when one is. */
+#define CLOCK_EVERY      64u
+#define ASYNC_EVERY      1024u
+#define ASYNC_EVERY_BUSY 16u
 
 static bool forked(const tn_vb_dev *dev)
 {
@@ -40,6 +42,12 @@ void tn_vb_kick(tn_vb_dev *dev)
 
 /* ---- the clock ---- */
 
+static void each_lane(tn_vb_dev *dev, void (*fn)(tn_vb_lane *lane, uint64_t now_ns), uint64_t now)
+{
+	TN_LIST_FOREACH(node, &dev->lanes)
+		fn(TN_LIST_ENTRY(node, tn_vb_lane, all), now);
+}
+
 static void clock_run(tn_vb_dev *dev)
 {
 	uint64_t now = tn_now();
@@ -47,8 +55,13 @@ static void clock_run(tn_vb_dev *dev)
 	if (now < dev->next_ns)
 		return;
 	dev->next_ns = TN_TIME_NEVER;
-	TN_LIST_FOREACH(node, &dev->lanes)
-		tn_vb_lane_tick(TN_LIST_ENTRY(node, tn_vb_lane, all), now);
+	for (uint32_t i = 0; i < dev->rail_count; i++)
+		tn_vb_rail_tick(&dev->rails[i], now);
+	each_lane(dev, tn_vb_lane_tick, now);
+	if (now >= dev->watch_ns) {
+		each_lane(dev, tn_vb_lane_watch, now);
+		dev->watch_ns = now + dev->watch_every_ns;
+	}
 	if (now >= dev->keepalive_ns) {
 		TN_LIST_FOREACH(node, &dev->lanes)
 			tn_vb_lane_keepalive(TN_LIST_ENTRY(node, tn_vb_lane, all));
@@ -56,7 +69,7 @@ static void clock_run(tn_vb_dev *dev)
 	}
 	/* Without lanes nothing needs a wake-up. */
 	if (!tn_list_empty(&dev->lanes))
-		tn_vb_deadline(dev, dev->keepalive_ns);
+		tn_vb_deadline(dev, TN_MIN(dev->keepalive_ns, dev->watch_ns));
 }
 
 static void timer_set(tn_vb_dev *dev)
@@ -90,10 +103,53 @@ static int deliver_due(tn_vb_dev *dev, tn_event *events, int max)
 	return n;
 }
 
-static void sweep(tn_vb_dev *dev)
+static void sweep(tn_vb_rail *rail)
 {
-	TN_LIST_FOREACH(node, &dev->lanes)
-		tn_vb_lane_swept(TN_LIST_ENTRY(node, tn_vb_lane, all));
+	TN_LIST_FOREACH(node, &rail->dev->lanes) {
+		tn_vb_lane *lane = TN_LIST_ENTRY(node, tn_vb_lane, all);
+
+		if (lane->rail == rail)
+			tn_vb_lane_swept(lane);
+	}
+}
+
+static void async_run(tn_vb_dev *dev)
+{
+	for (uint32_t i = 0; i < dev->rail_count; i++) {
+		if (dev->rails[i].cq)
+			tn_vb_async(&dev->rails[i]);
+	}
+}
+
+/* The clock and the events of the devices, now and then. */
+static void look_around(tn_vb_dev *dev)
+{
+	uint32_t polls = dev->polls++;
+	bool busy = dev->transient > 0;
+
+	if (busy || polls % CLOCK_EVERY == 0)
+		clock_run(dev);
+	if (polls % (busy ? ASYNC_EVERY_BUSY : ASYNC_EVERY) == 0)
+		async_run(dev);
+}
+
+static int poll_rails(tn_vb_dev *dev, tn_event *events, int max)
+{
+	uint32_t first = dev->rail_next;
+	int n = 0;
+
+	dev->rail_next = first + 1 < dev->rail_count ? first + 1 : 0;
+	for (uint32_t i = 0; i < dev->rail_count && n < max; i++) {
+		tn_vb_rail *rail = &dev->rails[(first + i) % dev->rail_count];
+		bool empty = false;
+
+		if (!rail->cq)
+			continue;
+		n += tn_vb_cq_poll(rail, events + n, max - n, &empty);
+		if (empty && rail->sweeping > 0)
+			sweep(rail);
+	}
+	return n;
 }
 
 static int device_event(tn_vb_dev *dev, tn_event *event)
@@ -108,23 +164,18 @@ static int device_event(tn_vb_dev *dev, tn_event *event)
 static int vb_poll(tn_dev *base, tn_event *events, int max)
 {
 	tn_vb_dev *dev = tn_vb_dev_of(base);
-	bool look = dev->transient > 0 || dev->turn++ % LOOK_EVERY == 0;
-	bool empty = false;
 	int n = 0;
 
 	if (forked(dev) || max <= 0)
 		return 0;
-	if (look) {
-		clock_run(dev);
-		tn_vb_async(dev);
-	}
+	look_around(dev);
+	if (TN_UNLIKELY(atomic_load_explicit(&dev->held_any, memory_order_relaxed)))
+		tn_vb_held_run(dev);
 	if (TN_UNLIKELY(dev->device_status != TERN_OK || dev->address_changed))
 		n += device_event(dev, events);
 	if (!tn_list_empty(&dev->due))
 		n += deliver_due(dev, events + n, max - n);
-	n += tn_vb_cq_poll(dev, events + n, max - n, &empty);
-	if (empty && dev->sweeping > 0)
-		sweep(dev);
+	n += poll_rails(dev, events + n, max - n);
 	if (TN_CHECK_ENABLED(2)) {
 		TN_LIST_FOREACH(node, &dev->lanes)
 			tn_vb_lane_check(TN_LIST_ENTRY(node, tn_vb_lane, all));
@@ -132,13 +183,41 @@ static int vb_poll(tn_dev *base, tn_event *events, int max)
 	return n;
 }
 
+/* Acknowledging takes a lock in the library: many at once. */
+static void take_cq_events(tn_vb_rail *rail)
+{
+	const tn_verbs_api *api = rail->dev->api;
+	struct ibv_cq *cq;
+	void *context;
+
+	while (api->get_cq_event(rail->channel, &cq, &context) == 0) {
+		TN_ASSERT(cq == rail->cq);
+		if (++rail->cq_unacked < TN_VB_ACK_BATCH)
+			continue;
+		api->ack_cq_events(rail->cq, rail->cq_unacked);
+		rail->cq_unacked = 0;
+	}
+}
+
+static void drain_rail_wake(tn_vb_dev *dev, int fd)
+{
+	for (uint32_t i = 0; i < dev->rail_count; i++) {
+		tn_vb_rail *rail = &dev->rails[i];
+
+		if (!rail->cq)
+			continue;
+		if (fd == rail->channel->fd)
+			take_cq_events(rail);
+		else if (fd == rail->context->async_fd)
+			tn_vb_async(rail);
+	}
+}
+
 /* Take what made the descriptor readable. */
 static void drain_wakes(tn_vb_dev *dev)
 {
-	struct epoll_event ready[4];
+	struct epoll_event ready[2 + 2 * TN_VB_RAILS_MAX];
 	int n = epoll_wait(dev->epoll_fd, ready, (int)TN_COUNT_OF(ready), 0);
-	struct ibv_cq *cq;
-	void *context;
 	uint64_t count;
 
 	for (int i = 0; i < n; i++) {
@@ -149,13 +228,25 @@ static void drain_wakes(tn_vb_dev *dev)
 		} else if (fd == dev->timer_fd) {
 			if (read(fd, &count, sizeof(count)) == (ssize_t)sizeof(count))
 				dev->timer_ns = TN_TIME_NEVER; /* it fired: to be set again */
-		} else if (fd == dev->channel->fd) {
-			while (dev->api->get_cq_event(dev->channel, &cq, &context) == 0)
-				dev->api->ack_cq_events(cq, 1);
 		} else {
-			tn_vb_async(dev);
+			drain_rail_wake(dev, fd);
 		}
 	}
+}
+
+/* TERN_BUSY: there is something already. */
+static tern_status arm_rail(tn_vb_rail *rail)
+{
+	if (!rail->cq)
+		return TERN_OK;
+	/* A device that is lost wakes nobody: the bounds of drains do. */
+	if (rail->dev->api->req_notify_cq(rail->cq, 0) != 0 && rail->health != TN_VB_RAIL_LOST) {
+		if (tn_vb_is_last_usable(rail))
+			return tn_fail(TERN_E_DEVICE, "ibv_req_notify_cq failed on %s", rail->name);
+		tn_vb_rail_set_health(rail, TN_VB_RAIL_LOST);
+	}
+	/* What came before the request makes no event: look once more. */
+	return tn_vb_cq_peek(rail) || rail->sweeping > 0 ? TERN_BUSY : TERN_OK;
 }
 
 static tern_status vb_arm(tn_dev *base)
@@ -168,11 +259,14 @@ static tern_status vb_arm(tn_dev *base)
 	clock_run(dev);
 	if (atomic_exchange(&dev->retry, false))
 		return TERN_BUSY;
-	if (dev->api->req_notify_cq(dev->cq, 0) != 0)
-		return tn_fail(TERN_E_DEVICE, "ibv_req_notify_cq failed on %s", dev->name);
-	/* What came before the request makes no event: look once more. */
-	if (tn_vb_cq_peek(dev) || !tn_list_empty(&dev->due) || dev->sweeping > 0 ||
-	    dev->device_status != TERN_OK || dev->address_changed)
+	for (uint32_t i = 0; i < dev->rail_count; i++) {
+		tern_status status = arm_rail(&dev->rails[i]);
+
+		if (status != TERN_OK)
+			return status;
+	}
+	if (!tn_list_empty(&dev->due) || dev->device_status != TERN_OK || dev->address_changed ||
+	    atomic_load(&dev->held_any))
 		return TERN_BUSY;
 	timer_set(dev);
 	return TERN_OK;
@@ -186,14 +280,32 @@ static int vb_fd(tn_dev *base)
 static void vb_recv_done(tn_dev *base, const tn_event *event)
 {
 	tn_vb_dev *dev = tn_vb_dev_of(base);
+	uint32_t rail = event->slot >> 24, index = event->slot & 0xffffffu;
 
 	if (forked(dev))
 		return;
-	TN_ASSERT(event->slot < dev->recv_slots + TN_VB_RECV_RESERVE && !dev->bufs[event->slot].posted);
-	tn_vb_recv_post(dev, event->slot);
+	TN_ASSERT(rail < dev->rail_count && index < dev->recv_slots + TN_VB_RECV_RESERVE);
+	(void)tn_vb_recv_return(&dev->rails[rail], index);
 }
 
 /* ---- description ---- */
+
+static uint32_t optional_caps(const tn_vb_dev *dev)
+{
+	uint32_t flags = TN_CAP_READ | TN_CAP_TAIL_BYTE;
+
+	for (uint32_t i = 0; i < dev->rail_count; i++) {
+		const tn_vb_rail *rail = &dev->rails[i];
+
+		if (!rail->cq)
+			continue;
+		if (rail->attr.max_qp_rd_atom <= 0 || rail->attr.max_qp_init_rd_atom <= 0)
+			flags &= ~(uint32_t)TN_CAP_READ;
+		if (!rail->in_order)
+			flags &= ~(uint32_t)TN_CAP_TAIL_BYTE;
+	}
+	return flags;
+}
 
 static void vb_caps(tn_dev *base, tn_dev_caps *caps)
 {
@@ -201,11 +313,12 @@ static void vb_caps(tn_dev *base, tn_dev_caps *caps)
 
 	*caps = (tn_dev_caps){
 		/* Not REMOTE_DONE: a completion says that the peer's NIC has the data, not that it is
-		   visible. */
-		.flags = TN_CAP_WRITE | TN_CAP_WRITE_IMM | TN_CAP_READ | TN_CAP_SEND | TN_CAP_ORDERED_WRITES |
-			 TN_CAP_PASSIVE_TARGET,
-		.write_bytes_max = dev->port.max_msg,
+		   visible. ORDERED_WRITES: no registration asks for relaxed ordering (mr.c). */
+		.flags = TN_CAP_WRITE | TN_CAP_WRITE_IMM | TN_CAP_SEND | TN_CAP_ORDERED_WRITES |
+			 TN_CAP_PASSIVE_TARGET | optional_caps(dev),
+		.write_bytes_max = dev->max_msg,
 		.send_bytes_max = dev->send_bytes,
+		/* Each rail has as many, so whichever rails the lanes take, what was granted is there. */
 		.recv_slots = dev->recv_slots,
 		.lane_recv_slots = dev->recv_slots,
 		.lane_wrs_max = dev->ops_max,
@@ -214,40 +327,44 @@ static void vb_caps(tn_dev *base, tn_dev_caps *caps)
 	};
 }
 
+static void own_address(const tn_vb_dev *dev, tn_vb_addr *addr)
+{
+	uint32_t present = 0;
+
+	*addr = (tn_vb_addr){0};
+	for (uint32_t i = 0; i < dev->rail_count; i++)
+		present += dev->rails[i].cq != NULL;
+	for (uint32_t i = 0; i < dev->rail_count; i++) {
+		if (dev->rails[i].cq)
+			tn_vb_rail_describe(&dev->rails[i], tn_vb_gids_each(present),
+					    &addr->rails[addr->count++]);
+	}
+}
+
 static void vb_address(tn_dev *base, tn_blob *blob)
 {
-	const tn_vb_dev *dev = tn_vb_dev_of(base);
-	const tn_vb_dev_addr addr = {
-		.gid = dev->port.gid,
-		.lid = dev->port.lid,
-		.ethernet = dev->port.ethernet,
-		.mtu = (uint8_t)dev->port.mtu,
-		.rd_atomic = (uint8_t)TN_MIN(TN_MAX(dev->attr.max_qp_rd_atom, 0), 255),
-		.mem_slot = (uint8_t)dev->mem_slot,
-	};
+	tn_vb_addr addr;
 
-	tn_vb_dev_addr_put(&addr, blob);
+	own_address(tn_vb_dev_of(base), &addr);
+	tn_vb_addr_put(&addr, blob);
 }
 
-static tern_status vb_reach(tn_dev *base, const tn_blob *peer)
+static tern_status vb_reach(tn_dev *base, const tn_blob *blob)
 {
 	const tn_vb_dev *dev = tn_vb_dev_of(base);
-	tn_vb_dev_addr addr;
+	tn_vb_addr own, peer;
+	uint32_t usable = 0;
+	tn_vb_pair pair;
 
-	if (!tn_vb_dev_addr_get(peer, &addr))
+	if (!tn_vb_addr_get(blob, false, &peer))
 		return tn_fail(TERN_E_INVALID, "the peer's verbs address is malformed");
-	if (addr.ethernet != dev->port.ethernet)
-		return tn_fail(TERN_E_UNREACHABLE, "%s is %s, the peer's device is not", dev->name,
-			       dev->port.ethernet ? "RoCE" : "InfiniBand");
-	/* A RoCE route needs one address family; InfiniBand one subnet, unless a router is configured. */
-	if (memcmp(addr.gid.raw, dev->port.gid.raw, dev->port.ethernet ? 1 : 8) != 0 && !dev->port.ethernet)
-		return tn_fail(TERN_E_UNREACHABLE, "the peer's InfiniBand subnet is another one");
-	return TERN_OK;
-}
-
-static void vb_counters(tn_dev *base, tern_counter_fn fn, void *arg)
-{
-	tn_counters_each(counter_names, &tn_vb_dev_of(base)->counters, "verbs", fn, arg);
+	for (uint32_t i = 0; i < dev->rail_count; i++)
+		usable += tn_vb_usable(&dev->rails[i]);
+	/* One that is only down may be up again when the lane is made. */
+	if (usable == 0 && dev->rails[0].health == TN_VB_RAIL_LOST)
+		return tn_fail(TERN_E_UNREACHABLE, "%s is lost: %s", dev->name, dev->rails[0].port.reason);
+	own_address(dev, &own);
+	return tn_vb_pair_choose(&own, &peer, &pair);
 }
 
 static void vb_close(tn_dev *base)
@@ -258,9 +375,16 @@ static void vb_close(tn_dev *base)
 	tn_vb_free(dev);
 }
 
-static void vb_flush(tn_lane *lane)
+static void vb_flush(tn_lane *base)
 {
-	(void)lane; /* each post rings the doorbell */
+	tn_vb_lane *lane = tn_vb_lane_of(base);
+
+	if (forked(tn_vb_lane_dev(lane)))
+		return;
+	pthread_mutex_lock(&lane->lock);
+	if (lane->state == TN_VB_UP)
+		tn_vb_ring_flush(lane);
+	pthread_mutex_unlock(&lane->lock);
 }
 
 const tn_dev_ops tn_vb_ops = {
@@ -283,8 +407,12 @@ const tn_dev_ops tn_vb_ops = {
 	.read = tn_vb_read,
 	.send = tn_vb_send,
 	.flush = vb_flush,
-	.counters = vb_counters,
+	.counters = tn_vb_counters_each,
 };
 
-const tn_provider tn_provider_verbs = {
-	.name = "verbs", .probe = tn_vb_probe, .open = tn_vb_open, .describe = tn_vb_describe};
+const tn_provider tn_provider_verbs = {.name = "verbs",
+				       .probe = tn_vb_probe,
+				       .open = tn_vb_open,
+				       .want = tn_vb_want,
+				       .present = tn_vb_present,
+				       .describe = tn_vb_describe};

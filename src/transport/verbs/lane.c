@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Owns the life of a lane: the states of verbs.h, the hellos that bring it up and the drain that ends it.
- * tn_vb_set_state alone writes the state.
+ * Owns how a lane is made, wired and freed. tn_vb_set_state alone writes the state of verbs.h.
  *
- * Must not look at completions (cq.c tells it what they meant). Threads: serialised with poll; the lane's
+ * Must not look at completions (cq.c tells talk.c what they meant). Threads: serialised with poll; the lane's
  * lock where posts of other threads look. Tests: tests/conformance, tests/unit/transport/test_verbs_life.c.
  */
 #include <stdlib.h>
@@ -25,8 +24,7 @@ static bool is_transient(tn_vb_state state)
 	return state == TN_VB_WIRING || state == TN_VB_LEAVING || state == TN_VB_DRAINING;
 }
 
-/* Lock held. */
-static void tn_vb_set_state(tn_vb_lane *lane, tn_vb_state next)
+void tn_vb_set_state(tn_vb_lane *lane, tn_vb_state next)
 {
 	tn_vb_dev *dev = tn_vb_lane_dev(lane);
 
@@ -38,39 +36,96 @@ static void tn_vb_set_state(tn_vb_lane *lane, tn_vb_state next)
 	lane->state = next;
 }
 
-static void make_due(tn_vb_lane *lane)
+void tn_vb_lane_make_due(tn_vb_lane *lane)
 {
 	if (!tn_list_linked(&lane->due))
 		tn_list_push_back(&tn_vb_lane_dev(lane)->due, &lane->due);
 }
 
-static void set_deadline(tn_vb_lane *lane, uint64_t at_ns)
+void tn_vb_lane_set_deadline(tn_vb_lane *lane, uint64_t at_ns)
 {
 	lane->deadline_ns = at_ns;
 	tn_vb_deadline(tn_vb_lane_dev(lane), at_ns);
 }
 
-/* ---- making ---- */
+/* ---- seats ---- */
 
-/* Room in the completion queue for all that this lane can put there, flush included. */
-static tern_status cq_reserve(tn_vb_dev *dev, uint64_t more)
+static void seat_free(tn_vb_rail *rail, tn_vb_seat *seat)
 {
-	uint64_t want = dev->cq_used + more, size = (uint64_t)dev->cq->cqe;
-
-	if (want > size) {
-		uint64_t most = (uint64_t)TN_MAX(dev->attr.max_cqe, 0);
-
-		size = TN_MIN(TN_MAX(size * 2, want), most);
-		if (want > most || dev->api->resize_cq(dev->cq, (int)size) != 0)
-			return tn_fail(TERN_E_LIMIT,
-				       "%s: a completion queue of %llu is needed for one lane more, its "
-				       "limit is %d: "
-				       "lower TERN_VERBS_LANE_WRS",
-				       dev->name, (unsigned long long)want, dev->attr.max_cqe);
-	}
-	dev->cq_used = want;
-	return TERN_OK;
+	if (!seat->qp)
+		return;
+	if (rail->dev->api->destroy_qp(seat->qp) != 0)
+		TN_LOG(ERROR, VERBS, "ibv_destroy_qp of queue pair %u failed: it leaks", seat->qpn);
+	seat->qp = NULL;
+	tn_vb_cq_release(rail);
 }
+
+void tn_vb_seats_free(tn_vb_lane *lane)
+{
+	tn_vb_dev *dev = tn_vb_lane_dev(lane);
+
+	for (uint32_t i = 0; i < dev->rail_count; i++)
+		seat_free(&dev->rails[i], &lane->seats[i]);
+}
+
+static tern_status seat_make(tn_vb_rail *rail, tn_vb_seat *seat)
+{
+	tern_status status;
+	uint32_t psn;
+
+	TN_TRY(tn_os_random(&psn, sizeof(psn)));
+	TN_TRY(tn_vb_cq_reserve(rail));
+	status = tn_vb_qp_create(rail, rail->inline_bytes, &seat->qp, NULL);
+	if (status != TERN_OK) {
+		tn_vb_cq_release(rail);
+		return status;
+	}
+	seat->qpn = seat->qp->qp_num;
+	seat->psn = psn & 0xffffffu;
+	status = tn_vb_qp_init(rail, seat->qp);
+	if (status != TERN_OK)
+		seat_free(rail, seat);
+	return status;
+}
+
+/*
+ * A seat on each rail that may be used: which one it will be depends on the peer. The ports are read anew, so
+ * that the address tells of today's GIDs even if an event was missed.
+ */
+static tern_status seats_make(tn_vb_lane *lane, tn_vb_addr *addr)
+{
+	tn_vb_dev *dev = tn_vb_lane_dev(lane);
+	tern_status status = TERN_E_NO_DEVICE;
+	uint32_t usable = 0;
+
+	for (uint32_t i = 0; i < dev->rail_count; i++) {
+		if (dev->rails[i].cq)
+			tn_vb_rail_refresh(&dev->rails[i]);
+		usable += tn_vb_usable(&dev->rails[i]);
+	}
+	if (usable == 0)
+		return tn_fail(TERN_E_NO_DEVICE, "no rail is up; %s: %s", dev->rails[0].name,
+			       dev->rails[0].port.reason);
+	for (uint32_t i = 0; i < dev->rail_count; i++) {
+		tn_vb_rail_addr *row = &addr->rails[addr->count];
+		tern_status one;
+
+		if (!tn_vb_usable(&dev->rails[i]))
+			continue;
+		one = seat_make(&dev->rails[i], &lane->seats[i]);
+		if (one != TERN_OK) {
+			status = one;
+			continue;
+		}
+		tn_vb_rail_describe(&dev->rails[i], tn_vb_gids_each(usable), row);
+		row->qpn = lane->seats[i].qpn;
+		row->psn = lane->seats[i].psn;
+		addr->count++;
+	}
+	return addr->count ? TERN_OK : status;
+}
+
+/* ---- making ---- */
 
 static tern_status table_take(tn_vb_dev *dev, tn_vb_lane *lane)
 {
@@ -88,107 +143,152 @@ static tern_status table_take(tn_vb_dev *dev, tn_vb_lane *lane)
 	return tn_fail(TERN_E_LIMIT, "%s has %u lanes already", dev->name, TN_VB_LANES_MAX);
 }
 
-static tern_status qp_make(tn_vb_dev *dev, tn_vb_lane *lane)
-{
-	uint32_t psn;
-
-	TN_TRY(tn_os_random(&psn, sizeof(psn)));
-	TN_TRY(tn_vb_qp_create(dev, dev->inline_bytes, &lane->qp, NULL));
-	lane->own =
-		(tn_vb_lane_addr){.qpn = lane->qp->qp_num, .psn = psn & 0xffffffu, .active = lane->active};
-	TN_TRY(tn_vb_qp_init(lane));
-	if (tn_map_put(&dev->by_qpn, lane->own.qpn, (uint64_t)(uintptr_t)lane) != TERN_OK)
-		return tn_fail(TERN_E_NOMEM, "no memory for a lane");
-	return TERN_OK;
-}
-
 static void lane_free(tn_vb_lane *lane)
 {
 	tn_vb_dev *dev = tn_vb_lane_dev(lane);
 
-	if (lane->qp) {
-		tn_map_remove(&dev->by_qpn, lane->own.qpn, NULL);
-		dev->api->destroy_qp(lane->qp);
-	}
+	tn_vb_seats_free(lane);
 	if (dev->table[lane->index] == lane)
 		dev->table[lane->index] = NULL;
 	pthread_mutex_destroy(&lane->lock);
 	tn_crypto_wipe(lane->token, sizeof(lane->token));
 	free(lane->ops);
+	free(lane->held);
 	free(lane);
 }
 
-tern_status tn_vb_lane_create(tn_dev *base, const tn_lane_params *params, tn_lane **out, tn_blob *addr)
+static tn_vb_lane *lane_alloc(tn_vb_dev *dev, const tn_lane_params *params)
+{
+	tn_vb_lane *lane = calloc(1, sizeof(*lane));
+
+	if (!lane)
+		return NULL;
+	lane->ops = calloc(dev->ring, sizeof(*lane->ops));
+	lane->held = calloc(TN_VB_HELD_MAX, sizeof(*lane->held));
+	if (!lane->ops || !lane->held) {
+		free(lane->ops);
+		free(lane->held);
+		free(lane);
+		return NULL;
+	}
+	lane->base = (tn_lane){.dev = &dev->base, .arg = params->arg};
+	lane->active = params->active;
+	lane->timeout_ns = params->connect_timeout_ns ? params->connect_timeout_ns : CONNECT_TIMEOUT_NS;
+	lane->deadline_ns = lane->retry_ns = TN_TIME_NEVER;
+	memcpy(lane->token, params->token, sizeof(lane->token));
+	pthread_mutex_init(&lane->lock, NULL);
+	return lane;
+}
+
+tern_status tn_vb_lane_create(tn_dev *base, const tn_lane_params *params, tn_lane **out, tn_blob *blob)
 {
 	tn_vb_dev *dev = tn_vb_dev_of(base);
-	uint64_t room = dev->ops_max + TN_VB_OPS_RESERVED;
+	tn_vb_addr addr = {.lane = true, .active = params->active};
 	tern_status status;
 	tn_vb_lane *lane;
 
 	*out = NULL;
 	if (dev->forks != tn_os_fork_generation())
 		return tn_fail(TERN_E_FORKED, "the device belongs to the parent process");
-	TN_TRY(cq_reserve(dev, room));
-	lane = calloc(1, sizeof(*lane));
-	if (lane)
-		lane->ops = calloc(dev->ring, sizeof(*lane->ops));
-	if (!lane || !lane->ops) {
-		free(lane);
-		dev->cq_used -= room;
+	lane = lane_alloc(dev, params);
+	if (!lane)
 		return tn_fail(TERN_E_NOMEM, "no memory for a lane");
-	}
-	lane->base = (tn_lane){.dev = base, .arg = params->arg};
-	lane->active = params->active;
-	lane->timeout_ns = params->connect_timeout_ns ? params->connect_timeout_ns : CONNECT_TIMEOUT_NS;
-	lane->deadline_ns = lane->retry_ns = TN_TIME_NEVER;
-	memcpy(lane->token, params->token, sizeof(lane->token));
-	pthread_mutex_init(&lane->lock, NULL);
 	status = table_take(dev, lane);
 	if (status == TERN_OK)
-		status = qp_make(dev, lane);
+		status = seats_make(lane, &addr);
 	if (status != TERN_OK) {
 		lane_free(lane);
-		dev->cq_used -= room;
 		return status;
 	}
+	if (lane->active)
+		addr.turn = dev->turn++;
+	lane->own.qpn = addr.rails[0].qpn;
+	tn_vb_addr_put(&addr, &lane->own_addr);
+	*blob = lane->own_addr;
 	tn_list_push_back(&dev->lanes, &lane->all);
-	tn_vb_deadline(dev, dev->keepalive_ns);
+	tn_vb_deadline(dev, TN_MIN(dev->keepalive_ns, dev->watch_ns));
 	tn_count(&dev->counters.lanes, 1);
-	tn_vb_lane_addr_put(&lane->own, addr);
 	*out = &lane->base;
 	return TERN_OK;
 }
 
-/* ---- coming up ---- */
+/* ---- wiring ---- */
 
-/* Another try follows when it cannot go out now. */
-static void hello_send(tn_vb_lane *lane)
+/* The GID's place in the table; -1: it is gone. */
+static int gid_index_of(const tn_vb_port *port, const union ibv_gid *gid)
 {
-	uint8_t hello[TN_VB_HELLO_BYTES];
-	bool sent = false;
-
-	if (tn_vb_hello_make(lane->token, &lane->own, &lane->peer, hello) == TERN_OK) {
-		pthread_mutex_lock(&lane->lock);
-		sent = tn_vb_post_own(lane, TN_VB_OP_HELLO, hello, sizeof(hello));
-		pthread_mutex_unlock(&lane->lock);
+	for (uint32_t i = 0; i < port->gid_count; i++) {
+		if (memcmp(&port->gids[i], gid, sizeof(*gid)) == 0)
+			return port->gid_index[i];
 	}
-	tn_count(&tn_vb_lane_dev(lane)->counters.hellos, sent);
-	lane->retry_ns = sent ? TN_TIME_NEVER : tn_now() + TN_VB_RETRY_AFTER_NS;
-	tn_vb_deadline(tn_vb_lane_dev(lane), lane->retry_ns);
+	return -1;
+}
+
+static void log_choice(const tn_vb_lane *lane, const union ibv_gid *own, const tn_vb_pair *pair)
+{
+	char own_text[48], peer_text[48];
+
+	if (!TN_LOG_ON(INFO, VERBS))
+		return;
+	tn_vb_gid_text(own, own_text, sizeof(own_text));
+	tn_vb_gid_text(&lane->peer_gid, peer_text, sizeof(peer_text));
+	TN_LOG(INFO, VERBS,
+	       "lane %u: %s, GID %u (%s), queue pair %u -> rail %u of the peer (%s), queue pair %u: %s%u "
+	       "bits in "
+	       "common; MTU %u",
+	       lane->index, lane->rail->name, lane->sgid_index, own_text, lane->own.qpn, lane->peer.rail,
+	       peer_text, lane->peer.qpn, lane->mine.healthy && lane->peer.healthy ? "" : "on probation, ",
+	       pair->near_bits, 128u << TN_MIN(lane->mine.mtu, lane->peer.mtu));
+}
+
+/* Which of our rails to which of the peer's; the seats elsewhere are given up. */
+static tern_status rails_choose(tn_vb_lane *lane, const tn_vb_addr *own, const tn_vb_addr *peer)
+{
+	tn_vb_dev *dev = tn_vb_lane_dev(lane);
+	const union ibv_gid *gid;
+	tn_vb_rail *rail;
+	tn_vb_pair pair;
+	int index;
+
+	TN_TRY(tn_vb_pair_choose(lane->active ? own : peer, lane->active ? peer : own, &pair));
+	lane->mine = own->rails[lane->active ? pair.active : pair.passive];
+	lane->peer = peer->rails[lane->active ? pair.passive : pair.active];
+	gid = &lane->mine.gids[lane->active ? pair.active_gid : pair.passive_gid];
+	lane->peer_gid = lane->peer.gids[lane->active ? pair.passive_gid : pair.active_gid];
+	rail = &dev->rails[lane->mine.rail];
+	tn_vb_rail_refresh(rail); /* the GID's place in the table may have moved */
+	index = gid_index_of(&rail->port, gid);
+	/* A port that went down may be back before the lane's deadline. */
+	if (rail->health == TN_VB_RAIL_LOST || index < 0)
+		return tn_fail(TERN_E_UNREACHABLE, "%s changed while the lane was made: %s", rail->name,
+			       rail->port.reason);
+	lane->sgid_index = (uint8_t)index;
+	lane->own.qpn = lane->mine.qpn;
+	lane->own.psn = lane->mine.psn;
+	if (tn_map_put(&rail->by_qpn, lane->own.qpn, (uint64_t)(uintptr_t)lane) != TERN_OK)
+		return tn_fail(TERN_E_NOMEM, "no memory for a lane");
+	lane->rail = rail;
+	lane->qp = lane->seats[rail->index].qp;
+	lane->seats[rail->index].qp = NULL;
+	tn_vb_seats_free(lane);
+	log_choice(lane, gid, &pair);
+	return TERN_OK;
 }
 
 static tern_status peer_parse(tn_vb_lane *lane, const tn_blob *peer_dev, const tn_blob *peer_lane)
 {
-	const tn_vb_dev *dev = tn_vb_lane_dev(lane);
+	tn_vb_addr own, peer, device;
+	bool own_parsed;
 
-	if (!tn_vb_dev_addr_get(peer_dev, &lane->peer_dev) || !tn_vb_lane_addr_get(peer_lane, &lane->peer))
+	if (!tn_vb_addr_get(peer_dev, false, &device) || !tn_vb_addr_get(peer_lane, true, &peer))
 		return tn_fail(TERN_E_INVALID, "the peer's verbs address is malformed");
-	if (lane->peer_dev.ethernet != dev->port.ethernet)
-		return tn_fail(TERN_E_UNREACHABLE, "one side is RoCE, the other InfiniBand");
-	if (lane->peer.active == lane->active)
+	if (peer.active == lane->active)
 		return tn_fail(TERN_E_INVALID, "both sides of the lane are %s",
 			       lane->active ? "active" : "passive");
-	return TERN_OK;
+	own_parsed = tn_vb_addr_get(&lane->own_addr, true, &own);
+	TN_ASSERT(own_parsed);
+	lane->peer_addr = *peer_lane;
+	return rails_choose(lane, &own, &peer);
 }
 
 tern_status tn_vb_lane_connect(tn_lane *base, const tn_blob *peer_dev, const tn_blob *peer_lane)
@@ -198,180 +298,18 @@ tern_status tn_vb_lane_connect(tn_lane *base, const tn_blob *peer_dev, const tn_
 
 	if (dev->forks != tn_os_fork_generation())
 		return tn_fail(TERN_E_FORKED, "the lane belongs to the parent process");
-	tn_vb_async(dev); /* the GID index to wire with may have moved */
-	if (lane->state != TN_VB_INIT)
+	if (lane->state != TN_VB_INIT || lane->rail)
 		return tn_fail(TERN_E_STATE, "the lane is %s", state_names[lane->state]);
 	TN_TRY(peer_parse(lane, peer_dev, peer_lane));
 	TN_TRY(tn_vb_qp_wire(lane));
 	pthread_mutex_lock(&lane->lock);
-	lane->wired = true;
 	tn_vb_set_state(lane, TN_VB_WIRING);
 	pthread_mutex_unlock(&lane->lock);
-	set_deadline(lane, tn_deadline(tn_now(), lane->timeout_ns));
+	tn_vb_lane_set_deadline(lane, tn_deadline(tn_now(), lane->timeout_ns));
 	if (lane->active)
-		hello_send(lane);
+		tn_vb_hello_send(lane);
 	tn_vb_kick(dev);
 	return TERN_OK;
-}
-
-static bool on_hello(tn_vb_lane *lane, const uint8_t *data, uint64_t bytes)
-{
-	uint8_t want[TN_VB_HELLO_BYTES];
-
-	if (lane->state != TN_VB_WIRING) {
-		if (lane->state == TN_VB_UP)
-			tn_vb_lane_fail(lane, TERN_E_PROTOCOL);
-		return false;
-	}
-	if (bytes != sizeof(want) ||
-	    tn_vb_hello_make(lane->token, &lane->peer, &lane->own, want) != TERN_OK ||
-	    !tn_crypto_equal(data, want, sizeof(want))) {
-		TN_LOG(WARN, VERBS, "lane %u: the peer does not know the lane's token", lane->index);
-		tn_vb_lane_fail(lane, TERN_E_AUTH);
-		return false;
-	}
-	lane->heard = true;
-	if (!lane->active)
-		hello_send(lane);
-	if (lane->retry_ns != TN_TIME_NEVER && !lane->active) {
-		/* The answer could not even be posted. */
-		tn_vb_lane_fail(lane, TERN_E_LANE);
-		return false;
-	}
-	pthread_mutex_lock(&lane->lock);
-	tn_vb_set_state(lane, TN_VB_UP);
-	pthread_mutex_unlock(&lane->lock);
-	lane->deadline_ns = lane->retry_ns = TN_TIME_NEVER;
-	return true;
-}
-
-/* ---- going down ---- */
-
-static void quiet_check(tn_vb_lane *lane)
-{
-	if (lane->state != TN_VB_DRAINING || !lane->flushed || !lane->last_wqe || lane->sweep)
-		return;
-	lane->sweep = true;
-	tn_vb_lane_dev(lane)->sweeping++;
-}
-
-static void drain(tn_vb_lane *lane)
-{
-	uint64_t now = tn_now();
-
-	pthread_mutex_lock(&lane->lock);
-	tn_vb_set_state(lane, TN_VB_DRAINING);
-	tn_vb_qp_error(lane);
-	/* Behind everything: its flush says that all before it was flushed. If it cannot be posted the bound
-	   ends the wait. A queue pair that was never wired holds nothing. */
-	if (lane->wired)
-		(void)tn_vb_post_own(lane, TN_VB_OP_MARKER, NULL, 0);
-	pthread_mutex_unlock(&lane->lock);
-	lane->flushed = lane->last_wqe = !lane->wired;
-	lane->grace_ns = now + TN_VB_LAST_WQE_NS;
-	tn_vb_deadline(tn_vb_lane_dev(lane), lane->grace_ns);
-	set_deadline(lane, now + TN_VB_DRAIN_NS);
-	quiet_check(lane);
-}
-
-void tn_vb_lane_fail(tn_vb_lane *lane, tern_status status)
-{
-	if (lane->state >= TN_VB_DRAINING)
-		return;
-	if (lane->state == TN_VB_WIRING || lane->state == TN_VB_UP) {
-		lane->down_status = status;
-		lane->down_due = !lane->closed;
-		make_due(lane);
-	}
-	drain(lane);
-}
-
-/* Say bye, if there is somebody to hear it, and drain then. */
-static void leave(tn_vb_lane *lane)
-{
-	bool said = false;
-
-	if (lane->wired && lane->heard) {
-		pthread_mutex_lock(&lane->lock);
-		tn_vb_set_state(lane, TN_VB_LEAVING);
-		said = tn_vb_post_own(lane, TN_VB_OP_BYE, NULL, 0);
-		pthread_mutex_unlock(&lane->lock);
-	}
-	if (said)
-		set_deadline(lane, tn_now() + TN_VB_LEAVE_NS);
-	else
-		drain(lane);
-}
-
-void tn_vb_lane_break(tn_lane *base)
-{
-	tn_vb_lane *lane = tn_vb_lane_of(base);
-	tn_vb_dev *dev = tn_vb_lane_dev(lane);
-
-	if (dev->forks != tn_os_fork_generation() || (lane->state != TN_VB_WIRING && lane->state != TN_VB_UP))
-		return;
-	lane->down_status = TERN_E_LANE;
-	lane->down_due = true;
-	make_due(lane);
-	leave(lane);
-	tn_vb_kick(dev);
-}
-
-void tn_vb_lane_close(tn_lane *base)
-{
-	tn_vb_lane *lane = tn_vb_lane_of(base);
-	tn_vb_dev *dev = tn_vb_lane_dev(lane);
-
-	if (dev->forks != tn_os_fork_generation() || lane->closed)
-		return;
-	lane->closed = true;
-	lane->down_due = false;
-	if (lane->state <= TN_VB_UP)
-		leave(lane);
-	tn_vb_kick(dev);
-}
-
-/* Nothing of the queue pair can come any more. */
-static void quiet(tn_vb_lane *lane)
-{
-	tn_vb_dev *dev = tn_vb_lane_dev(lane);
-
-	if (lane->sweep)
-		dev->sweeping--;
-	lane->sweep = false;
-	tn_map_remove(&dev->by_qpn, lane->own.qpn, NULL);
-	pthread_mutex_lock(&lane->lock);
-	tn_vb_set_state(lane, TN_VB_QUIET);
-	if (dev->api->destroy_qp(lane->qp) != 0)
-		TN_LOG(ERROR, VERBS, "ibv_destroy_qp of queue pair %u failed: it leaks", lane->own.qpn);
-	lane->qp = NULL;
-	pthread_mutex_unlock(&lane->lock);
-	lane->deadline_ns = TN_TIME_NEVER;
-	if (lane->head != lane->tail)
-		make_due(lane);
-	/* Who waits for lane_drained gets no event: look again. */
-	atomic_store(&dev->retry, true);
-}
-
-void tn_vb_lane_swept(tn_vb_lane *lane)
-{
-	if (lane->sweep)
-		quiet(lane);
-}
-
-void tn_vb_lane_last_wqe(tn_vb_lane *lane)
-{
-	lane->last_wqe = true;
-	quiet_check(lane);
-}
-
-bool tn_vb_lane_drained(tn_lane *base)
-{
-	const tn_vb_lane *lane = tn_vb_lane_of(base);
-
-	if (tn_vb_lane_dev(lane)->forks != tn_os_fork_generation())
-		return true;
-	return lane->state == TN_VB_QUIET && lane->head == lane->tail && !lane->down_due;
 }
 
 void tn_vb_lane_destroy(tn_lane *base)
@@ -381,129 +319,16 @@ void tn_vb_lane_destroy(tn_lane *base)
 
 	if (dev->forks != tn_os_fork_generation())
 		return;
-	TN_ASSERT(lane->state == TN_VB_QUIET);
+	TN_ASSERT(lane->state == TN_VB_QUIET && !lane->qp);
 	tn_list_remove(&lane->all);
 	tn_list_remove(&lane->due);
-	dev->cq_used -= dev->ops_max + TN_VB_OPS_RESERVED;
+	pthread_mutex_lock(&dev->held_lock);
+	tn_list_remove(&lane->waiting);
+	pthread_mutex_unlock(&dev->held_lock);
+	if (lane->rail)
+		tn_vb_cq_release(lane->rail);
 	tn_count(&dev->counters.lanes, (uint64_t)-1);
 	lane_free(lane);
-}
-
-/* ---- what completions and the clock say ---- */
-
-bool tn_vb_lane_control(tn_vb_lane *lane, uint32_t what, const uint8_t *data, uint64_t bytes)
-{
-	if (what == TN_VB_HELLO)
-		return on_hello(lane, data, bytes);
-	/* A bye, or something that this version does not know: either way the peer is not to be talked to. */
-	if (what != TN_VB_BYE && lane->state <= TN_VB_UP)
-		tn_vb_lane_fail(lane, TERN_E_PROTOCOL);
-	else
-		tn_vb_lane_fail(lane, TERN_E_LANE);
-	return false;
-}
-
-static void hello_done(tn_vb_lane *lane, enum ibv_wc_status status)
-{
-	if (status == IBV_WC_SUCCESS) {
-		lane->heard = true;
-		return;
-	}
-	if (lane->state == TN_VB_WIRING && status == IBV_WC_RETRY_EXC_ERR && tn_vb_qp_reset(lane)) {
-		lane->retry_ns = tn_now() + TN_VB_RETRY_AFTER_NS;
-		tn_vb_deadline(tn_vb_lane_dev(lane), lane->retry_ns);
-		return;
-	}
-	tn_vb_lane_fail(lane, TERN_E_LANE);
-}
-
-void tn_vb_lane_op_done(tn_vb_lane *lane, tn_vb_op_kind kind, enum ibv_wc_status status)
-{
-	switch (kind) {
-	case TN_VB_OP_HELLO:
-		hello_done(lane, status);
-		break;
-	case TN_VB_OP_BYE:
-		if (lane->state == TN_VB_LEAVING)
-			drain(lane);
-		break;
-	case TN_VB_OP_KEEPALIVE:
-		lane->trying = false;
-		break;
-	case TN_VB_OP_MARKER:
-		lane->flushed = true;
-		quiet_check(lane);
-		break;
-	default:
-		break;
-	}
-}
-
-static void draining_tick(tn_vb_lane *lane, uint64_t now_ns)
-{
-	if (now_ns >= lane->grace_ns && !lane->last_wqe)
-		tn_vb_lane_last_wqe(lane);
-	if (now_ns < lane->deadline_ns || lane->sweep)
-		return;
-	TN_LOG(WARN, VERBS, "lane %u: queue pair %u did not flush within %u ms: destroyed", lane->index,
-	       lane->own.qpn, (unsigned)(TN_VB_DRAIN_NS / TN_NS_PER_MS));
-	tn_count(&tn_vb_lane_dev(lane)->counters.forced_drains, 1);
-	quiet(lane);
-}
-
-void tn_vb_lane_tick(tn_vb_lane *lane, uint64_t now_ns)
-{
-	switch (lane->state) {
-	case TN_VB_WIRING:
-		if (now_ns >= lane->deadline_ns)
-			tn_vb_lane_fail(lane, TERN_E_DEADLINE);
-		else if (now_ns >= lane->retry_ns)
-			hello_send(lane);
-		break;
-	case TN_VB_LEAVING:
-		if (now_ns >= lane->deadline_ns)
-			drain(lane);
-		break;
-	case TN_VB_DRAINING:
-		draining_tick(lane, now_ns);
-		break;
-	default:
-		break;
-	}
-	tn_vb_deadline(tn_vb_lane_dev(lane), lane->deadline_ns);
-	if (lane->state == TN_VB_WIRING)
-		tn_vb_deadline(tn_vb_lane_dev(lane), lane->retry_ns);
-	if (lane->state == TN_VB_DRAINING && !lane->last_wqe)
-		tn_vb_deadline(tn_vb_lane_dev(lane), lane->grace_ns);
-}
-
-void tn_vb_lane_keepalive(tn_vb_lane *lane)
-{
-	pthread_mutex_lock(&lane->lock);
-	if (lane->state == TN_VB_UP && !lane->used && !lane->trying) {
-		lane->trying = tn_vb_post_own(lane, TN_VB_OP_KEEPALIVE, NULL, 0);
-		tn_count(&tn_vb_lane_dev(lane)->counters.keepalives, lane->trying);
-	}
-	lane->used = false;
-	pthread_mutex_unlock(&lane->lock);
-}
-
-int tn_vb_lane_deliver(tn_vb_lane *lane, tn_event *events, int max)
-{
-	int n = 0;
-
-	if (lane->down_due && n < max) {
-		lane->down_due = false;
-		events[n++] = (tn_event){.type = TN_EV_LANE_DOWN,
-					 .status = lane->down_status,
-					 .lane = &lane->base,
-					 .lane_arg = lane->base.arg};
-	}
-	if (lane->state == TN_VB_QUIET && n < max)
-		n += tn_vb_ops_flush(lane, events + n, max - n);
-	if (lane->down_due || (lane->state == TN_VB_QUIET && lane->head != lane->tail))
-		make_due(lane);
-	return n;
 }
 
 void tn_vb_lane_check(tn_vb_lane *lane)
@@ -512,7 +337,10 @@ void tn_vb_lane_check(tn_vb_lane *lane)
 
 	pthread_mutex_lock(&lane->lock);
 	TN_ASSERT(lane->tail - lane->head <= dev->ops_max + TN_VB_OPS_RESERVED && dev->ring >= dev->ops_max);
-	TN_ASSERT((lane->qp == NULL) == (lane->state == TN_VB_QUIET));
+	TN_ASSERT(lane->held_count <= lane->tail - lane->head && lane->held_count <= TN_VB_HELD_MAX);
+	TN_ASSERT(lane->asked <= lane->tail - lane->head);
+	TN_ASSERT((lane->qp != NULL) == (lane->rail && lane->state != TN_VB_QUIET));
+	TN_ASSERT(lane->rail || lane->state == TN_VB_INIT || lane->state >= TN_VB_DRAINING);
 	TN_ASSERT(dev->table[lane->index] == lane && dev->generations[lane->index] == lane->generation);
 	TN_ASSERT(!lane->sweep || (lane->state == TN_VB_DRAINING && lane->flushed && lane->last_wqe));
 	TN_ASSERT(!lane->down_due || (!lane->closed && tn_list_linked(&lane->due)));

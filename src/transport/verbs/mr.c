@@ -23,12 +23,13 @@ static int access_of(uint32_t exposure)
 	return access;
 }
 
-static tern_status refused(const tn_vb_dev *dev, const tn_extent *ext)
+static tern_status refused(tn_vb_rail *rail, const tn_extent *ext)
 {
 	char bytes[32], limit[32];
 	tn_os_limits limits;
 	int err = errno;
 
+	rail->refused = true;
 	tn_os_limits_get(&limits);
 	tn_format_bytes(ext->bytes, bytes, sizeof(bytes));
 	if (limits.memlock_bytes == UINT64_MAX) {
@@ -37,45 +38,45 @@ static tern_status refused(const tn_vb_dev *dev, const tn_extent *ext)
 			err == ENOMEM ? TERN_E_NOMEM : TERN_E_DEVICE, "ibv_reg_mr",
 			"%s on %s; memlock is unlimited: the device's limit is %d regions of at most %llu "
 			"bytes",
-			bytes, dev->name, dev->attr.max_mr, (unsigned long long)dev->attr.max_mr_size);
+			bytes, rail->name, rail->attr.max_mr, (unsigned long long)rail->attr.max_mr_size);
 	}
 	tn_format_bytes(limits.memlock_bytes, limit, sizeof(limit));
 	errno = err;
 	return tn_fail_errno(err == ENOMEM ? TERN_E_NOMEM : TERN_E_DEVICE, "ibv_reg_mr",
 			     "%s on %s; RLIMIT_MEMLOCK is %s: raise it with 'ulimit -l unlimited' or "
 			     "LimitMEMLOCK=infinity",
-			     bytes, dev->name, limit);
+			     bytes, rail->name, limit);
 }
 
 /* NULL with errno. The address that requests use is the GPU's, as for the owner's own pointers. */
-static struct ibv_mr *reg_gpu(const tn_vb_dev *dev, const tn_extent *ext)
+static struct ibv_mr *reg_gpu(const tn_vb_rail *rail, const tn_extent *ext)
 {
-	if (ext->fd < 0 || !dev->api->reg_dmabuf_mr) {
+	if (ext->fd < 0 || !rail->dev->api->reg_dmabuf_mr) {
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
-	return dev->api->reg_dmabuf_mr(dev->pd, ext->fd_offset, ext->bytes, (uintptr_t)ext->base, ext->fd,
-				       access_of(ext->access));
+	return rail->dev->api->reg_dmabuf_mr(rail->pd, ext->fd_offset, ext->bytes, (uintptr_t)ext->base,
+					     ext->fd, access_of(ext->access));
 }
 
 /* Whatever the reason, but memory: such a device has GPU memory staged. */
-static tern_status refused_gpu(const tn_vb_dev *dev)
+static tern_status refused_gpu(const tn_vb_rail *rail)
 {
 	return tn_fail_errno(errno == ENOMEM ? TERN_E_NOMEM : TERN_E_UNSUPPORTED, "ibv_reg_dmabuf_mr",
 			     "GPU memory on %s; it takes a driver and a NIC with dma-buf (open NVIDIA kernel "
 			     "modules, Linux 5.12 or later)",
-			     dev->name);
+			     rail->name);
 }
 
 static tern_status vb_reg(void *arg, const tn_extent *ext, void **reg, uint32_t *lkey, uint32_t *rkey)
 {
-	tn_vb_dev *dev = arg;
+	tn_vb_rail *rail = arg;
 	struct ibv_mr *mr =
-		ext->gpu ? reg_gpu(dev, ext)
-			 : dev->api->reg_mr(dev->pd, ext->base, ext->bytes, access_of(ext->access));
+		ext->gpu ? reg_gpu(rail, ext)
+			 : rail->dev->api->reg_mr(rail->pd, ext->base, ext->bytes, access_of(ext->access));
 
 	if (!mr)
-		return ext->gpu ? refused_gpu(dev) : refused(dev, ext);
+		return ext->gpu ? refused_gpu(rail) : refused(rail, ext);
 	*reg = mr;
 	*lkey = mr->lkey;
 	*rkey = mr->rkey;
@@ -84,10 +85,10 @@ static tern_status vb_reg(void *arg, const tn_extent *ext, void **reg, uint32_t 
 
 static void vb_dereg(void *arg, const tn_extent *ext, void *reg)
 {
-	tn_vb_dev *dev = arg;
+	tn_vb_rail *rail = arg;
 
 	(void)ext;
-	dev->api->dereg_mr(reg);
+	rail->dev->api->dereg_mr(reg);
 }
 
 const tn_registrar tn_vb_registrar = {.reg = vb_reg, .dereg = vb_dereg};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Owns how a device is found, opened and taken apart: which one, why not the others, the objects in order,
- * the first fill of the receive queue. Whatever fails undoes what was done and says which call and limit it was.
+ * Owns how a device is opened and taken apart: its rails, what they share, what it waits on. A rail that cannot
+ * be opened is left out while another can. Whatever fails undoes what was done.
  *
  * Must not post or poll. Threads: one. Tests: tests/unit/transport/test_verbs_probe.c, test_verbs_life.c.
  */
@@ -20,94 +20,30 @@
 #include "base/os.h"
 #include "transport/verbs/verbs.h"
 
-#define LANES_AT_FIRST 8u         /* room in the completion queue before it has to grow */
-#define WRITE_MAX      (1u << 30) /* of one request, whatever the port says: 64-bit lengths are cut above */
+#define WRITE_MAX (1u << 30) /* of one request, whatever the port says: 64-bit lengths are cut above */
 
-/* ---- finding ---- */
+/* ---- fork ---- */
 
-/* Open one device and choose its port; fills context, attr, port. On error the detail says why. */
-static tern_status try_device(tn_vb_dev *dev, struct ibv_device *device)
+/*
+ * Queues are private memory that a NIC knows: after a fork on a kernel that copies pinned pages late (before
+ * 5.12) the parent could go on with a page that the NIC doesn't have. Extents are shared mappings and don't
+ * care. The library does nothing if the kernel needs nothing, or if it was asked already.
+ */
+static void fork_prepare(const tn_verbs_api *api)
 {
-	tern_status status;
+	enum ibv_fork_status status;
 
-	snprintf(dev->name, sizeof(dev->name), "%s", dev->api->get_device_name(device));
-	errno = 0;
-	dev->context = dev->api->open_device(device);
-	if (!dev->context) {
-		bool denied = errno == EACCES || errno == EPERM;
-
-		return tn_fail_errno(
-			TERN_E_NO_DEVICE, "ibv_open_device", "%s: %s", dev->name,
-			denied ? "not permitted; give this user (or container) /dev/infiniband/uverbs*"
-			       : "the kernel's driver and rdma-core may not fit each other");
-	}
-	status = dev->api->query_device(dev->context, &dev->attr) == 0
-			 ? tn_vb_port_choose(dev->api, dev->context, dev->name, &dev->attr, &dev->port)
-			 : tn_fail_errno(TERN_E_NO_DEVICE, "ibv_query_device", "%s", dev->name);
-	if (status == TERN_OK && dev->attr.max_srq <= 0)
-		status = tn_fail(TERN_E_NO_DEVICE, "%s has no shared receive queues", dev->name);
-	if (status != TERN_OK) {
-		dev->api->close_device(dev->context);
-		dev->context = NULL;
-	}
-	return status;
+	if (!api->is_fork_initialized || !api->fork_init)
+		return;
+	status = api->is_fork_initialized();
+	if (status == IBV_FORK_DISABLED && api->fork_init() != 0)
+		TN_LOG(WARN, VERBS,
+		       "ibv_fork_init is too late and this kernel needs it: a fork of this process can break "
+		       "its "
+		       "queue pairs; set IBV_FORK_SAFE=1 or call ibv_fork_init first");
 }
 
-/* The first usable one, or the named one. */
-static tern_status find_device(tn_vb_dev *dev)
-{
-	struct ibv_device **list;
-	tern_status status;
-	int count = 0;
-
-	TN_TRY(tn_verbs_api_get(&dev->api));
-	list = dev->api->get_device_list(&count);
-	if (!list)
-		return tn_fail_errno(
-			TERN_E_NO_DEVICE, "ibv_get_device_list",
-			"is the module ib_uverbs loaded and /sys/class/infiniband_verbs visible?");
-	status = tn_fail(TERN_E_NO_DEVICE,
-			 "no RDMA devices on this host (see 'rdma link'); for tests without a NIC: "
-			 "'rdma link add rxe0 type rxe netdev IF'");
-	for (int i = 0; i < count && list[i]; i++) {
-		const char *name = dev->api->get_device_name(list[i]);
-
-		if (dev->opts.device[0] && strcmp(dev->opts.device, name ? name : "") != 0) {
-			if (status == TERN_E_NO_DEVICE && i == 0)
-				status = tn_fail(TERN_E_NO_DEVICE,
-						 "no RDMA device is named %s (TERN_VERBS_DEVICE)",
-						 dev->opts.device);
-			continue;
-		}
-		status = try_device(dev, list[i]);
-		if (status == TERN_OK)
-			break;
-		TN_LOG(DEBUG, VERBS, "%s", tn_detail_get());
-	}
-	dev->api->free_device_list(list);
-	return status;
-}
-
-tern_status tn_vb_probe(char *reason, size_t reason_bytes)
-{
-	tn_vb_dev *dev = calloc(1, sizeof(*dev));
-	tern_status status;
-
-	if (!dev)
-		return tn_fail(TERN_E_NOMEM, "no memory for a device");
-	tn_vb_opts_load(NULL, &dev->opts);
-	status = find_device(dev);
-	if (reason && reason_bytes)
-		snprintf(reason, reason_bytes, "%s%s%s", status == TERN_OK ? dev->name : "",
-			 status == TERN_OK ? ": " : "",
-			 status == TERN_OK ? dev->port.reason : tn_detail_get());
-	if (dev->context)
-		dev->api->close_device(dev->context);
-	free(dev);
-	return status;
-}
-
-/* ---- opening ---- */
+/* ---- waiting ---- */
 
 static tern_status nonblocking(int fd, const char *what)
 {
@@ -136,129 +72,163 @@ static tern_status open_waiting(tn_vb_dev *dev)
 	if (dev->timer_fd < 0)
 		return tn_fail_errno(TERN_E_LIMIT, "timerfd_create", "raise ulimit -n");
 	TN_TRY(tn_os_event_create(&dev->kick_fd));
-	TN_TRY(nonblocking(dev->channel->fd, "completion channel"));
-	TN_TRY(nonblocking(dev->context->async_fd, "asynchronous events"));
 	TN_TRY(watch(dev, dev->timer_fd));
-	TN_TRY(watch(dev, dev->kick_fd));
-	TN_TRY(watch(dev, dev->channel->fd));
-	return watch(dev, dev->context->async_fd);
+	return watch(dev, dev->kick_fd);
 }
 
+static tern_status watch_rail(tn_vb_rail *rail)
+{
+	TN_TRY(nonblocking(rail->channel->fd, "completion channel"));
+	TN_TRY(nonblocking(rail->context->async_fd, "asynchronous events"));
+	TN_TRY(watch(rail->dev, rail->channel->fd));
+	return watch(rail->dev, rail->context->async_fd);
+}
+
+/* ---- sizes ---- */
+
+static uint32_t without(int limit, uint32_t reserve, uint32_t at_least)
+{
+	return (uint32_t)TN_MAX(limit, (int)(reserve + at_least)) - reserve;
+}
+
+/* What every rail can. */
 static void choose_sizes(tn_vb_dev *dev)
 {
-	uint32_t wrs =
-		(uint32_t)TN_MAX(dev->attr.max_qp_wr, (int)TN_VB_OPS_RESERVED + 8) - TN_VB_OPS_RESERVED;
-	uint32_t slots =
-		(uint32_t)TN_MAX(dev->attr.max_srq_wr, (int)TN_VB_RECV_RESERVE + 16) - TN_VB_RECV_RESERVE;
+	dev->ops_max = (uint32_t)dev->opts.lane_wrs;
+	dev->recv_slots = (uint32_t)dev->opts.recv_slots;
+	dev->send_bytes = (uint32_t)dev->opts.send_bytes;
+	dev->bounce_count = (uint32_t)dev->opts.bounces;
+	dev->max_msg = WRITE_MAX;
+	for (uint32_t i = 0; i < dev->rail_count; i++) {
+		tn_vb_rail *rail = &dev->rails[i];
 
-	dev->ops_max = (uint32_t)TN_MIN(dev->opts.lane_wrs, wrs);
+		dev->ops_max = TN_MIN(dev->ops_max, without(rail->attr.max_qp_wr, TN_VB_OPS_RESERVED, 8));
+		dev->recv_slots =
+			TN_MIN(dev->recv_slots, without(rail->attr.max_srq_wr, TN_VB_RECV_RESERVE, 16));
+		if (rail->port.max_msg)
+			dev->max_msg = TN_MIN(dev->max_msg, rail->port.max_msg);
+	}
 	dev->ring = 1;
 	while (dev->ring < dev->ops_max + TN_VB_OPS_RESERVED)
 		dev->ring *= 2;
-	dev->recv_slots = (uint32_t)TN_MIN(dev->opts.recv_slots, slots);
-	dev->send_bytes = (uint32_t)dev->opts.send_bytes;
-	dev->bounce_count = (uint32_t)dev->opts.bounces;
-	dev->port.max_msg = dev->port.max_msg ? TN_MIN(dev->port.max_msg, WRITE_MAX) : WRITE_MAX;
 }
 
-static tern_status open_queues(tn_vb_dev *dev)
-{
-	struct ibv_srq_init_attr srq = {
-		.attr = {.max_wr = dev->recv_slots + TN_VB_RECV_RESERVE, .max_sge = 1}};
-	uint64_t depth = dev->ops_max + TN_VB_OPS_RESERVED;
-	struct ibv_qp *probe;
+/* ---- rails ---- */
 
-	dev->pd = dev->api->alloc_pd(dev->context);
-	if (!dev->pd)
-		return tn_fail_errno(TERN_E_DEVICE, "ibv_alloc_pd", "%s has at most %d", dev->name,
-				     dev->attr.max_pd);
-	dev->channel = dev->api->create_comp_channel(dev->context);
-	if (!dev->channel)
-		return tn_fail_errno(TERN_E_DEVICE, "ibv_create_comp_channel", "%s: raise ulimit -n",
-				     dev->name);
-	dev->cq_used = srq.attr.max_wr;
-	dev->cq = dev->api->create_cq(
-		dev->context, (int)TN_MIN(dev->cq_used + LANES_AT_FIRST * depth, (uint64_t)dev->attr.max_cqe),
-		NULL, dev->channel, 0);
-	if (!dev->cq)
-		return tn_fail_errno(TERN_E_DEVICE, "ibv_create_cq",
-				     "%s takes at most %d entries and %d queues", dev->name,
-				     dev->attr.max_cqe, dev->attr.max_cq);
-	dev->srq = dev->api->create_srq(dev->pd, &srq);
-	if (!dev->srq)
-		return tn_fail_errno(TERN_E_DEVICE, "ibv_create_srq", "%u buffers; %s takes at most %d",
-				     srq.attr.max_wr, dev->name, dev->attr.max_srq_wr);
-	/* A queue pair that is thrown away says how much fits inline. */
-	TN_TRY(tn_vb_qp_create(dev, TN_VB_INLINE_WANT, &probe, &dev->inline_bytes));
-	dev->api->destroy_qp(probe);
+/* It cannot be used: LOST from the start, if another is left. Its place stays, others are pointed to. */
+static bool leave_out(tn_vb_rail *rail)
+{
+	if (tn_vb_is_last_usable(rail))
+		return false;
+	TN_LOG(WARN, VERBS, "%s is left out: %s", rail->name, tn_detail_get());
+	tn_vb_rail_stop(rail);
+	tn_vb_rail_free(rail);
+	rail->health = TN_VB_RAIL_LOST;
+	return true;
+}
+
+static tern_status find_rails(tn_vb_dev *dev)
+{
+	tn_vb_found found[TN_VB_RAILS_MAX];
+
+	TN_TRY(tn_vb_find(dev->api, dev->opts.device, found, &dev->rail_count));
+	for (uint32_t i = 0; i < dev->rail_count; i++) {
+		tn_vb_rail *rail = &dev->rails[i];
+
+		rail->dev = dev;
+		rail->index = (uint8_t)i;
+		rail->context = found[i].context;
+		rail->attr = found[i].attr;
+		rail->port = found[i].port;
+		memcpy(rail->name, found[i].name, sizeof(rail->name));
+	}
 	return TERN_OK;
 }
 
-static tern_status registered(tn_vb_dev *dev, uint64_t bytes, uint8_t **memory, uint32_t *lkey)
+static tern_status open_rails(tn_vb_dev *dev)
 {
-	void *ptr;
+	for (uint32_t i = 0; i < dev->rail_count; i++) {
+		tern_status status = tn_vb_rail_open(&dev->rails[i]);
 
-	TN_TRY(tern_mem_alloc(dev->base.mem, bytes, 4096, TERN_ACCESS_NONE, TERN_MEM_HOST, &ptr));
-	*memory = ptr;
-	*lkey = tn_mem_extent_of(dev->base.mem, ptr)->lkey[dev->mem_slot];
+		if (status == TERN_OK)
+			status = watch_rail(&dev->rails[i]);
+		if (status != TERN_OK && !leave_out(&dev->rails[i]))
+			return status;
+	}
 	return TERN_OK;
 }
 
-tern_status tn_vb_recv_post(tn_vb_dev *dev, uint32_t index)
+static tern_status open_bounces(tn_vb_dev *dev)
 {
-	tn_vb_buf *buf = &dev->bufs[index];
-	struct ibv_sge sge = {.addr = (uintptr_t)(dev->recv_memory + (uint64_t)index * dev->send_bytes),
-			      .length = dev->send_bytes,
-			      .lkey = dev->recv_lkey};
-	struct ibv_recv_wr wr = {.sg_list = &sge, .num_sge = 1}, *bad;
-	int err;
+	void *memory;
 
-	TN_ASSERT(!buf->posted);
-	buf->generation++;
-	buf->posted = true;
-	wr.wr_id = 1ull << 63 | (uint64_t)(buf->generation & 0x7fffffffu) << 32 | index;
-	err = dev->api->post_srq_recv(dev->srq, &wr, &bad);
-	if (err == 0)
-		return TERN_OK;
-	buf->posted = false;
-	errno = err > 0 ? err : errno;
-	dev->device_status = TERN_E_DEVICE;
-	TN_LOG(ERROR, VERBS, "%s: ibv_post_srq_recv: %s: a receive buffer is lost", dev->name,
-	       strerror(errno));
-	return tn_fail_errno(TERN_E_DEVICE, "ibv_post_srq_recv", "%s", dev->name);
+	if (!dev->bounce_memory) {
+		TN_TRY(tern_mem_alloc(dev->base.mem, (uint64_t)dev->bounce_count * dev->send_bytes, 4096,
+				      TERN_ACCESS_NONE, TERN_MEM_HOST, &memory));
+		dev->bounce_memory = memory;
+	}
+	for (uint32_t i = 0; i < dev->rail_count; i++) {
+		tn_vb_rail *rail = &dev->rails[i];
+
+		if (rail->cq && !rail->recv_memory)
+			TN_TRY(tn_vb_rail_fill(rail));
+	}
+	return TERN_OK;
 }
 
-static tern_status open_buffers(tn_vb_dev *dev)
+/* Memory grows for all devices or not at all: a rail that refuses it is left out, and then it works. */
+static tern_status open_memory(tn_vb_dev *dev)
 {
-	uint32_t total = dev->recv_slots + TN_VB_RECV_RESERVE;
-
-	dev->bufs = calloc(total, sizeof(*dev->bufs));
 	dev->bounce_free = calloc(dev->bounce_count, sizeof(*dev->bounce_free));
-	if (!dev->bufs || !dev->bounce_free)
-		return tn_fail(TERN_E_NOMEM, "no memory for %u receive buffers", total);
-	TN_TRY(registered(dev, (uint64_t)total * dev->send_bytes, &dev->recv_memory, &dev->recv_lkey));
-	TN_TRY(registered(dev, (uint64_t)dev->bounce_count * dev->send_bytes, &dev->bounce_memory,
-			  &dev->bounce_lkey));
+	if (!dev->bounce_free)
+		return tn_fail(TERN_E_NOMEM, "no memory for %u bounce buffers", dev->bounce_count);
 	for (uint32_t i = 0; i < dev->bounce_count; i++)
 		dev->bounce_free[dev->bounce_left++] = i;
-	for (uint32_t i = 0; i < total; i++)
-		TN_TRY(tn_vb_recv_post(dev, i));
-	return TERN_OK;
+	for (;;) {
+		tern_status status = open_bounces(dev);
+		bool again = false;
+
+		if (status == TERN_OK)
+			return TERN_OK;
+		for (uint32_t i = 0; i < dev->rail_count; i++) {
+			if (dev->rails[i].cq && dev->rails[i].refused)
+				again = leave_out(&dev->rails[i]) || again;
+		}
+		if (!again)
+			return status;
+	}
+}
+
+static void name_device(tn_vb_dev *dev)
+{
+	for (uint32_t i = 0; i < dev->rail_count; i++) {
+		const tn_vb_rail *rail = &dev->rails[i];
+		size_t at = strlen(dev->name);
+
+		if (!rail->cq)
+			continue;
+		snprintf(dev->name + at, sizeof(dev->name) - at, "%s%.30s", at ? "+" : "", rail->name);
+		TN_LOG(INFO, VERBS, "rail %u is %s: %s; MTU %u, inline %u bytes", i, rail->name,
+		       rail->port.reason, 128u << rail->port.mtu, rail->inline_bytes);
+	}
 }
 
 static tern_status open_parts(tn_vb_dev *dev)
 {
-	uint64_t seed;
-
-	TN_TRY(find_device(dev));
+	TN_TRY(tn_verbs_api_get(&dev->api));
+	fork_prepare(dev->api);
+	TN_TRY(find_rails(dev));
 	choose_sizes(dev);
-	TN_TRY(tn_os_random(&seed, sizeof(seed)));
-	TN_TRY(tn_map_init(&dev->by_qpn, 64, false, seed));
-	TN_TRY(open_queues(dev));
 	TN_TRY(open_waiting(dev));
-	TN_TRY(tn_mem_attach(dev->base.mem, &tn_vb_registrar, dev, &dev->mem_slot));
-	dev->attached = true;
-	return open_buffers(dev);
+	TN_TRY(open_rails(dev));
+	TN_TRY(open_memory(dev));
+	dev->inline_bytes = TN_VB_INLINE_WANT;
+	for (uint32_t i = 0; i < dev->rail_count; i++) {
+		if (dev->rails[i].cq)
+			dev->inline_bytes = TN_MIN(dev->inline_bytes, dev->rails[i].inline_bytes);
+	}
+	name_device(dev);
+	return TERN_OK;
 }
 
 tern_status tn_vb_open(const tn_dev_params *params, tn_dev **out)
@@ -275,7 +245,9 @@ tern_status tn_vb_open(const tn_dev_params *params, tn_dev **out)
 	dev->next_ns = dev->timer_ns = TN_TIME_NEVER;
 	tn_list_init(&dev->lanes);
 	tn_list_init(&dev->due);
+	tn_list_init(&dev->held_lanes);
 	pthread_mutex_init(&dev->bounce_lock, NULL);
+	pthread_mutex_init(&dev->held_lock, NULL);
 	tn_vb_opts_load(params->options, &dev->opts);
 	status = open_parts(dev);
 	if (status != TERN_OK) {
@@ -283,8 +255,9 @@ tern_status tn_vb_open(const tn_dev_params *params, tn_dev **out)
 		return status;
 	}
 	dev->keepalive_ns = tn_now() + dev->opts.keepalive_ns;
-	TN_LOG(INFO, VERBS, "%s: %s; MTU %u, inline %u bytes, %u requests a lane, %u receive buffers",
-	       dev->name, dev->port.reason, 128u << dev->port.mtu, dev->inline_bytes, dev->ops_max,
+	dev->watch_every_ns = TN_MIN(dev->opts.keepalive_ns, TN_MAX(dev->opts.stuck_ns / 4, TN_NS_PER_MS));
+	dev->watch_ns = dev->opts.stuck_ns ? tn_now() + dev->watch_every_ns : TN_TIME_NEVER;
+	TN_LOG(INFO, VERBS, "%s: %u requests a lane, %u receive buffers a rail", dev->name, dev->ops_max,
 	       dev->recv_slots);
 	*out = &dev->base;
 	return TERN_OK;
@@ -292,36 +265,29 @@ tern_status tn_vb_open(const tn_dev_params *params, tn_dev **out)
 
 /* ---- taking apart ---- */
 
-static void free_verbs(tn_vb_dev *dev)
-{
-	if (dev->srq)
-		dev->api->destroy_srq(dev->srq);
-	if (dev->attached)
-		tn_mem_detach(dev->base.mem, dev->mem_slot);
-	/* Only now does no NIC write into the buffers any more. */
-	tern_mem_free(dev->base.mem, dev->recv_memory);
-	tern_mem_free(dev->base.mem, dev->bounce_memory);
-	if (dev->cq)
-		dev->api->destroy_cq(dev->cq);
-	if (dev->channel)
-		dev->api->destroy_comp_channel(dev->channel);
-	if (dev->pd)
-		dev->api->dealloc_pd(dev->pd);
-	if (dev->context)
-		dev->api->close_device(dev->context);
-}
-
 void tn_vb_free(tn_vb_dev *dev)
 {
 	/* A forked child has no part in the device: its objects are the parent's. */
-	if (dev->forks == tn_os_fork_generation())
-		free_verbs(dev);
+	bool own = dev->forks == tn_os_fork_generation();
+
+	for (uint32_t i = 0; own && i < dev->rail_count; i++)
+		tn_vb_rail_stop(&dev->rails[i]);
+	if (own)
+		tern_mem_free(dev->base.mem, dev->bounce_memory);
+	for (uint32_t i = 0; i < dev->rail_count; i++) {
+		tn_vb_rail *rail = &dev->rails[i];
+
+		if (own)
+			tn_vb_rail_free(rail);
+		tn_map_fini(&rail->by_qpn);
+		free(rail->bufs);
+		free(rail->pending);
+	}
 	tn_os_close(&dev->epoll_fd);
 	tn_os_close(&dev->timer_fd);
 	tn_os_close(&dev->kick_fd);
-	tn_map_fini(&dev->by_qpn);
 	pthread_mutex_destroy(&dev->bounce_lock);
-	free(dev->bufs);
+	pthread_mutex_destroy(&dev->held_lock);
 	free(dev->bounce_free);
 	free(dev);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Owns work requests: from a tn_wr or a message to one ibv_send_wr and one op of the lane's ring.
+ * Owns what users ask for: from a tn_wr or a message to one ibv_send_wr and one op of the lane's ring (ring.c).
  *
  *   inline    the NIC takes the bytes at the post: done at once, silent, a completion asked for now and then
  *   direct    the NIC reads registered memory: a completion each
@@ -22,105 +22,14 @@
 #include "base/os.h"
 #include "transport/verbs/verbs.h"
 
-static inline uint64_t wr_id_of(const tn_vb_lane *lane, uint32_t op)
-{
-	return (uint64_t)lane->index << 51 | (uint64_t)(lane->generation & 0x7ffffu) << 32 | op;
-}
-
-/* ---- the ring ---- */
-
-static inline uint32_t ops_in_flight(const tn_vb_lane *lane)
-{
-	return lane->tail - lane->head;
-}
-
-static tern_status no_room(tn_vb_lane *lane)
-{
-	lane->again = true;
-	tn_count(&tn_vb_lane_dev(lane)->counters.again, 1);
-	return TERN_AGAIN;
-}
-
-/* May a user's request be posted? Lock held. */
-static tern_status may_post(tn_vb_lane *lane)
-{
-	if (lane->state != TN_VB_UP)
-		return tn_fail(lane->state < TN_VB_UP ? TERN_E_STATE : TERN_E_LANE, "the lane is %s",
-			       lane->state < TN_VB_UP ? "not up yet" : "down or closed");
-	if (ops_in_flight(lane) >= tn_vb_lane_dev(lane)->ops_max)
-		return no_room(lane);
-	return TERN_OK;
-}
-
-/* Hand one request to the NIC; the op in the ring is its record. Lock held. */
-static int ring_post(tn_vb_lane *lane, struct ibv_send_wr *wr, const tn_vb_op *op)
-{
-	tn_vb_dev *dev = tn_vb_lane_dev(lane);
-	struct ibv_send_wr *bad = NULL;
-	int err;
-
-	TN_ASSERT(ops_in_flight(lane) < dev->ops_max + TN_VB_OPS_RESERVED);
-	wr->wr_id = wr_id_of(lane, lane->tail);
-	wr->next = NULL;
-	/* A silent request asks as well now and then: only completions make room in the ring, and a short ring
-	   must not fill up with silent ones alone. */
-	if (op->kind != TN_VB_OP_SILENT || op->bounce != TN_VB_NO_BOUNCE ||
-	    lane->tail % TN_MIN(TN_VB_SIGNAL_EVERY, dev->ops_max / 2) == 0)
-		wr->send_flags |= IBV_SEND_SIGNALED;
-	lane->ops[lane->tail & (dev->ring - 1)] = *op;
-	err = dev->api->post_send(lane->qp, wr, &bad);
-	if (err == 0) {
-		lane->tail++;
-		lane->used = true;
-	}
-	return err;
-}
-
-/* The NIC refused a post. Lock held. */
-static tern_status refused(tn_vb_lane *lane, int err)
-{
-	/* Full all the same: some devices count otherwise. Something is in flight, so room will come. */
-	if (err == ENOMEM && ops_in_flight(lane) > 0)
-		return no_room(lane);
-	errno = err > 0 ? err : errno;
-	return tn_fail_errno(err == EINVAL ? TERN_E_INVALID : TERN_E_DEVICE, "ibv_post_send", "on %s",
-			     tn_vb_lane_dev(lane)->name);
-}
-
-/* ---- bounce buffers ---- */
-
-static uint32_t bounce_take(tn_vb_dev *dev)
-{
-	uint32_t index = TN_VB_NO_BOUNCE;
-
-	pthread_mutex_lock(&dev->bounce_lock);
-	if (dev->bounce_left > 0)
-		index = dev->bounce_free[--dev->bounce_left];
-	pthread_mutex_unlock(&dev->bounce_lock);
-	return index;
-}
-
-void tn_vb_bounce_free(tn_vb_dev *dev, uint32_t index)
-{
-	bool first;
-
-	pthread_mutex_lock(&dev->bounce_lock);
-	first = dev->bounce_left == 0;
-	TN_ASSERT(dev->bounce_left < dev->bounce_count);
-	dev->bounce_free[dev->bounce_left++] = index;
-	pthread_mutex_unlock(&dev->bounce_lock);
-	if (first)
-		atomic_store(&dev->retry, true);
-}
-
 /* ---- one-sided ---- */
 
 /* What an honest initiator can see for itself. */
 static tern_status check_wr(const tn_vb_dev *dev, const tn_wr *wr, uint32_t access)
 {
-	if (wr->bytes > dev->port.max_msg)
+	if (wr->bytes > dev->max_msg)
 		return tn_fail(TERN_E_TOO_LARGE, "%" PRIu64 " bytes, %s takes %u in one request", wr->bytes,
-			       dev->name, dev->port.max_msg);
+			       dev->name, dev->max_msg);
 	if (wr->offset > wr->key.length || wr->bytes > wr->key.length - wr->offset)
 		return tn_fail(TERN_E_BOUNDS, "%" PRIu64 " bytes at %" PRIu64 " of a key of %" PRIu64,
 			       wr->bytes, wr->offset, wr->key.length);
@@ -131,9 +40,10 @@ static tern_status check_wr(const tn_vb_dev *dev, const tn_wr *wr, uint32_t acce
 }
 
 /* Where the local bytes are for the NIC: inline, in registered memory, or nowhere. */
-static tern_status local_piece(tn_vb_dev *dev, const tn_wr *wr, bool read, struct ibv_sge *sge,
+static tern_status local_piece(const tn_vb_rail *rail, const tn_wr *wr, bool read, struct ibv_sge *sge,
 			       struct ibv_send_wr *out)
 {
+	const tn_vb_dev *dev = rail->dev;
 	const tn_extent *ext;
 
 	if (wr->bytes == 0)
@@ -146,12 +56,12 @@ static tern_status local_piece(tn_vb_dev *dev, const tn_wr *wr, bool read, struc
 		return TERN_OK;
 	}
 	ext = tn_mem_local_of(dev->base.mem, wr->local, wr->bytes);
-	if (!ext || !ext->reg[dev->mem_slot])
+	if (!ext || !ext->reg[rail->mem_slot])
 		return tn_fail(TERN_E_INVALID,
 			       "%p is not registered memory of this context: allocate it with "
 			       "tern_mem_alloc or register it with tern_mem_register",
 			       wr->local);
-	sge->lkey = ext->lkey[dev->mem_slot];
+	sge->lkey = ext->lkey[rail->mem_slot];
 	return TERN_OK;
 }
 
@@ -181,20 +91,22 @@ static tern_status one_sided(tn_lane *base, tn_wr *wr, enum ibv_wr_opcode opcode
 	if (wr->level == TN_LEVEL_REMOTE && !read)
 		return tn_fail(TERN_E_UNSUPPORTED, "a NIC's completion says nothing of the target's memory: "
 						   "TN_CAP_REMOTE_DONE is not among the capabilities");
+	if (!lane->rail)
+		return tn_fail(TERN_E_STATE, "the lane is not connected");
 	TN_TRY(check_wr(dev, wr, read ? TERN_ACCESS_READ : TERN_ACCESS_WRITE));
-	TN_TRY(local_piece(dev, wr, read, &sge, &out));
+	TN_TRY(local_piece(lane->rail, wr, read, &sge, &out));
 	out.wr.rdma.remote_addr = wr->key.address + wr->offset;
-	out.wr.rdma.rkey = wr->key.rkey[lane->peer_dev.mem_slot];
+	out.wr.rdma.rkey = wr->key.rkey[lane->peer.mem_slot];
 	if ((out.send_flags & IBV_SEND_INLINE) || (wr->bytes == 0 && !read))
 		op.kind = TN_VB_OP_SILENT;
 	op.read_bytes = read ? wr->bytes : 0;
 
 	pthread_mutex_lock(&lane->lock);
-	status = may_post(lane);
+	status = tn_vb_may_post(lane);
 	if (status == TERN_OK) {
-		int err = ring_post(lane, &out, &op);
+		int err = tn_vb_ring_post(lane, &out, &op, wr->more);
 
-		status = err ? refused(lane, err) : TERN_OK;
+		status = err ? tn_vb_refused(lane, err) : TERN_OK;
 	}
 	pthread_mutex_unlock(&lane->lock);
 	if (status != TERN_OK)
@@ -230,8 +142,10 @@ typedef struct message {
 	bool registered; /* all pieces lie in memory that the NIC can read */
 } message;
 
-static tern_status message_make(tn_vb_dev *dev, const tn_iov *iov, int n, message *m)
+static tern_status message_make(const tn_vb_rail *rail, const tn_iov *iov, int n, message *m)
 {
+	const tn_vb_dev *dev = rail->dev;
+
 	*m = (message){.registered = true};
 	if (n < 0 || n > TN_IOV_MAX)
 		return tn_fail(TERN_E_INVALID, "a message of %d pieces: at most %d", n, TN_IOV_MAX);
@@ -250,15 +164,16 @@ static tern_status message_make(tn_vb_dev *dev, const tn_iov *iov, int n, messag
 									(const uint8_t *)ext->base);
 		m->sge[m->pieces++] = (struct ibv_sge){.addr = (uintptr_t)iov[i].base,
 						       .length = (uint32_t)iov[i].bytes,
-						       .lkey = ext ? ext->lkey[dev->mem_slot] : 0};
+						       .lkey = ext ? ext->lkey[rail->mem_slot] : 0};
 	}
 	return TERN_OK;
 }
 
 /* Copy the pieces into one registered buffer; TN_VB_NO_BOUNCE if none is free. */
-static uint32_t message_bounce(tn_vb_dev *dev, message *m)
+static uint32_t message_bounce(const tn_vb_rail *rail, message *m)
 {
-	uint32_t index = bounce_take(dev);
+	tn_vb_dev *dev = rail->dev;
+	uint32_t index = tn_vb_bounce_take(dev);
 	uint8_t *at;
 
 	if (index == TN_VB_NO_BOUNCE)
@@ -271,7 +186,7 @@ static uint32_t message_bounce(tn_vb_dev *dev, message *m)
 	m->sge[0] =
 		(struct ibv_sge){.addr = (uintptr_t)(dev->bounce_memory + (uint64_t)index * dev->send_bytes),
 				 .length = (uint32_t)m->bytes,
-				 .lkey = dev->bounce_lkey};
+				 .lkey = rail->bounce_lkey};
 	m->pieces = 1;
 	return index;
 }
@@ -283,22 +198,22 @@ static tern_status message_post(tn_vb_lane *lane, message *m, uint64_t cookie, b
 	tn_vb_op op = {.cookie = cookie, .bounce = TN_VB_NO_BOUNCE, .kind = TN_VB_OP_USER};
 	int err;
 
-	TN_TRY(may_post(lane));
+	TN_TRY(tn_vb_may_post(lane));
 	if (m->bytes <= dev->inline_bytes || m->bytes == 0) {
 		out.send_flags = m->bytes ? IBV_SEND_INLINE : 0;
 		op.kind = TN_VB_OP_SILENT;
 	} else if (!m->registered) {
-		op.bounce = message_bounce(dev, m);
+		op.bounce = message_bounce(lane->rail, m);
 		if (op.bounce == TN_VB_NO_BOUNCE)
-			return no_room(lane);
+			return tn_vb_no_room(lane);
 		op.kind = TN_VB_OP_SILENT;
 	}
 	out.num_sge = m->pieces;
-	err = ring_post(lane, &out, &op);
+	err = tn_vb_ring_post(lane, &out, &op, false);
 	if (err) {
 		if (op.bounce != TN_VB_NO_BOUNCE)
 			tn_vb_bounce_free(dev, op.bounce);
-		return refused(lane, err);
+		return tn_vb_refused(lane, err);
 	}
 	*done = op.kind == TN_VB_OP_SILENT;
 	tn_count(&dev->counters.sends, 1);
@@ -318,52 +233,11 @@ tern_status tn_vb_send(tn_lane *base, const tn_iov *iov, int n, uint64_t cookie,
 	*done = false;
 	if (dev->forks != tn_os_fork_generation())
 		return tn_fail(TERN_E_FORKED, "the lane belongs to the parent process");
-	TN_TRY(message_make(dev, iov, n, &m));
+	if (!lane->rail)
+		return tn_fail(TERN_E_STATE, "the lane is not connected");
+	TN_TRY(message_make(lane->rail, iov, n, &m));
 	pthread_mutex_lock(&lane->lock);
 	status = message_post(lane, &m, cookie, done);
 	pthread_mutex_unlock(&lane->lock);
 	return status;
-}
-
-/* ---- the provider's own ---- */
-
-static uint32_t control_of(tn_vb_op_kind kind)
-{
-	return kind == TN_VB_OP_HELLO ? TN_VB_HELLO : TN_VB_BYE;
-}
-
-bool tn_vb_post_own(tn_vb_lane *lane, tn_vb_op_kind kind, const void *data, uint32_t bytes)
-{
-	tn_vb_dev *dev = tn_vb_lane_dev(lane);
-	struct ibv_sge sge = {.addr = (uintptr_t)data, .length = bytes};
-	struct ibv_send_wr out = {.opcode = IBV_WR_SEND_WITH_IMM, .imm_data = htonl(control_of(kind))};
-	tn_vb_op op = {.bounce = TN_VB_NO_BOUNCE, .kind = (uint8_t)kind};
-	bool used = lane->used;
-
-	if (ops_in_flight(lane) >= dev->ops_max + TN_VB_OPS_RESERVED)
-		return false;
-	/* Keepalive and marker carry nothing: an empty write needs no buffer and no key at the peer. */
-	if (kind == TN_VB_OP_KEEPALIVE || kind == TN_VB_OP_MARKER)
-		out.opcode = IBV_WR_RDMA_WRITE;
-	if (bytes > 0) {
-		out.sg_list = &sge;
-		out.num_sge = 1;
-		if (bytes <= dev->inline_bytes) {
-			out.send_flags = IBV_SEND_INLINE;
-		} else {
-			op.bounce = bounce_take(dev);
-			if (op.bounce == TN_VB_NO_BOUNCE)
-				return false;
-			sge.addr = (uintptr_t)(dev->bounce_memory + (uint64_t)op.bounce * dev->send_bytes);
-			sge.lkey = dev->bounce_lkey;
-			memcpy((void *)(uintptr_t)sge.addr, data, bytes);
-		}
-	}
-	if (ring_post(lane, &out, &op) != 0) {
-		if (op.bounce != TN_VB_NO_BOUNCE)
-			tn_vb_bounce_free(dev, op.bounce);
-		return false;
-	}
-	lane->used = used;
-	return true;
 }

@@ -76,7 +76,7 @@ static void a_card_of_four_entries(void **state)
 	assert_ok(side_open_with(&s, NULL, NULL));
 	dev = s.dev;
 	assert_non_null(dev);
-	assert_int_equal(((tn_vb_dev *)dev)->port.gid_index, choice);
+	assert_int_equal(((tn_vb_dev *)dev)->rails[0].port.gid_index[0], choice);
 	side_close(&s, NULL);
 }
 

@@ -92,7 +92,7 @@ static void errors_leak_nothing(void **state)
 		assert_int_equal(a.dones, accepted);
 		assert_int_equal(vb(&a)->bounce_left, vb(&a)->bounce_count);
 		for (uint32_t i = 0; i < vb(&b)->recv_slots + TN_VB_RECV_RESERVE; i++)
-			assert_true(vb(&b)->bufs[i].posted);
+			assert_true(vb(&b)->rails[0].bufs[i].posted);
 		lane_up(&a, &b);
 	}
 	assert_int_equal(fake_counts_get().rnr, 0);

@@ -201,7 +201,7 @@ static void hello_is_repeated(void **state)
 static void misfits_are_refused(void **state)
 {
 	side a, b;
-	tn_vb_dev_addr addr;
+	tn_vb_addr addr;
 	tn_blob blob;
 
 	(void)state;
@@ -211,11 +211,16 @@ static void misfits_are_refused(void **state)
 	assert_ok(lane_make(&a, true));
 	assert_ok(lane_make(&b, true));
 	assert_int_equal(a.dev->ops->lane_connect(a.lane, &b.addr, &b.lane_addr), TERN_E_INVALID);
-	assert_true(tn_vb_dev_addr_get(&b.addr, &addr));
-	addr.ethernet = 0;
-	tn_vb_dev_addr_put(&addr, &blob);
+	assert_true(tn_vb_addr_get(&b.addr, false, &addr));
+	addr.rails[0].ethernet = false;
+	tn_vb_addr_put(&addr, &blob);
 	assert_int_equal(a.dev->ops->reach(a.dev, &blob), TERN_E_UNREACHABLE);
-	assert_int_equal(a.dev->ops->lane_connect(a.lane, &blob, &b.lane_addr), TERN_E_UNREACHABLE);
+	assert_true(tn_vb_addr_get(&b.lane_addr, true, &addr));
+	addr.active = false;
+	addr.turn = 0;
+	addr.rails[0].ethernet = false;
+	tn_vb_addr_put(&addr, &blob);
+	assert_int_equal(a.dev->ops->lane_connect(a.lane, &b.addr, &blob), TERN_E_UNREACHABLE);
 	pair_close(&a, &b);
 }
 

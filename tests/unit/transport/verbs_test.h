@@ -249,7 +249,7 @@ static inline void assert_all_home(const side *s)
 
 	assert_int_equal(dev->bounce_left, dev->bounce_count);
 	for (uint32_t i = 0; i < dev->recv_slots + TN_VB_RECV_RESERVE; i++)
-		assert_true(dev->bufs[i].posted);
+		assert_true(dev->rails[0].bufs[i].posted);
 }
 
 static inline uint32_t qpn_of(const side *s)
