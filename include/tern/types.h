@@ -78,7 +78,7 @@ struct tern_op {
 	void *arg;
 	uint64_t timeout_ns; /* from submission; 0 = no deadline */
 	uint32_t flags;      /* TERN_OP_* */
-	void *stream;        /* GPU stream or event that makes the source ready; NULL for host memory */
+	void *stream;        /* GPU stream or event that makes the memory ready; NULL for host memory */
 	/* results, valid after the completion */
 	tern_status status;
 	uint64_t length; /* bytes moved */
@@ -95,6 +95,8 @@ struct tern_op {
  * hears of the data's arrival in another way. A put that completed so and does not arrive ends the link.
  */
 #define TERN_OP_LOCAL 2u
+/* op->stream is an event (CUevent), not a stream (CUstream). */
+#define TERN_OP_EVENT 4u
 
 /* Clear an operation and set its callback. */
 void tern_op_init(tern_op *op, tern_done_fn done, void *arg);

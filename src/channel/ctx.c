@@ -17,7 +17,9 @@
 #include "base/fail.h"
 #include "base/log.h"
 #include "channel/channel_impl.h"
+#include "channel/gate.h"
 #include "channel/shell.h"
+#include "mem/gpu.h"
 
 #define CLOSE_NS (1 * TN_NS_PER_SEC)  /* for orderly closes */
 #define ABORT_NS (500 * TN_NS_PER_MS) /* then for hard ones and for lanes to drain */
@@ -102,6 +104,7 @@ static tern_status open_parts(tern_ctx *ctx, const tern_ctx_params *params)
 	if (params->mem_limit_bytes)
 		mem_params.limit_bytes = params->mem_limit_bytes;
 	TN_TRY(tn_mem_create(&mem_params, &ctx->mem));
+	(void)tn_gpu_start(true); /* if this process uses CUDA, pointers may be a GPU's */
 	tn_stage_init(&ctx->stage, ctx->mem,
 		      tn_opt_u64(ctx->options, tn_channel_option_rows, "stage_bytes"),
 		      tn_opt_u64(ctx->options, tn_link_option_rows, "chunk_bytes"), ctx->single_owner);
@@ -254,6 +257,7 @@ void tern_ctx_destroy(tern_ctx *ctx)
 	ctx->on_link = NULL;
 	tn_lock_drop(&ctx->table_lock);
 	ctx->spin_ns = 0;
+	tn_gates_end(ctx);
 	if (ctx->epoll_fd >= 0 && ctx->roles.wake.fd >= 0) {
 		end_links(ctx, false);
 		if (tn_wait_until(ctx, links_gone, ctx, tn_ctx_now(ctx) + CLOSE_NS) != TERN_OK) {

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "channel/channel_impl.h"
 #include "channel/shell.h"
+#include "mem/gpu.h"
 
 #define REDIAL_MIN_NS (5 * TN_NS_PER_MS)
 #define REDIAL_MAX_NS (200 * TN_NS_PER_MS)
@@ -90,14 +91,14 @@ static void fill_providers(tern_link *link, const char *transports, tn_link_prov
 	}
 }
 
-/* Pieces have to fit a staging chunk where a device takes registered memory alone. */
+/* Pieces have to fit a staging chunk where a device takes registered memory alone, or there is a GPU. */
 static bool needs_staging(const tern_link *link)
 {
 	for (unsigned i = 0; i < link->dev_count; i++) {
 		if (link->devs[i]->caps.needs_registered)
 			return true;
 	}
-	return false;
+	return tn_gpu_on();
 }
 
 static tern_status init_machine(tern_link *link, const char *transports)

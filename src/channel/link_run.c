@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "channel/channel_impl.h"
 #include "channel/shell.h"
+#include "mem/gpu.h"
 
 tern_status tn_shell_post_wr(tn_shell_lane *slane, tn_link_post_type type, tn_wr *wr)
 {
@@ -32,9 +33,12 @@ tern_status tn_shell_post(const tn_link_post *post, bool *done)
 	tern_status status;
 
 	*done = false;
-	if (post->type == TN_POST_SEND)
+	if (post->type == TN_POST_SEND) {
+		if (TN_UNLIKELY(tn_gpu_on()))
+			return tn_stage_send(slane, post, done);
 		return tn_lane_send(slane->lane, (const tn_iov *)post->iov, (int)post->iov_count,
 				    post->cookie, done);
+	}
 	wr = (tn_wr){.cookie = post->cookie,
 		     .level = (tn_level)post->level,
 		     .local = post->local,
@@ -43,7 +47,7 @@ tern_status tn_shell_post(const tn_link_post *post, bool *done)
 		     .imm = post->imm};
 	if (!tn_key_decode(post->key, &wr.key))
 		return tn_fail(TERN_E_INVALID, "this is not a key: its 64 bytes are malformed");
-	if (TN_UNLIKELY(slane->sdev->caps.needs_registered))
+	if (TN_UNLIKELY(slane->sdev->caps.needs_registered || tn_gpu_on()))
 		status = tn_stage_post(slane, post, &wr);
 	else
 		status = tn_shell_post_wr(slane, post->type, &wr);

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "channel/channel_impl.h"
 #include "channel/op.h"
+#include "mem/gpu.h"
 
 /* ---- busy ---- */
 
@@ -272,6 +273,7 @@ void tn_channel_deliver(tern_link *link, const tn_link_rx *rx)
 		abort_message(channel);
 		break;
 	case TN_RX_NOTIFY:
+		tn_mem_flush_gpus(link->ctx->mem);
 		notified(channel, rx);
 		break;
 	default:
@@ -367,6 +369,11 @@ tern_status tern_recv(tern_channel *channel, void *buf, uint64_t capacity, tern_
 	tern_status status;
 
 	TN_TRY(tn_ctx_enter(link->ctx));
+	if (TN_UNLIKELY(tn_gpu_owns(buf)))
+		return tn_fail(
+			TERN_E_UNSUPPORTED,
+			"messages are not received into GPU memory: receive into host memory, or use put "
+			"or get");
 	tn_lock_take(&link->lock);
 	status = recv_locked(channel, buf, capacity, op);
 	tn_lock_drop(&link->lock);

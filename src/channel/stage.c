@@ -15,6 +15,7 @@
 #include "base/fail.h"
 #include "base/fault.h"
 #include "channel/shell.h"
+#include "mem/gpu.h"
 
 #define SMALL_BYTES (16ull << 10)
 #define ALIGN       4096u
@@ -106,18 +107,45 @@ static void chunk_give(tn_stage *stage, tn_stage_chunk *chunk)
 
 /* A region's use or a chunk, in one word. Both are aligned. */
 #define TAG_REGION 1ull
+#define TAG_FLUSH  2ull /* a NIC writes to GPU memory: kernels see it after a flush */
 
-static uint64_t tag_of(tn_stage_chunk *chunk, tern_region *region)
+static uint64_t tag_of(tn_stage_chunk *chunk)
 {
-	return chunk ? (uintptr_t)chunk : (uintptr_t)region | TAG_REGION;
+	return (uintptr_t)chunk;
+}
+
+static uint64_t tag_of_region(tern_region *region, bool read)
+{
+	return (uintptr_t)region | TAG_REGION | (read && tn_region_extent(region)->gpu ? TAG_FLUSH : 0);
 }
 
 static void tag_drop(tn_stage *stage, uint64_t tag)
 {
 	if (tag & TAG_REGION)
-		tn_region_unuse((tern_region *)(uintptr_t)(tag & ~TAG_REGION));
+		tn_region_unuse((tern_region *)(uintptr_t)(tag & ~(TAG_REGION | TAG_FLUSH)));
 	else
 		chunk_give(stage, (tn_stage_chunk *)(uintptr_t)tag);
+}
+
+/* The request ended: what it read goes to its place. */
+static tern_status tag_end(tn_stage *stage, uint64_t tag, tern_status status)
+{
+	if (status == TERN_OK && (tag & TAG_FLUSH)) {
+		const tern_region *region = (const tern_region *)(uintptr_t)(tag & ~(TAG_REGION | TAG_FLUSH));
+
+		/* A driver that has no such call needs none. */
+		status = tern_gpu_flush(tn_region_extent(region)->base);
+		status = status == TERN_E_UNSUPPORTED ? TERN_OK : status;
+	} else if (status == TERN_OK && !(tag & TAG_REGION)) {
+		const tn_stage_chunk *chunk = (const tn_stage_chunk *)(uintptr_t)tag;
+
+		if (chunk->read && chunk->gpu)
+			status = tn_gpu_copy_in(chunk->local, chunk->memory, chunk->bytes);
+		else if (chunk->read)
+			memcpy(chunk->local, chunk->memory, chunk->bytes);
+	}
+	tag_drop(stage, tag);
+	return status;
 }
 
 /* Room for every request that the link can have in flight, so that noting one never fails. */
@@ -144,20 +172,45 @@ void tn_stage_tags_fini(tn_stage_tags *tags)
 	tags->ready = false;
 }
 
+/* Fixed, with room for all. */
+static void tag_note(tern_link *link, uint64_t cookie, uint64_t tag)
+{
+	tern_status status = tn_map_put(&link->staged.map, cookie, tag);
+
+	TN_ASSERT_MSG(status == TERN_OK, "more staged requests than requests");
+}
+
 /* ---- requests ---- */
 
-/* What may go to the device as it is, a region's use included; else a chunk is needed. */
-static bool direct(const tn_shell_lane *slane, const tn_wr *wr, bool read, tern_region **region)
-{
-	const tern_mem *mem = slane->link->ctx->mem;
+typedef enum way { DIRECT, REGION, STAGED, STAGED_GPU } way;
 
-	*region = NULL;
-	if (wr->bytes == 0 || tn_mem_extent_of(mem, wr->local))
-		return true;
-	if (!read && wr->bytes <= slane->sdev->caps.inline_bytes)
-		return true;
-	*region = tn_region_use(mem, wr->local, wr->bytes);
-	return *region != NULL;
+static way way_of(const tn_shell_lane *slane, const void *ptr, uint64_t bytes, bool read,
+		  tern_region **region)
+{
+	const tn_dev_caps *caps = &slane->sdev->caps;
+	const tern_mem *mem = slane->link->ctx->mem;
+	bool inlined = !read && bytes <= caps->inline_bytes;
+	tern_region *known;
+	bool gpu;
+
+	if (bytes == 0 || tn_mem_extent_of(mem, ptr))
+		return DIRECT;
+	known = tn_region_use(mem, ptr, bytes);
+	if (known) {
+		gpu = tn_region_extent(known)->gpu;
+		/* What is inlined is read by the CPU. */
+		if (caps->needs_registered && !(gpu && inlined) &&
+		    tn_mem_knows(mem, tn_region_extent(known), slane->sdev->dev)) {
+			*region = known;
+			return REGION;
+		}
+		tn_region_unuse(known);
+	} else {
+		gpu = tn_gpu_owns(ptr);
+	}
+	if (gpu)
+		return STAGED_GPU;
+	return caps->needs_registered && !inlined ? STAGED : DIRECT;
 }
 
 static void count_staged(tern_link *link, uint64_t bytes)
@@ -167,49 +220,53 @@ static void count_staged(tern_link *link, uint64_t bytes)
 	tn_mem_count_staged(link->ctx->mem, 1);
 }
 
-/* The post is done, or will complete: note what it holds. */
-static void hold(tern_link *link, const tn_wr *wr, uint64_t tag)
+static tern_status take(tern_link *link, uint64_t bytes, tn_stage_chunk **chunk)
 {
-	if (wr->done) {
-		tag_drop(&link->ctx->stage, tag);
-		return;
-	}
-	/* Fixed, with room for all. */
-	if (tn_map_put(&link->staged.map, wr->cookie, tag) != TERN_OK)
-		TN_ASSERT_MSG(false, "more staged requests than requests");
-}
-
-static tern_status post_with(tn_shell_lane *slane, const tn_link_post *post, tn_wr *wr, uint64_t tag)
-{
-	tern_link *link = slane->link;
 	tern_status status = tags_ready(link);
 
 	if (status == TERN_OK)
-		status = tn_shell_post_wr(slane, post->type, wr);
-	if (status == TERN_OK)
-		hold(link, wr, tag);
-	else
-		tag_drop(&link->ctx->stage, tag);
+		status = chunk_take(&link->ctx->stage, bytes, chunk);
+	tn_count_own(&link->counters.stage_waits, status == TERN_AGAIN);
 	return status;
 }
 
-static tern_status post_staged(tn_shell_lane *slane, const tn_link_post *post, tn_wr *wr)
+/* Post it; what it holds is noted, or dropped at once. */
+static tern_status post_with(tn_shell_lane *slane, const tn_link_post *post, tn_wr *wr, uint64_t tag)
+{
+	tern_link *link = slane->link;
+	tern_status status = tn_shell_post_wr(slane, post->type, wr);
+
+	if (status != TERN_OK)
+		tag_drop(&link->ctx->stage, tag);
+	else if (wr->done)
+		status = tag_end(&link->ctx->stage, tag, TERN_OK);
+	else
+		tag_note(link, wr->cookie, tag);
+	return status;
+}
+
+static tern_status post_staged(tn_shell_lane *slane, const tn_link_post *post, tn_wr *wr, bool gpu)
 {
 	tern_link *link = slane->link;
 	tn_stage_chunk *chunk = NULL;
-	tern_status status = chunk_take(&link->ctx->stage, wr->bytes, &chunk);
+	tern_status status;
 
-	if (status != TERN_OK) {
-		tn_count_own(&link->counters.stage_waits, status == TERN_AGAIN);
-		return status;
-	}
+	TN_TRY(take(link, wr->bytes, &chunk));
 	chunk->read = post->type == TN_POST_READ;
+	chunk->gpu = gpu;
 	chunk->local = wr->local;
 	chunk->bytes = wr->bytes;
-	if (!chunk->read)
+	status = TERN_OK;
+	if (!chunk->read && gpu)
+		status = tn_gpu_copy_out(chunk->memory, wr->local, wr->bytes);
+	else if (!chunk->read)
 		memcpy(chunk->memory, wr->local, wr->bytes);
+	if (status != TERN_OK) {
+		chunk_give(&link->ctx->stage, chunk);
+		return status;
+	}
 	wr->local = chunk->memory;
-	status = post_with(slane, post, wr, tag_of(chunk, NULL));
+	status = post_with(slane, post, wr, tag_of(chunk));
 	if (status == TERN_OK)
 		count_staged(link, post->bytes);
 	return status;
@@ -217,12 +274,24 @@ static tern_status post_staged(tn_shell_lane *slane, const tn_link_post *post, t
 
 tern_status tn_stage_post(tn_shell_lane *slane, const tn_link_post *post, tn_wr *wr)
 {
-	tern_region *region;
+	bool read = post->type == TN_POST_READ;
+	tern_region *region = NULL;
+	tern_status status;
 
-	if (!direct(slane, wr, post->type == TN_POST_READ, &region))
-		return post_staged(slane, post, wr);
-	if (TN_UNLIKELY(region != NULL))
-		return post_with(slane, post, wr, tag_of(NULL, region));
+	switch (way_of(slane, wr->local, wr->bytes, read, &region)) {
+	case STAGED:
+		return post_staged(slane, post, wr, false);
+	case STAGED_GPU:
+		return post_staged(slane, post, wr, true);
+	case REGION:
+		status = tags_ready(slane->link);
+		if (status == TERN_OK)
+			return post_with(slane, post, wr, tag_of_region(region, read));
+		tn_region_unuse(region);
+		return status;
+	case DIRECT:
+		break;
+	}
 	return tn_shell_post_wr(slane, post->type, wr);
 }
 
@@ -232,12 +301,62 @@ tern_status tn_stage_done(tern_link *link, uint64_t cookie, tern_status status)
 
 	if (!tn_map_remove(&link->staged.map, cookie, &tag))
 		return status;
-	if (!(tag & TAG_REGION)) {
-		const tn_stage_chunk *chunk = (const tn_stage_chunk *)(uintptr_t)tag;
+	return tag_end(&link->ctx->stage, tag, status);
+}
 
-		if (chunk->read && status == TERN_OK)
-			memcpy(chunk->local, chunk->memory, chunk->bytes);
+/* ---- messages ---- */
+
+static bool in_gpu(const tern_mem *mem, const tn_link_iov *piece)
+{
+	return piece->bytes > 0 && !tn_mem_extent_of(mem, piece->base) && tn_gpu_owns(piece->base);
+}
+
+/* The pieces behind the header, one after the other. */
+static tern_status gather(const tern_mem *mem, const tn_link_post *post, tn_stage_chunk *chunk)
+{
+	uint8_t *at = chunk->memory;
+
+	for (uint32_t i = 1; i < post->iov_count; i++) {
+		const tn_link_iov *piece = &post->iov[i];
+
+		if (in_gpu(mem, piece))
+			TN_TRY(tn_gpu_copy_out(at, piece->base, piece->bytes));
+		else if (piece->bytes > 0)
+			memcpy(at, piece->base, piece->bytes);
+		at += piece->bytes;
 	}
-	tag_drop(&link->ctx->stage, tag);
+	return TERN_OK;
+}
+
+tern_status tn_stage_send(tn_shell_lane *slane, const tn_link_post *post, bool *done)
+{
+	tern_link *link = slane->link;
+	const tern_mem *mem = link->ctx->mem;
+	tn_stage_chunk *chunk = NULL;
+	uint64_t bytes = 0;
+	bool gpu = false;
+	tern_status status;
+	tn_iov iov[2];
+
+	for (uint32_t i = 1; i < post->iov_count; i++) {
+		gpu = gpu || in_gpu(mem, &post->iov[i]);
+		bytes += post->iov[i].bytes;
+	}
+	if (!gpu)
+		return tn_lane_send(slane->lane, (const tn_iov *)post->iov, (int)post->iov_count,
+				    post->cookie, done);
+	TN_TRY(take(link, bytes, &chunk));
+	chunk->read = false;
+	iov[0] = (tn_iov){post->iov[0].base, post->iov[0].bytes};
+	iov[1] = (tn_iov){chunk->memory, bytes};
+	status = gather(mem, post, chunk);
+	if (status == TERN_OK)
+		status = tn_lane_send(slane->lane, iov, 2, post->cookie, done);
+	if (status != TERN_OK || *done)
+		chunk_give(&link->ctx->stage, chunk);
+	else
+		tag_note(link, post->cookie, tag_of(chunk));
+	if (status == TERN_OK)
+		count_staged(link, bytes);
 	return status;
 }

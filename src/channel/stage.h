@@ -6,6 +6,8 @@
  *   class   chunks of one size: small ones for small pieces, large ones for pieces of link.chunk_bytes
  *   tag     what a posted request of a link holds: a chunk, or the use of a region that needs none
  *
+ * GPU memory goes the same way on every device, but for NICs that reach it by themselves.
+ *
  *   per class    made = free + in requests <= most
  *   both together at most option channel.stage_bytes; a link's pieces are cut so that each fits one chunk
  *
@@ -30,7 +32,7 @@ typedef struct tn_stage_chunk {
 	uint8_t *memory;
 	uint32_t class;
 	/* in a request */
-	bool read;
+	bool read, gpu;
 	void *local;
 	uint64_t bytes;
 } tn_stage_chunk;
@@ -67,6 +69,8 @@ struct tern_link;
 struct tn_shell_lane;
 /* Lock held. A one-sided request of the machine, staged if it has to be; wr is what it asks for. */
 tern_status tn_stage_post(struct tn_shell_lane *slane, const tn_link_post *post, tn_wr *wr);
+/* Lock held. A frame of a message, whose pieces may lie in GPU memory. */
+tern_status tn_stage_send(struct tn_shell_lane *slane, const tn_link_post *post, bool *done);
 /* Lock held. A request completed: what it held is given back, a get's bytes go to their place. */
 tern_status tn_stage_done(struct tern_link *link, uint64_t cookie, tern_status status);
 void tn_stage_tags_fini(tn_stage_tags *tags);

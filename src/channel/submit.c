@@ -11,6 +11,7 @@
  */
 #include "base/fail.h"
 #include "channel/channel_impl.h"
+#include "channel/gate.h"
 #include "channel/op.h"
 
 _Static_assert(sizeof(tern_iovec) == sizeof(tn_link_iov) &&
@@ -35,11 +36,9 @@ static tern_status usable(tern_channel *channel)
 	return tn_fail(tern_link_status(link), "%s", link->down_text);
 }
 
-static void set_deadline(tern_link *link, const tern_op *op, tn_link_op_params *params)
+static uint64_t deadline_of(const tern_link *link, const tern_op *op)
 {
-	params->deadline_ns = TN_TIME_NEVER;
-	if (op->timeout_ns)
-		params->deadline_ns = tn_deadline(tn_ctx_now(link->ctx), op->timeout_ns);
+	return op->timeout_ns ? tn_deadline(tn_ctx_now(link->ctx), op->timeout_ns) : TN_TIME_NEVER;
 }
 
 /* Lock held: a post was done at once. True: the caller runs the callback after it dropped the lock. */
@@ -116,7 +115,6 @@ static tern_status conclude(tern_channel *channel, tern_op *op, outcome result, 
 {
 	switch (result) {
 	case REFUSED:
-		tn_op_abort(op);
 		if (status == TERN_AGAIN)
 			tn_count(&channel->link->counters.again, 1);
 		return status;
@@ -128,10 +126,12 @@ static tern_status conclude(tern_channel *channel, tern_op *op, outcome result, 
 	}
 }
 
-tern_status tern_sendv(tern_channel *channel, const tern_iovec *iov, int count, tern_op *op)
+tern_status tn_submit_send(tern_channel *channel, const tern_iovec *iov, int count, tern_op *op,
+			   uint64_t deadline_ns)
 {
 	tern_link *link = channel->link;
 	tn_link_op_params params = {.user = op,
+				    .deadline_ns = deadline_ns,
 				    .level = op->flags & TERN_OP_REMOTE ? TN_LINK_REMOTE : TN_LINK_LOCAL};
 	const tn_link_iov *pieces = (const void *)iov;
 	outcome result = REFUSED;
@@ -140,14 +140,8 @@ tern_status tern_sendv(tern_channel *channel, const tern_iovec *iov, int count, 
 	uint64_t bytes = 0;
 	bool slow = true;
 
-	TN_TRY(tn_ctx_enter(link->ctx));
-	if (TN_UNLIKELY(count < 0 || count > TN_LINK_IOV_MAX))
-		return tn_fail(TERN_E_INVALID, "a message has at most %d pieces", TN_LINK_IOV_MAX);
 	for (int i = 0; i < count; i++)
 		bytes += iov[i].bytes;
-	TN_TRY(tn_op_begin(op));
-	tn_op_priv_of(op)->handle = 0;
-	set_deadline(link, op, &params);
 	tn_lock_take(&link->lock);
 	status = usable(channel);
 	if (TN_LIKELY(status == TERN_OK)) {
@@ -168,6 +162,24 @@ tern_status tern_sendv(tern_channel *channel, const tern_iovec *iov, int count, 
 	return conclude(channel, op, result, status);
 }
 
+tern_status tern_sendv(tern_channel *channel, const tern_iovec *iov, int count, tern_op *op)
+{
+	tern_link *link = channel->link;
+	tern_status status;
+
+	TN_TRY(tn_ctx_enter(link->ctx));
+	if (TN_UNLIKELY(count < 0 || count > TN_LINK_IOV_MAX))
+		return tn_fail(TERN_E_INVALID, "a message has at most %d pieces", TN_LINK_IOV_MAX);
+	if (TN_UNLIKELY(op->stream != NULL))
+		return tn_gate_send(channel, iov, count, op);
+	TN_TRY(tn_op_begin(op));
+	tn_op_priv_of(op)->handle = 0;
+	status = tn_submit_send(channel, iov, count, op, deadline_of(link, op));
+	if (TN_UNLIKELY(status != TERN_OK))
+		tn_op_abort(op);
+	return status;
+}
+
 tern_status tern_send(tern_channel *channel, const void *buf, uint64_t bytes, tern_op *op)
 {
 	tern_iovec iov = {buf, bytes};
@@ -175,21 +187,25 @@ tern_status tern_send(tern_channel *channel, const void *buf, uint64_t bytes, te
 	return tern_sendv(channel, &iov, 1, op);
 }
 
-static tern_status transfer(tern_channel *channel, const tn_link_xfer *xfer, tern_op *op, tn_counter *count,
-			    tn_counter *count_bytes)
+static void count_transfer(tern_link *link, const tn_link_xfer *xfer)
+{
+	bool get = xfer->type == TN_XFER_GET;
+
+	tn_count_own(get ? &link->counters.gets : &link->counters.puts, 1);
+	tn_count_own(get ? &link->counters.get_bytes : &link->counters.put_bytes, xfer->bytes);
+}
+
+tern_status tn_submit_xfer(tern_channel *channel, const tn_link_xfer *xfer, tern_op *op, uint64_t deadline_ns)
 {
 	tern_link *link = channel->link;
 	tn_link_op_params params = {.user = op,
+				    .deadline_ns = deadline_ns,
 				    .level = op->flags & TERN_OP_LOCAL ? TN_LINK_LOCAL : TN_LINK_REMOTE};
 	outcome result = REFUSED;
 	tn_link_fast fast;
 	tern_status status;
 	bool slow = true;
 
-	TN_TRY(tn_ctx_enter(link->ctx));
-	TN_TRY(tn_op_begin(op));
-	tn_op_priv_of(op)->handle = 0;
-	set_deadline(link, op, &params);
 	tn_lock_take(&link->lock);
 	status = usable(channel);
 	if (TN_LIKELY(status == TERN_OK)) {
@@ -201,13 +217,27 @@ static tern_status transfer(tern_channel *channel, const tn_link_xfer *xfer, ter
 			result = status == TERN_OK ? IN_FLIGHT : REFUSED;
 			tn_shell_run(link, tn_ctx_now(link->ctx));
 		}
-		if (result != REFUSED) {
-			tn_count_own(count, 1);
-			tn_count_own(count_bytes, xfer->bytes);
-		}
+		if (result != REFUSED)
+			count_transfer(link, xfer);
 	}
 	tn_lock_drop(&link->lock);
 	return conclude(channel, op, result, status);
+}
+
+static tern_status transfer(tern_channel *channel, const tn_link_xfer *xfer, tern_op *op)
+{
+	tern_link *link = channel->link;
+	tern_status status;
+
+	TN_TRY(tn_ctx_enter(link->ctx));
+	if (TN_UNLIKELY(op->stream != NULL))
+		return tn_gate_xfer(channel, xfer, op);
+	TN_TRY(tn_op_begin(op));
+	tn_op_priv_of(op)->handle = 0;
+	status = tn_submit_xfer(channel, xfer, op, deadline_of(link, op));
+	if (TN_UNLIKELY(status != TERN_OK))
+		tn_op_abort(op);
+	return status;
 }
 
 tern_status tern_put(tern_channel *channel, const void *src, uint64_t bytes, const tern_key *key,
@@ -216,8 +246,7 @@ tern_status tern_put(tern_channel *channel, const void *src, uint64_t bytes, con
 	tn_link_xfer xfer = {
 		.type = TN_XFER_PUT, .local = (void *)src, .bytes = bytes, .key = key, .offset = offset};
 
-	return transfer(channel, &xfer, op, &channel->link->counters.puts,
-			&channel->link->counters.put_bytes);
+	return transfer(channel, &xfer, op);
 }
 
 tern_status tern_put_notify(tern_channel *channel, const void *src, uint64_t bytes, const tern_key *key,
@@ -232,8 +261,7 @@ tern_status tern_put_notify(tern_channel *channel, const void *src, uint64_t byt
 
 	if (value >> TERN_NOTIFY_BITS)
 		return tn_fail(TERN_E_INVALID, "the value of a notification has %d bits", TERN_NOTIFY_BITS);
-	return transfer(channel, &xfer, op, &channel->link->counters.puts,
-			&channel->link->counters.put_bytes);
+	return transfer(channel, &xfer, op);
 }
 
 tern_status tern_put_flag(tern_channel *channel, const void *src, uint64_t bytes, const tern_key *key,
@@ -249,8 +277,7 @@ tern_status tern_put_flag(tern_channel *channel, const void *src, uint64_t bytes
 			     .flag_key = flag_key,
 			     .flag_offset = flag_offset};
 
-	return transfer(channel, &xfer, op, &channel->link->counters.puts,
-			&channel->link->counters.put_bytes);
+	return transfer(channel, &xfer, op);
 }
 
 tern_status tern_get(tern_channel *channel, void *dst, uint64_t bytes, const tern_key *key, uint64_t offset,
@@ -258,8 +285,7 @@ tern_status tern_get(tern_channel *channel, void *dst, uint64_t bytes, const ter
 {
 	tn_link_xfer xfer = {.type = TN_XFER_GET, .local = dst, .bytes = bytes, .key = key, .offset = offset};
 
-	return transfer(channel, &xfer, op, &channel->link->counters.gets,
-			&channel->link->counters.get_bytes);
+	return transfer(channel, &xfer, op);
 }
 
 tern_status tern_cancel(tern_channel *channel, tern_op *op)

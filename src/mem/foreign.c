@@ -324,6 +324,17 @@ void tn_regions_detach(tern_mem *mem, uint32_t slot)
 
 /* ---- coming and going ---- */
 
+static bool gpu_writable(const tn_extent *ext)
+{
+	return ext->gpu && (ext->access & TERN_ACCESS_WRITE);
+}
+
+void tn_mem_flush_gpus(const tern_mem *mem)
+{
+	if (TN_UNLIKELY(atomic_load_explicit(&mem->regions->gpu_writable, memory_order_relaxed) > 0))
+		tn_gpu_flush_all();
+}
+
 static tern_status check_range(const tern_mem *mem, const void *ptr, uint64_t bytes, uint32_t access)
 {
 	uint64_t base = (uintptr_t)ptr, own = (uintptr_t)mem->base, end;
@@ -387,6 +398,7 @@ static tern_status make(tern_mem *mem, const tn_extent *what, bool owned, tern_r
 	r->free_first = region->next_free;
 	r->count++;
 	r->bytes += what->bytes;
+	r->gpu_writable += gpu_writable(&region->ext);
 	atomic_store_explicit(&region->state, TN_REGION_LIVE, memory_order_release);
 	order_change(r, region, NULL);
 	*out = region;
@@ -456,6 +468,7 @@ static tern_status unmake(tern_mem *mem, tern_region *region)
 	TN_ASSERT(r->count > 0 && r->bytes >= region->ext.bytes);
 	r->count--;
 	r->bytes -= region->ext.bytes;
+	r->gpu_writable -= gpu_writable(&region->ext);
 	region->next_free = r->free_first;
 	r->free_first = (uint32_t)(region - r->slots);
 	atomic_store_explicit(&region->state, TN_REGION_FREE, memory_order_release);

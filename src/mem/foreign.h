@@ -50,6 +50,7 @@ struct tn_regions {
 	uint32_t free_first;
 	uint32_t count;
 	uint64_t bytes;
+	_Atomic uint32_t gpu_writable; /* regions of GPU memory that NICs may write to */
 	/* What devices may pin, UINT64_MAX = anything; from the system, but tests set it. */
 	uint64_t pin_limit;
 };

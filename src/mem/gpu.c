@@ -23,6 +23,7 @@ typedef struct gpu {
 	cu_context context; /* NULL until first used */
 	cu_stream stream;
 	bool dma_buf;
+	_Atomic bool used; /* context and stream are there */
 } gpu;
 
 static struct {
@@ -55,7 +56,7 @@ static void find_gpus(const tn_cuda_api *api, int count)
 		gpu *g = &the.gpus[the.count];
 		int dma_buf = 0;
 
-		*g = (gpu){0};
+		memset(g, 0, sizeof(*g));
 		if (api->device_get(&g->device, i) != CU_OK)
 			continue;
 		if (api->device_attribute(&dma_buf, CU_ATTRIBUTE_DMA_BUF, g->device) != CU_OK)
@@ -118,6 +119,7 @@ void tn_gpu_stop(void)
 		the.api->stream_destroy(g->stream);
 		the.api->context_release(g->device);
 		g->context = NULL;
+		atomic_store(&g->used, false);
 	}
 	atomic_store(&tn_gpu_state, 0);
 	the.count = 0;
@@ -146,6 +148,7 @@ static tern_status first_use(gpu *g)
 		return failed(result, "cuStreamCreate", "");
 	}
 	g->context = context;
+	atomic_store(&g->used, true);
 	return TERN_OK;
 }
 
@@ -162,10 +165,12 @@ static tern_status enter(int index, gpu **out)
 	if (index < 0 || index >= the.count)
 		return tn_fail(TERN_E_NO_DEVICE, "no GPU %d: there are %d", index, the.count);
 	g = &the.gpus[index];
-	pthread_mutex_lock(&the.lock);
-	if (!g->context)
-		status = first_use(g);
-	pthread_mutex_unlock(&the.lock);
+	if (TN_UNLIKELY(!atomic_load(&g->used))) {
+		pthread_mutex_lock(&the.lock);
+		if (!g->context)
+			status = first_use(g);
+		pthread_mutex_unlock(&the.lock);
+	}
 	if (status != TERN_OK)
 		return status;
 	result = the.api->context_push(g->context);
@@ -279,6 +284,18 @@ tern_status tern_gpu_flush(const void *ptr)
 				       : CU_NOT_SUPPORTED;
 	leave();
 	return result == CU_OK ? TERN_OK : failed(result, "cuFlushGPUDirectRDMAWrites", "");
+}
+
+void tn_gpu_flush_all(void)
+{
+	gpu *g;
+
+	for (int i = 0; tn_gpu_on() && the.api->flush_writes && i < the.count; i++) {
+		if (!the.gpus[i].used || enter(i, &g) != TERN_OK)
+			continue;
+		(void)the.api->flush_writes(CU_FLUSH_CURRENT_CONTEXT, CU_FLUSH_TO_OWNER);
+		leave();
+	}
 }
 
 tern_status tn_gpu_when(void *stream, bool is_event, cu_host_fn fn, void *arg)

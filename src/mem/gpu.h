@@ -49,6 +49,9 @@ tern_status tn_gpu_alloc(uint64_t bytes, void **ptr);
 void tn_gpu_free(void *ptr);
 tern_status tn_gpu_copy_out(void *host, const void *gpu, uint64_t bytes);
 tern_status tn_gpu_copy_in(void *gpu, const void *host, uint64_t bytes);
+/* tern_gpu_flush for each GPU in use; one that can't needs none. */
+void tn_gpu_flush_all(void);
+
 /* Call fn(arg) in a thread of the driver's when the stream (or the event) has come so far. fn may not call
    CUDA. */
 tern_status tn_gpu_when(void *stream, bool is_event, cu_host_fn fn, void *arg);

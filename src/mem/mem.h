@@ -88,6 +88,8 @@ const tn_extent *tn_mem_local_of(const tern_mem *mem, const void *ptr, uint64_t 
 tern_region *tn_region_use(const tern_mem *mem, const void *ptr, uint64_t bytes);
 void tn_region_unuse(tern_region *region);
 const tn_extent *tn_region_extent(const tern_region *region);
+/* What peers wrote through NICs to GPU memory is seen by kernels that start later. One load if none can. */
+void tn_mem_flush_gpus(const tern_mem *mem);
 /* Does the device that was attached with this pointer reach the extent or region? */
 bool tn_mem_knows(const tern_mem *mem, const tn_extent *ext, const void *dev);
 

@@ -64,7 +64,8 @@ static bool all_zero(const uint8_t *p, size_t n)
 /* What a target may answer a one-sided request with. */
 static bool is_key_error(int32_t status)
 {
-	return status == TERN_E_ACCESS || status == TERN_E_BOUNDS || status == TERN_E_STALE_KEY;
+	return status == TERN_E_ACCESS || status == TERN_E_BOUNDS || status == TERN_E_STALE_KEY ||
+	       status == TERN_E_UNSUPPORTED;
 }
 
 void tn_tcp_hdr_encode(const tn_tcp_hdr *hdr, uint8_t out[TN_TCP_HDR_BYTES])

@@ -309,12 +309,12 @@ static void test_no_memory_for_chunks(void **state)
 
 	(void)state;
 	begin(&x, "verbs");
-	assert_ok(tn_fault_set("channel.stage.chunk", 1, 1000000));
+	assert_ok(tn_fault_set("channel.stage.tags", 1, 1));
 	assert_status(
 		complete(x.p.dial.ctx, &x.op, tern_put(x.p.dial.channel, x.foreign, 5000, &x.key, 0, &x.op)),
 		TERN_E_NOMEM);
 	tn_fault_clear();
-	assert_ok(tn_fault_set("channel.stage.tags", 1, 1));
+	assert_ok(tn_fault_set("channel.stage.chunk", 1, 1000000));
 	assert_status(
 		complete(x.p.dial.ctx, &x.op, tern_put(x.p.dial.channel, x.foreign, 5000, &x.key, 0, &x.op)),
 		TERN_E_NOMEM);
