@@ -180,7 +180,8 @@ typedef struct tn_dev_ops {
 	/* Make a lane in state INIT; *addr is sent to the peer, who gives it to its lane_connect. */
 	tern_status (*lane_create)(tn_dev *dev, const tn_lane_params *params, tn_lane **lane, tn_blob *addr);
 	/* Start connecting to the peer's device and lane. LANE_UP or LANE_DOWN follows. The passive side calls
-	   it too. On error nothing follows and the lane is only good for lane_close. */
+	   it too. On error nothing follows and the lane is only good for lane_close. May block for the kernel's
+	   look at the neighbour's address (verbs over RoCE: up to a second if it doesn't answer). */
 	tern_status (*lane_connect)(tn_lane *lane, const tn_blob *peer_dev, const tn_blob *peer_lane);
 	/* Break the lane on purpose (tests, recovery): as if the path died. LANE_DOWN(TERN_E_LANE) follows. */
 	void (*lane_break)(tn_lane *lane);

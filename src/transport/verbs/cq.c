@@ -198,8 +198,10 @@ static int on_recv(tn_vb_rail *rail, const struct ibv_wc *wc, tn_event *event)
 	rail->bufs[index].posted = false;
 	lane = tn_map_ptr(&rail->by_qpn, wc->qp_num);
 	if (wc->status != IBV_WC_SUCCESS) {
-		if (lane && wc->status != IBV_WC_WR_FLUSH_ERR)
+		if (lane && wc->status != IBV_WC_WR_FLUSH_ERR) {
+			report(lane, wc);
 			tn_vb_lane_fail(lane, TERN_E_LANE);
+		}
 		return drop(rail, index);
 	}
 	if (!lane)

@@ -224,13 +224,13 @@ static int gid_index_of(const tn_vb_port *port, const union ibv_gid *gid)
 	return -1;
 }
 
-static void log_choice(const tn_vb_lane *lane, const union ibv_gid *own, const tn_vb_pair *pair)
+static void log_choice(const tn_vb_lane *lane, const tn_vb_pair *pair)
 {
 	char own_text[48], peer_text[48];
 
 	if (!TN_LOG_ON(INFO, VERBS))
 		return;
-	tn_vb_gid_text(own, own_text, sizeof(own_text));
+	tn_vb_gid_text(&lane->own_gid, own_text, sizeof(own_text));
 	tn_vb_gid_text(&lane->peer_gid, peer_text, sizeof(peer_text));
 	TN_LOG(INFO, VERBS,
 	       "lane %u: %s, GID %u (%s), queue pair %u -> rail %u of the peer (%s), queue pair %u: %s%u "
@@ -245,7 +245,6 @@ static void log_choice(const tn_vb_lane *lane, const union ibv_gid *own, const t
 static tern_status rails_choose(tn_vb_lane *lane, const tn_vb_addr *own, const tn_vb_addr *peer)
 {
 	tn_vb_dev *dev = tn_vb_lane_dev(lane);
-	const union ibv_gid *gid;
 	tn_vb_rail *rail;
 	tn_vb_pair pair;
 	int index;
@@ -253,11 +252,11 @@ static tern_status rails_choose(tn_vb_lane *lane, const tn_vb_addr *own, const t
 	TN_TRY(tn_vb_pair_choose(lane->active ? own : peer, lane->active ? peer : own, &pair));
 	lane->mine = own->rails[lane->active ? pair.active : pair.passive];
 	lane->peer = peer->rails[lane->active ? pair.passive : pair.active];
-	gid = &lane->mine.gids[lane->active ? pair.active_gid : pair.passive_gid];
+	lane->own_gid = lane->mine.gids[lane->active ? pair.active_gid : pair.passive_gid];
 	lane->peer_gid = lane->peer.gids[lane->active ? pair.passive_gid : pair.active_gid];
 	rail = &dev->rails[lane->mine.rail];
 	tn_vb_rail_refresh(rail); /* the GID's place in the table may have moved */
-	index = gid_index_of(&rail->port, gid);
+	index = gid_index_of(&rail->port, &lane->own_gid);
 	/* A port that went down may be back before the lane's deadline. */
 	if (rail->health == TN_VB_RAIL_LOST || index < 0)
 		return tn_fail(TERN_E_UNREACHABLE, "%s changed while the lane was made: %s", rail->name,
@@ -271,7 +270,7 @@ static tern_status rails_choose(tn_vb_lane *lane, const tn_vb_addr *own, const t
 	lane->qp = lane->seats[rail->index].qp;
 	lane->seats[rail->index].qp = NULL;
 	tn_vb_seats_free(lane);
-	log_choice(lane, gid, &pair);
+	log_choice(lane, &pair);
 	return TERN_OK;
 }
 

@@ -48,7 +48,7 @@ static const tn_option_row rows[] = {
 	{.layer = "verbs", .name = "traffic_class", .type = TN_OPT_U64, .dflt = "0", .max = 255,
 	 .help = "RoCE: DSCP and ECN bits of packets, for PFC and ECN classes"},
 	{.layer = "verbs", .name = "service_level", .type = TN_OPT_U64, .dflt = "0", .max = 15,
-	 .help = "InfiniBand service level"},
+	 .help = "InfiniBand service level; RoCE: the priority of VLAN frames"},
 	{0},
 };
 /* clang-format on */

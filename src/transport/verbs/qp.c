@@ -61,6 +61,22 @@ static tern_status modify(const tn_vb_rail *rail, struct ibv_qp *qp, struct ibv_
 	return tn_fail_errno(TERN_E_DEVICE, "ibv_modify_qp", "%s on %s", what, rail->name);
 }
 
+/* To RTR: here the kernel looks for the route and the neighbour of the peer's address (RoCE). */
+static tern_status to_peer(tn_vb_lane *lane, struct ibv_qp_attr *attr, int mask)
+{
+	char own[48], peer[48];
+	tern_status status = modify(lane->rail, lane->qp, attr, mask, "RTR");
+
+	if (status == TERN_OK ||
+	    (errno != ENETUNREACH && errno != EHOSTUNREACH && errno != ETIMEDOUT && errno != EADDRNOTAVAIL))
+		return status;
+	tn_vb_gid_text(&lane->own_gid, own, sizeof(own));
+	tn_vb_gid_text(&lane->peer_gid, peer, sizeof(peer));
+	return tn_fail_errno(TERN_E_UNREACHABLE, "ibv_modify_qp",
+			     "no way from %s (%s) to %s: see 'ip route get' and 'ip neigh' for that address",
+			     own, lane->rail->name, peer);
+}
+
 tern_status tn_vb_qp_init(tn_vb_rail *rail, struct ibv_qp *qp)
 {
 	struct ibv_qp_attr attr = {
@@ -110,10 +126,9 @@ tern_status tn_vb_qp_wire(tn_vb_lane *lane)
 		.ah_attr = path_of(lane),
 	};
 
-	TN_TRY(modify(rail, lane->qp, &attr,
-		      IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-			      IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
-		      "RTR"));
+	TN_TRY(to_peer(lane, &attr,
+		       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+			       IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
 	lane->wired = true;
 	attr = (struct ibv_qp_attr){
 		.qp_state = IBV_QPS_RTS,

@@ -189,7 +189,7 @@ struct tn_vb_lane {
 	} own;
 	tn_blob own_addr, peer_addr;
 	tn_vb_rail_addr mine, peer; /* the two rails of this lane, as the addresses said */
-	union ibv_gid peer_gid;
+	union ibv_gid own_gid, peer_gid;
 	uint8_t sgid_index;
 	uint64_t timeout_ns;
 	uint64_t deadline_ns; /* of the present state; TN_TIME_NEVER = none */
