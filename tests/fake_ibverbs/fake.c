@@ -42,6 +42,26 @@ void fake_install(void)
 	tn_verbs_api_override(fake_api());
 }
 
+static void judge(void)
+{
+	fake_counts c = fake_counts_get();
+
+	if (c.faults || c.qps || c.mrs || c.contexts || c.unacked) {
+		(void)fprintf(
+			stderr,
+			"fake NIC: %llu faults, left over: %llu queue pairs, %llu regions, %llu events\n",
+			(unsigned long long)c.faults, (unsigned long long)c.qps, (unsigned long long)c.mrs,
+			(unsigned long long)c.unacked);
+		_exit(97);
+	}
+}
+
+void fake_install_judged(void)
+{
+	fake_install();
+	(void)atexit(judge);
+}
+
 /* ---- devices ---- */
 
 static struct ibv_device **get_device_list(int *count)

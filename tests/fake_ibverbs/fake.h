@@ -71,6 +71,8 @@ fake_device fake_card_tiny(void);
 const tn_verbs_api *fake_api(void);
 /* fake_reset with the default, and the provider uses the table. */
 void fake_install(void);
+/* The same; a fault, or anything left over at exit, ends the process with status 97. */
+void fake_install_judged(void);
 
 /* ---- scripts; fake_reset ends them ---- */
 
