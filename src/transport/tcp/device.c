@@ -304,6 +304,14 @@ static void tcp_address(tn_dev *base, tn_blob *blob)
 	tn_tcp_dev_blob_encode(&tn_tcp_dev_of(base)->self, blob);
 }
 
+static bool beyond_loopback(const tn_tcp_dev_blob *blob)
+{
+	for (uint32_t i = 0; i < blob->count; i++)
+		if (!tn_tcp_addr_is_loopback(&blob->addrs[i]))
+			return true;
+	return false;
+}
+
 static tern_status tcp_reach(tn_dev *base, const tn_blob *peer)
 {
 	const tn_tcp_dev_blob *self = &tn_tcp_dev_of(base)->self;
@@ -315,14 +323,13 @@ static tern_status tcp_reach(tn_dev *base, const tn_blob *peer)
 		return tn_fail(TERN_E_PROTOCOL, "the peer's tcp address: %s", wrong);
 	if (self->host == there.host && self->netns == there.netns)
 		return TERN_OK;
-	for (uint32_t i = 0; i < there.count; i++) {
-		if (!tn_tcp_addr_is_loopback(&there.addrs[i]))
-			return TERN_OK;
-	}
+	/* One side dials each lane: that the other listens is enough. Which one it is says the link later. */
+	if (beyond_loopback(&there) || beyond_loopback(self))
+		return TERN_OK;
 	tn_tcp_addr_print(&there.addrs[0], addr, sizeof(addr));
 	return tn_fail(TERN_E_UNREACHABLE,
-		       "the peer, on another host or in another container, listens on %s only: "
-		       "let it listen on an address of its network",
+		       "this node listens on its loopback only, and the peer, on another host or in another "
+		       "container, on %s: let the one that is dialled listen on an address of its network",
 		       addr);
 }
 
@@ -352,6 +359,8 @@ static void tcp_close(tn_dev *base)
 		if (dev->pending[i].fd >= 0)
 			tn_tcp_pending_drop(dev, &dev->pending[i]);
 	}
+	if (dev->guarded && dev->forks == tn_os_fork_generation())
+		tn_mem_guard_remove(dev->base.mem, dev);
 	tn_os_close(&dev->listener);
 	tn_os_close(&dev->kick);
 	tn_os_close(&dev->timer);
@@ -424,6 +433,9 @@ static tern_status tcp_open(const tn_dev_params *params, tn_dev **out)
 		status = tn_tcp_slots_init(dev);
 	if (status == TERN_OK)
 		status = init_descriptors(dev, host);
+	if (status == TERN_OK && dev->base.mem)
+		status = tn_mem_guard_add(dev->base.mem, &tn_tcp_guard, dev);
+	dev->guarded = status == TERN_OK && dev->base.mem;
 	if (status != TERN_OK) {
 		tcp_close(&dev->base);
 		return status;
