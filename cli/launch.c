@@ -37,6 +37,7 @@ typedef struct launch {
 	proc *procs; /* servers, then workers */
 	uint32_t servers, count, started;
 	uint64_t steps, rows;
+	uint64_t features, classes; /* of the data */
 	int losses_fd;
 	progress bar;
 	uint64_t failed_ns; /* first failure; 0 = none */
@@ -89,6 +90,10 @@ static void add_options(command_line *c, const launch *l)
 	const train_options *o = l->options;
 
 	add(c, "--model", model_names[o->model]);
+	if (o->hidden)
+		add(c, "--hidden", o->hidden);
+	addf(c, "--features", "%llu", (unsigned long long)l->features);
+	addf(c, "--classes", "%llu", (unsigned long long)l->classes);
 	addf(c, "--servers", "%llu", (unsigned long long)o->servers);
 	addf(c, "--workers", "%llu", (unsigned long long)o->workers);
 	addf(c, "--batch", "%llu", (unsigned long long)o->batch);
@@ -413,6 +418,8 @@ static bool measure_data(const train_options *o, launch *l, train_job *job)
 		return false;
 	}
 	l->rows = train.count;
+	l->features = train.features;
+	l->classes = train.classes;
 	ok = train_data_fits(o, &train) &&
 	     train_job_create(o, train.count, train.features, train.classes, job);
 	dataset_free(&train);
@@ -517,6 +524,8 @@ static void print_json(const train_options *o, const train_result *r)
 	json_string(&j, "transport", r->transport);
 	json_object(&j, "options");
 	json_string(&j, "data", o->data);
+	if (o->hidden)
+		json_string(&j, "hidden", o->hidden);
 	json_u64(&j, "servers", o->servers);
 	json_u64(&j, "workers", o->workers);
 	json_u64(&j, "batch", o->batch);

@@ -12,7 +12,7 @@
 #include "commands.h"
 
 const char *const model_names[] = {"mlp", "fcn5", NULL};
-const char *const transport_names[] = {"auto", "shm", "tcp", NULL};
+const char *const transport_names[] = {"auto", "shm", "tcp", "verbs", NULL};
 const char *const comm_names[] = {"zerocopy", "copy", "rpc", NULL};
 
 void train_defaults(train_options *options)
@@ -34,6 +34,8 @@ static train_options o;
 static bool steps_given, epochs_given;
 static const arg_row rows[] = {
 	{"model", ARG_CHOICE, &o.model, "mlp|fcn5", "the network (mlp)", 0, 0, false, NULL},
+	{"hidden", ARG_STRING, &o.hidden, "W,W,...", "widths of the hidden layers, instead of the model's", 0,
+	 0, false, NULL},
 	{"data", ARG_STRING, &o.data, "DIR", "IDX files of the data set (Fashion-MNIST of Debian)", 0, 0,
 	 false, NULL},
 	{"servers", ARG_U64, &o.servers, "S", "parameter servers (2); 0: one process alone", 0, 256, false,
@@ -43,8 +45,8 @@ static const arg_row rows[] = {
 	{"epochs", ARG_U64, &o.epochs, "E", "passes over the data (8)", 1, 1000000, false, &epochs_given},
 	{"steps", ARG_U64, &o.steps, "N", "steps of each worker, instead of epochs", 1, 1u << 30, false,
 	 &steps_given},
-	{"transport", ARG_CHOICE, &o.transport, "auto|shm|tcp", "how tensors travel (auto)", 0, 0, false,
-	 NULL},
+	{"transport", ARG_CHOICE, &o.transport, "auto|shm|tcp|verbs", "how tensors travel (auto)", 0, 0,
+	 false, NULL},
 	{"comm", ARG_CHOICE, &o.comm, "zerocopy|copy|rpc",
 	 "one-sided writes, staged copies, or calls (zerocopy)", 0, 0, false, NULL},
 	{"sync", ARG_FLAG, &o.sync, NULL, "average the workers' gradients in each step", 0, 0, false, NULL},
@@ -70,9 +72,14 @@ static const arg_row rows[] = {
 	{"index", ARG_U64, &o.index, "I", "number within the role, from 0", 0, 65535, false, NULL},
 	{"cluster", ARG_STRING, &o.cluster, "FILE|host:port,...", "addresses of the servers, in order", 0, 0,
 	 false, NULL},
+	{"features", ARG_U64, &o.features, "N", "numbers per row, for servers without the data (784)", 1,
+	 1u << 20, false, NULL},
+	{"classes", ARG_U64, &o.classes, "N", "classes, for servers without the data (10)", 1, 1u << 20,
+	 false, NULL},
 	{"insecure", ARG_FLAG, &o.insecure, NULL, "listen beyond loopback without a shared secret", 0, 0,
 	 false, NULL},
-	{"listen", ARG_STRING, &o.listen, "host:port", "a server's own address", 0, 0, true, NULL},
+	{"listen", ARG_STRING, &o.listen, "host:port",
+	 "where a server listens, instead of at its address in --cluster", 0, 0, false, NULL},
 	{"report-fd", ARG_U64, &o.report_fd, "FD", "", 0, 0, true, NULL},
 	{0},
 };
@@ -91,6 +98,11 @@ static int check(const train_options *options)
 	}
 	if (options->role == ROLE_LAUNCHER && options->cluster) {
 		fprintf(stderr, "tern train: --cluster goes with --role server|worker and --index\n");
+		return 2;
+	}
+	if (options->role == ROLE_SERVER && options->losses) {
+		fprintf(stderr,
+			"tern train: --losses is for workers and the launcher: servers see no loss\n");
 		return 2;
 	}
 	if (options->servers == 0 && options->workers != 1) {
@@ -114,9 +126,13 @@ int cmd_train(int argc, char **argv)
 			    "  tern train --model fcn5 --steps 20 --comm rpc --transport tcp --json\n"
 			    "  tern train --role server --index 0 --cluster 10.0.0.1:7001,10.0.0.2:7001 "
 			    "--workers 4\n"
+			    "  tern train --role worker --index 3 --cluster 10.0.0.1:7001,10.0.0.2:7001 "
+			    "--workers 4 --transport verbs\n"
 			    "\nA cluster file has one host:port per line, one line per server. Beyond "
 			    "loopback set the\n"
-			    "shared secret in TERN_CTX_SECRET (or say --insecure).\n",
+			    "shared secret in TERN_CTX_SECRET (or say --insecure). What decides the result "
+			    "must be the same\n"
+			    "everywhere: a process with other options is refused.\n",
 	};
 	int rc;
 

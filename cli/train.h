@@ -11,24 +11,27 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include <tern/session.h>
 
 #include "idx.h"
 
 #define TRAIN_ADDRESS_MAX 128
-/* What servers take for granted: they do not load the data. */
+/* What servers assume that are not told: they do not load the data. */
 #define TRAIN_FEATURES      784
 #define TRAIN_CLASSES       10
 #define TRAIN_PROCESSES_MAX 512
+#define TRAIN_HIDDEN_MAX    8 /* layers of --hidden */
 
-enum { TRANSPORT_AUTO, TRANSPORT_SHM, TRANSPORT_TCP };
+enum { TRANSPORT_AUTO, TRANSPORT_SHM, TRANSPORT_TCP, TRANSPORT_VERBS };
 enum { ROLE_LAUNCHER, ROLE_SERVER, ROLE_WORKER };
 extern const char *const transport_names[];
 extern const char *const comm_names[];
 
 typedef struct train_options {
-	unsigned model; /* index into model_names */
+	unsigned model;     /* index into model_names */
+	const char *hidden; /* "W,W,...": widths instead of the model's own */
 	const char *data;
 	uint64_t servers, workers;
 	uint64_t batch;         /* rows per worker and step */
@@ -41,6 +44,7 @@ typedef struct train_options {
 	uint64_t kernel_threads;
 	bool spin, no_comm, no_eval;
 	const char *losses;
+	uint64_t features, classes; /* 0: those of the data, or the assumption */
 	/* a job over hosts */
 	unsigned role;
 	uint64_t index;
@@ -59,7 +63,8 @@ typedef struct train_job {
 	tern_graph *graph;
 	tern_plan *plan;
 	uint64_t parameters;
-	uint64_t steps;  /* per worker */
+	uint64_t steps; /* per worker */
+	uint64_t features, classes;
 	char cookie[48]; /* of everything that decides the plan: other jobs are refused */
 } train_job;
 
@@ -70,8 +75,21 @@ bool train_job_create(const train_options *options, uint64_t rows, uint64_t feat
 void train_job_destroy(train_job *job);
 /* Steps of one worker: by --steps, or by epochs over rows. 0 and a printed line: batch larger than the data. */
 uint64_t train_steps(const train_options *options, uint64_t rows);
-/* Has the set the shape that the servers expect? Printed if not. */
+/* Has the set the shape that --features and --classes say? Printed if not. */
 bool train_data_fits(const train_options *options, const dataset *set);
+/* What all processes of the job must agree on, as options: for people who compare two hosts. */
+void train_job_describe(const train_options *options, const train_job *job, char *text, size_t bytes);
+
+/* ---- train_cluster.c ---- */
+
+typedef struct train_cluster {
+	char text[65536];
+	const char *address[256];
+	uint64_t count;
+} train_cluster;
+
+/* --cluster, if it was given, with an address for each server. False: printed. */
+bool cluster_read(const train_options *options, train_cluster *cluster);
 
 /* ---- batch.c ---- */
 
@@ -102,6 +120,28 @@ __attribute__((format(printf, 2, 3))) void report(bool urgent, const char *fmt, 
 bool report_to_launcher(void);
 /* The launcher does not read any more: it is gone. */
 bool report_broken(void);
+
+/* ---- train_output.c: what one process of a job over hosts leaves behind; nothing without the options ---- */
+
+typedef struct train_output {
+	FILE *losses;
+	bool failed; /* said already */
+} train_output;
+
+/* Opens --losses. False: printed. */
+bool output_open(train_output *out, const train_options *options);
+void output_loss(train_output *out, uint64_t step, double loss);
+/* False: not everything was written; printed. */
+bool output_close(train_output *out, const train_options *options);
+
+typedef struct train_share {
+	uint64_t steps;
+	double seconds, loss; /* workers: of the training, of the last step */
+	uint64_t correct, rows;
+} train_share;
+/* --json: one object on standard output with what the process moved, and its context's counters. */
+void output_json(const train_options *options, const char *name, const train_job *job, tern_session *session,
+		 tern_ctx *ctx, const train_share *share);
 
 /* ---- the processes ---- */
 

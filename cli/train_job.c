@@ -4,6 +4,7 @@
  * the same plan by itself. Threads: main.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "train.h"
@@ -37,12 +38,14 @@ static bool failed(const char *what)
 
 bool train_data_fits(const train_options *o, const dataset *set)
 {
-	if (!o->servers || o->no_comm || (set->features == TRAIN_FEATURES && set->classes == TRAIN_CLASSES))
+	if ((!o->features || set->features == o->features) && (!o->classes || set->classes == o->classes))
 		return true;
 	fprintf(stderr,
-		"tern train: %s has images of %llu pixels in %u classes; parameter servers expect %d and %d:"
-		" use --servers 0 --workers 1, or another set\n",
-		o->data, (unsigned long long)set->features, set->classes, TRAIN_FEATURES, TRAIN_CLASSES);
+		"tern train: %s has rows of %llu numbers in %u classes, which is not what --features and "
+		"--classes say (%llu, %llu)\n",
+		o->data, (unsigned long long)set->features, set->classes,
+		(unsigned long long)(o->features ? o->features : set->features),
+		(unsigned long long)(o->classes ? o->classes : set->classes));
 	return false;
 }
 
@@ -56,16 +59,55 @@ static uint64_t hash(const char *text)
 	return h;
 }
 
+/* "16" or "256,128". */
+static bool parse_hidden(const char *text, uint64_t *widths, uint32_t *count)
+{
+	const char *at = text;
+
+	for (*count = 0; *count < TRAIN_HIDDEN_MAX; at++) {
+		char *end;
+
+		widths[*count] = strtoull(at, &end, 10);
+		if (end == at || *at < '0' || *at > '9' || !widths[*count])
+			break;
+		++*count;
+		at = end;
+		if (!*at)
+			return true;
+		if (*at != ',')
+			break;
+	}
+	fprintf(stderr, "tern train: --hidden %s: give 1 to %d widths, as in 256,128\n", text,
+		TRAIN_HIDDEN_MAX);
+	return false;
+}
+
+/* False: printed. */
+static bool make_model(const train_options *o, const tern_model_params *params, tern_graph **graph)
+{
+	uint64_t widths[TRAIN_HIDDEN_MAX];
+	tern_status status;
+	uint32_t count;
+
+	if (!o->hidden)
+		status = tern_graph_model(model_names[o->model], params, graph);
+	else if (parse_hidden(o->hidden, widths, &count))
+		status = tern_graph_fully_connected(model_names[o->model], widths, count, params, graph);
+	else
+		return false;
+	return status == TERN_OK || failed("cannot build the model");
+}
+
 /* Two processes with different cookies would plan different transfers, initial values or learning rates. */
 static void make_cookie(const train_options *o, const tern_model_params *model, const tern_plan_params *plan,
 			train_job *job)
 {
 	char text[512];
 
-	snprintf(text, sizeof(text), "%s %u %u %llu %llu %llu %d %d %a %a %a %a %llu %d %llu %llu",
-		 model_names[o->model], plan->servers, plan->workers, (unsigned long long)o->batch,
-		 (unsigned long long)job->steps, (unsigned long long)o->seed, plan->sync != 0,
-		 (int)plan->comm, (double)plan->optimizer.lr, (double)plan->optimizer.lr_end,
+	snprintf(text, sizeof(text), "%s %s %u %u %llu %llu %llu %d %d %a %a %a %a %llu %d %llu %llu",
+		 model_names[o->model], o->hidden ? o->hidden : "-", plan->servers, plan->workers,
+		 (unsigned long long)o->batch, (unsigned long long)job->steps, (unsigned long long)o->seed,
+		 plan->sync != 0, (int)plan->comm, (double)plan->optimizer.lr, (double)plan->optimizer.lr_end,
 		 (double)plan->optimizer.momentum, (double)plan->optimizer.weight_decay,
 		 (unsigned long long)plan->optimizer.lr_steps, (int)plan->optimizer.kind,
 		 (unsigned long long)model->inputs, (unsigned long long)model->classes);
@@ -99,8 +141,10 @@ bool train_job_create(const train_options *o, uint64_t rows, uint64_t features, 
 	/* Asynchronous servers apply one update per worker and step. */
 	plan.optimizer.lr_steps = job->steps * (o->sync || !o->servers ? 1 : o->workers);
 	make_cookie(o, &model, &plan, job);
-	if (tern_graph_model(model_names[o->model], &model, &job->graph) != TERN_OK)
-		return failed("cannot build the model");
+	job->features = features;
+	job->classes = classes;
+	if (!make_model(o, &model, &job->graph))
+		return false;
 	tern_graph_info_get(job->graph, &info);
 	job->parameters = info.parameters;
 	if (tern_plan_create(job->graph, &plan, &job->plan) != TERN_OK) {
@@ -109,6 +153,19 @@ bool train_job_create(const train_options *o, uint64_t rows, uint64_t features, 
 		return failed("cannot plan the job");
 	}
 	return true;
+}
+
+void train_job_describe(const train_options *o, const train_job *job, char *text, size_t bytes)
+{
+	snprintf(text, bytes,
+		 "--model %s%s%s --servers %llu --workers %llu --batch %llu --steps %llu --seed %llu --comm "
+		 "%s "
+		 "--momentum %g%s%s, %llu features, %llu classes",
+		 model_names[o->model], o->hidden ? " --hidden " : "", o->hidden ? o->hidden : "",
+		 (unsigned long long)o->servers, (unsigned long long)o->workers, (unsigned long long)o->batch,
+		 (unsigned long long)job->steps, (unsigned long long)o->seed, comm_names[o->comm],
+		 o->momentum, o->lr > 0 ? " --lr ..." : "", o->sync ? " --sync" : "",
+		 (unsigned long long)job->features, (unsigned long long)job->classes);
 }
 
 void train_job_destroy(train_job *job)

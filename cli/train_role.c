@@ -56,54 +56,6 @@ static double seconds_since(const struct timespec *start)
 	return (double)(now.tv_sec - start->tv_sec) + (double)(now.tv_nsec - start->tv_nsec) * 1e-9;
 }
 
-/* ---- addresses of the servers ---- */
-
-typedef struct cluster {
-	char text[65536];
-	const char *address[256];
-	uint64_t count;
-} cluster;
-
-static bool read_cluster(const char *spec, cluster *c)
-{
-	FILE *file = strchr(spec, ':') ? NULL : fopen(spec, "r");
-	char *save = NULL;
-
-	if (!strchr(spec, ':') && !file) {
-		fprintf(stderr,
-			"tern train: --cluster: '%s' is neither host:port,... nor a readable file (%s)\n",
-			spec, strerror(errno));
-		return false;
-	}
-	if (file) {
-		size_t n = fread(c->text, 1, sizeof(c->text) - 1, file);
-
-		c->text[n] = '\0';
-		fclose(file);
-	} else {
-		snprintf(c->text, sizeof(c->text), "%s", spec);
-	}
-	for (char *word = strtok_r(c->text, ", \t\r\n", &save); word && c->count < 256;
-	     word = strtok_r(NULL, ", \t\r\n", &save)) {
-		if (!strchr(word, ':')) {
-			fprintf(stderr, "tern train: --cluster: '%s' is not host:port\n", word);
-			return false;
-		}
-		c->address[c->count++] = word;
-	}
-	return true;
-}
-
-static bool check_cluster(const train_options *o, const cluster *c)
-{
-	if (c->count == o->servers)
-		return true;
-	fprintf(stderr,
-		"tern train: --cluster names %llu addresses, but the job has %llu servers (--servers)\n",
-		(unsigned long long)c->count, (unsigned long long)o->servers);
-	return false;
-}
-
 /* ---- common ---- */
 
 typedef struct part {
@@ -111,14 +63,25 @@ typedef struct part {
 	train_job job;
 	tern_ctx *ctx;
 	tern_session *session;
-	cluster cluster;
+	train_cluster cluster;
 	char name[32];
 	bool told; /* what is wrong was said already */
+	train_output out;
+	train_share share;
 } part;
+
+/* The peer refused us: what to compare with its command line. */
+static void tell_job(const part *p, char *text, size_t bytes)
+{
+	char job[400];
+
+	train_job_describe(p->options, &p->job, job, sizeof(job));
+	snprintf(text, bytes, "; the peer belongs to another job: same options everywhere? Here: %s", job);
+}
 
 static int failed(const part *p, const char *what, tern_status status)
 {
-	const char *more = "";
+	char more[600] = "";
 
 	if (status == TERN_E_CANCELED || stopped_by) {
 		report(true, "stopped");
@@ -127,8 +90,7 @@ static int failed(const part *p, const char *what, tern_status status)
 	if (p->told)
 		return 1;
 	if (status == TERN_E_COOKIE)
-		more = "; the peer belongs to another job: same options everywhere (--model, --steps, "
-		       "--seed, ...)?";
+		tell_job(p, more, sizeof(more));
 	fprintf(stderr, "%s: %s: %s: %s%s\n", p->name, what, tern_status_name(status), tern_detail(), more);
 	report(true, "error %s: %s%s", what, tern_detail(), more);
 	return 1;
@@ -142,7 +104,7 @@ static tern_status open_context(part *p)
 
 	if (o->insecure)
 		params.flags |= TERN_CTX_INSECURE;
-	if (o->role == ROLE_SERVER)
+	if (o->role == ROLE_SERVER) /* workers dial: nobody has to reach them */
 		params.listen = o->listen          ? o->listen
 				: p->cluster.count ? p->cluster.address[o->index]
 						   : NULL;
@@ -213,15 +175,18 @@ static int serve(part *p)
 	const train_options *o = p->options;
 	tern_status status;
 
-	if (!train_job_create(o, 0, TRAIN_FEATURES, TRAIN_CLASSES, &p->job))
+	if (!train_job_create(o, 0, o->features ? o->features : TRAIN_FEATURES,
+			      o->classes ? (unsigned)o->classes : TRAIN_CLASSES, &p->job))
 		return 1;
 	status = open_session(p, 0);
 	if (status != TERN_OK)
 		return failed(p, "cannot open", status);
 	report(true, "ready %s", tern_ctx_address(p->ctx));
-	if (!report_to_launcher())
-		fprintf(stderr, "%s: listening on %s, waiting for %llu workers\n", p->name,
-			tern_ctx_address(p->ctx), (unsigned long long)o->workers);
+	if (!report_to_launcher() && !o->quiet)
+		fprintf(stderr,
+			"%s: listening on %s, waiting for %llu workers with %llu features in %llu classes\n",
+			p->name, tern_ctx_address(p->ctx), (unsigned long long)o->workers,
+			(unsigned long long)p->job.features, (unsigned long long)p->job.classes);
 	status = tern_session_start(p->session, o->timeout_ns);
 	if (status != TERN_OK)
 		return failed(p, "cannot start", status);
@@ -234,6 +199,9 @@ static int serve(part *p)
 	if (status != TERN_OK)
 		return failed(p, "at the end", status);
 	report_stats(p, "");
+	p->share.steps = p->job.steps;
+	if (o->json)
+		output_json(o, p->name, &p->job, p->session, p->ctx, &p->share);
 	return 0;
 }
 
@@ -300,6 +268,8 @@ static tern_status train_steps_of(part *p, batcher *b, uint64_t *done, float *lo
 			status = tern_session_fetch(p->session, 0, "loss", loss, sizeof(*loss));
 		if (status == TERN_OK)
 			report(false, "step %llu %a", (unsigned long long)*done, (double)*loss);
+		if (status == TERN_OK)
+			output_loss(&p->out, *done, (double)*loss);
 		if (status == TERN_OK && !isfinite(*loss)) {
 			fprintf(stderr, "%s: the loss is %f at step %llu: a smaller --lr may help\n", p->name,
 				(double)*loss, (unsigned long long)*done);
@@ -365,12 +335,18 @@ static int work(part *p, const dataset *train, const dataset *test)
 	snprintf(more, sizeof(more), "seconds=%.9f loss=%a correct=%llu rows=%llu", seconds, (double)loss,
 		 (unsigned long long)correct, (unsigned long long)rows);
 	report_stats(p, more);
-	if (!report_to_launcher())
+	p->share = (train_share){
+		.steps = done, .seconds = seconds, .loss = (double)loss, .correct = correct, .rows = rows};
+	if (o->json)
+		output_json(o, p->name, &p->job, p->session, p->ctx, &p->share);
+	else if (!report_to_launcher())
 		printf("%s: %llu steps in %.1f s, last loss %.4f, test accuracy of its share %.2f %%\n",
 		       p->name, (unsigned long long)done, seconds, (double)loss,
 		       rows ? 100.0 * (double)correct / (double)rows : 0.0);
 	status = tern_session_finish(p->session, o->timeout_ns);
-	return status == TERN_OK ? 0 : failed(p, "at the end", status);
+	if (status != TERN_OK)
+		return failed(p, "at the end", status);
+	return output_close(&p->out, o) ? 0 : 1;
 }
 
 static int worker(part *p)
@@ -383,8 +359,9 @@ static int worker(part *p)
 	    (!p->options->no_eval && !dataset_load(p->options->data, false, &test, error, sizeof(error)))) {
 		fprintf(stderr, "tern train: %s\n", error);
 		report(true, "error %s", error);
-	} else {
+	} else if (output_open(&p->out, p->options)) {
 		rc = work(p, &train, &test);
+		output_close(&p->out, p->options);
 	}
 	close_part(p);
 	dataset_free(&train);
@@ -412,7 +389,7 @@ int train_role(const train_options *o)
 	}
 	snprintf(p->name, sizeof(p->name), "%s%llu", o->role == ROLE_SERVER ? "server" : "worker",
 		 (unsigned long long)o->index);
-	if (o->cluster && (!read_cluster(o->cluster, &p->cluster) || !check_cluster(o, &p->cluster))) {
+	if (!cluster_read(o, &p->cluster)) {
 		free(p);
 		return 2;
 	}

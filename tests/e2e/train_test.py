@@ -170,9 +170,18 @@ class Joining(DataCase):
             for name in ("train", "t10k"):
                 write_idx(f"{folder}/{name}-images-idx3-ubyte.gz", (100, 4, 4), bytes(1600))
                 write_idx(f"{folder}/{name}-labels-idx1-ubyte.gz", (100,), bytes(range(10)) * 10)
-            err = tern("train", "--data", folder, "--steps", 1, "--batch", 8, check=2)[2]
-            self.assertIn("16 pixels", err)
+            tern("train", "--data", folder, "--steps", 1, "--batch", 8, check=0)
             tern("train", "--data", folder, "--steps", 1, "--batch", 8, "--servers", 0, "--workers", 1, check=0)
+            err = tern("train", "--data", folder, "--steps", 1, "--batch", 8, "--classes", 11, check=2)[2]
+            self.assertIn("16 numbers in 10 classes", err)
+
+    def test_hidden_layers(self):
+        result = self.train("--hidden", "20,8", "--steps", 2, "--no-eval")
+        self.assertEqual(result["parameters"], 784 * 20 + 20 + 20 * 8 + 8 + 8 * 10 + 10)
+        self.assertEqual(result["options"]["hidden"], "20,8")
+        for bad in ("", "0", "8,", ",8", "-1", "8 9", "1,2,3,4,5,6,7,8,9"):
+            with self.subTest(hidden=bad):
+                self.assertIn("--hidden", tern("train", "--data", self.data, f"--hidden={bad}", check=2)[2])
 
 
 class Ending(DataCase):

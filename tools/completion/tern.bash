@@ -6,9 +6,9 @@
 _tern_options() { # COMMAND
 	case $1 in
 	train)
-		echo --model --data --servers --workers --batch --epochs --steps --transport --comm --sync --seed \
+		echo --model --hidden --data --servers --workers --batch --epochs --steps --transport --comm --sync --seed \
 			--lr --momentum --kernel-threads --spin --no-comm --no-eval --losses --json --quiet \
-			--timeout --role --index --cluster --insecure --help
+			--timeout --role --index --cluster --features --classes --listen --insecure --help
 		;;
 	perf) echo --op --sizes --transport --spin --block --rounds --round-time --threads --json --help ;;
 	info) echo --memory --config --json --help ;;
@@ -21,10 +21,7 @@ _tern_options() { # COMMAND
 _tern_choices() { # OPTION
 	case $1 in
 	--model) echo mlp fcn5 ;;
-	--transport)
-		echo auto shm tcp
-		[[ ${COMP_WORDS[1]} != perf ]] || echo verbs
-		;;
+	--transport) echo auto shm tcp verbs ;;
 	--comm) echo zerocopy copy rpc ;;
 	--role) echo launcher server worker ;;
 	esac
@@ -69,7 +66,8 @@ _tern() {
 			return
 			;;
 		--servers | --workers | --batch | --epochs | --steps | --seed | --lr | --momentum | --kernel-threads | \
-			--peer | --timeout | --index | --sizes | --rounds | --round-time | --threads)
+			--peer | --timeout | --index | --hidden | --features | --classes | --listen | \
+			--sizes | --rounds | --round-time | --threads)
 			return
 			;;
 		*) words=$(_tern_options "${COMP_WORDS[1]}") ;;

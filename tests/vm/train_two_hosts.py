@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A training job over two machines with real verbs: servers on b, workers on a. The losses are, bit for bit, those of
+the same job over shared memory inside a, whose processor is the same; every tensor went by one-sided writes from the
+memory it was computed in; and the device never had to say that its receiver was not ready.
+
+Usage: train_two_hosts.py (TERN = the command). The status is 77 where no machines can be had.
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.dont_write_bytecode = True
+os.environ.setdefault("TERN", "tern")
+sys.path.insert(0, os.path.join(HERE, "../e2e"))
+from common import TERN, write_idx  # noqa: E402
+
+STEPS, WORKERS, VARIABLES = 6, 2, 6
+# The first weights have 64 KiB: more than one packet, and more than a message has.
+OPTIONS = ["--hidden", "256,16", "--steps", STEPS, "--batch", 16, "--sync", "--servers", 2, "--workers", WORKERS]
+PARTS = ["worker0", "worker1", "server0", "server1"]
+RNR = ["rcvd_rnr_err", "send_rnr_err", "retry_rnr_exceeded_err"]
+
+
+def check(what, got, expected):
+    if got != expected:
+        sys.exit(f"train_two_hosts: {what}: {got}, not {expected}")
+
+
+def make_dataset(folder):
+    """Four classes of patterns of 8x8."""
+    for name, count in (("train", 256), ("t10k", 16)):
+        labels = bytes(i * 7 % 4 for i in range(count))
+        images = b"".join(bytes((label * 61 + p * p + i) % 251 for p in range(64)) for i, label in enumerate(labels))
+        write_idx(f"{folder}/{name}-images-idx3-ubyte.gz", (count, 8, 8), images)
+        write_idx(f"{folder}/{name}-labels-idx1-ubyte.gz", (count,), labels)
+
+
+def losses(folder, name):
+    with open(f"{folder}/{name}", encoding="ascii") as file:
+        return [float.fromhex(line.split()[1]) for line in file]
+
+
+def device(folder, host, when):
+    with open(f"{folder}/device-{host}-{when}", encoding="ascii") as file:
+        return {name: int(value) for name, value in (line.split() for line in file)}
+
+
+def judge_part(name, part):
+    counters = part["counters"]
+    print(f"{name}: {part['tensors_sent']} tensors, {part['bytes']} bytes, {counters.get('verbs.writes', 0)} writes, "
+          f"{counters.get('verbs.write_imms', 0)} with immediate")
+    check(f"{name}: transport", part["transport"], "verbs")
+    check(f"{name}: steps", part["steps"], STEPS)
+    check(f"{name}: tensors by one write each", part["writes"], part["tensors_sent"])
+    for counter in ("copies", "copy_bytes", "staging_copies"):
+        check(f"{name}: {counter}", part[counter], 0)
+    # at the device too: each tensor ends with its notification, and nothing was copied into a bounce buffer
+    check(f"{name}: writes with immediate", counters["verbs.write_imms"], counters["tensor.sent"])
+    check(f"{name}: bytes copied for the device", counters.get("verbs.copy_bytes", 0), 0)
+    if counters["verbs.tx_bytes"] < counters["tensor.sent_bytes"]:
+        sys.exit(f"train_two_hosts: {name}: the device moved less than the tensors have")
+
+
+def judge(folder):
+    parts = {}
+    for name in PARTS:
+        with open(f"{folder}/{name}.json", encoding="utf-8") as file:
+            parts[name] = json.load(file)
+    mean = [sum(pair) / WORKERS for pair in zip(losses(folder, "worker0"), losses(folder, "worker1"))]
+    check("losses", [loss.hex() for loss in mean], [loss.hex() for loss in losses(folder, "shm")])
+    check("number of losses", len(mean), STEPS)
+    for name, part in parts.items():
+        judge_part(name, part)
+    for role in ("worker", "server"):
+        sent = sum(part["tensors_sent"] for name, part in parts.items() if name.startswith(role))
+        check(f"tensors of all {role}s", sent, STEPS * VARIABLES * WORKERS)
+    for host in ("a", "b"):
+        before, after = device(folder, host, "before"), device(folder, host, "after")
+        for counter in RNR:
+            check(f"{host}: {counter}", after[counter] - before[counter], 0)
+        if after["sent_pkts"] - before["sent_pkts"] < STEPS * VARIABLES * WORKERS:
+            sys.exit(f"train_two_hosts: {host} sent hardly anything over its device")
+    print(f"{STEPS} steps, the same bits; {' '.join(RNR)} 0")
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix="tern-test-") as folder:
+        make_dataset(folder)
+        status = subprocess.run([f"{HERE}/run", "--hosts", "2", "--timeout", "150", "--shared", folder, "--",
+                                 f"{HERE}/train_guest.sh", os.path.abspath(TERN), *map(str, OPTIONS)], check=False).returncode
+        if status == 0:
+            judge(folder)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
