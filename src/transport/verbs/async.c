@@ -48,7 +48,8 @@ static void port_down(tn_vb_rail *rail)
 	tn_vb_rail_set_health(rail, TN_VB_RAIL_DOWN);
 }
 
-static void handle(tn_vb_rail *rail, const struct ibv_async_event *event)
+/* *moved: something of the port is to be read anew. */
+static void handle(tn_vb_rail *rail, const struct ibv_async_event *event, bool *moved)
 {
 	tn_vb_lane *lane;
 
@@ -75,8 +76,7 @@ static void handle(tn_vb_rail *rail, const struct ibv_async_event *event)
 	case IBV_EVENT_PKEY_CHANGE:
 	case IBV_EVENT_SM_CHANGE:
 	case IBV_EVENT_CLIENT_REREGISTER:
-		if (event->element.port_num == rail->port.number)
-			tn_vb_rail_refresh(rail);
+		*moved = *moved || event->element.port_num == rail->port.number;
 		break;
 	case IBV_EVENT_DEVICE_FATAL:
 	case IBV_EVENT_CQ_ERR:
@@ -92,10 +92,14 @@ void tn_vb_async(tn_vb_rail *rail)
 {
 	const tn_verbs_api *api = rail->dev->api;
 	struct ibv_async_event event;
+	bool moved = false;
 
-	/* The descriptor is non-blocking. A burst is bounded by what the kernel queues. */
+	/* The descriptor is non-blocking. A burst is bounded by what the kernel queues; one look at the port is
+	   enough for all of it. */
 	while (api->get_async_event(rail->context, &event) == 0) {
-		handle(rail, &event);
+		handle(rail, &event, &moved);
 		api->ack_async_event(&event);
 	}
+	if (moved)
+		tn_vb_rail_refresh(rail);
 }

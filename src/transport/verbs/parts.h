@@ -11,10 +11,15 @@
 /* ---- device.c ---- */
 extern const tn_provider tn_provider_verbs;
 extern const tn_dev_ops tn_vb_ops;
+
+/* ---- wait.c ---- */
 /* This deadline counts from now on. */
 void tn_vb_deadline(tn_vb_dev *dev, uint64_t at_ns);
 /* Wake a sleeper: something waits that no completion announces. Any thread. */
 void tn_vb_kick(tn_vb_dev *dev);
+/* Do what is due. */
+void tn_vb_clock(tn_vb_dev *dev);
+tern_status tn_vb_arm(tn_dev *dev);
 
 /* ---- find.c: which ports ---- */
 typedef struct tn_vb_found {

@@ -219,7 +219,7 @@ static void each_ends_once(void **state)
 	tn_rand rand = {.state = 11};
 
 	(void)state;
-	for (int life = 0; life < 60; life++) {
+	for (int life = 0; life < 30; life++) {
 		static uint8_t seen[1000];
 		uint32_t accepted = 0;
 		bench t;
