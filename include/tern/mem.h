@@ -10,6 +10,8 @@
 #ifndef TERN_MEM_H
 #define TERN_MEM_H
 
+#include <stddef.h>
+
 #include <tern/types.h>
 
 #ifdef __cplusplus
@@ -63,7 +65,8 @@ uint64_t tern_mem_usable(tern_mem *mem, const void *ptr);
  * (TERN_E_NOMEM, TERN_E_DEVICE). Regions end with the context. Any thread.
  */
 typedef struct tern_region tern_region;
-tern_status tern_mem_register(tern_mem *mem, void *ptr, uint64_t bytes, uint32_t access, tern_region **region);
+tern_status tern_mem_register(tern_mem *mem, void *ptr, uint64_t bytes, uint32_t access,
+			      tern_region **region);
 /*
  * End it: when it returns TERN_OK no device and no peer reaches the memory any more. TERN_E_IN_USE, and it stays
  * registered: a device works on an operation with it, or keys to it are live. NULL is allowed. Any thread.
@@ -111,6 +114,33 @@ typedef struct tern_gpu_info {
 tern_status tern_gpu_probe(unsigned i, tern_gpu_info *info);
 /* What NICs wrote so far to the GPU memory at ptr is seen by kernels that start later. TERN_E_UNSUPPORTED. */
 tern_status tern_gpu_flush(const void *ptr);
+
+/*
+ * ---- in place of malloc ----
+ * For frameworks with a hook for their allocator: the semantics of malloc(3), over the memory of a context and an
+ * exposure class. NULL and errno ENOMEM when there is none (tern_detail says why), EINVAL for bad arguments.
+ * Blocks are aligned to 64 bytes. They are ordinary blocks: tern_mem_export, tern_mem_usable and tern_mem_free
+ * take them as well.
+ *
+ * Threads: any; a block may be freed by another thread than the one that allocated it. May block for growth.
+ * Fork: in a child the parent's blocks can be read and written (a private copy) and freeing them does nothing;
+ * new blocks come from libc's malloc, are not registered, and are freed by the same functions. Not for signal
+ * handlers. The context must outlive the blocks.
+ */
+void *tern_arena_malloc(tern_mem *mem, uint32_t access, size_t bytes);
+/* Zeroed. */
+void *tern_arena_calloc(tern_mem *mem, uint32_t access, size_t count, size_t bytes);
+/* align: 0 or a power of two up to 2 MiB. */
+void *tern_arena_aligned(tern_mem *mem, uint32_t access, size_t align, size_t bytes);
+/*
+ * ptr NULL allocates; 0 bytes keeps a block of the least size. Keys of a block that moves are revoked. On failure
+ * the old block stays.
+ */
+void *tern_arena_realloc(tern_mem *mem, uint32_t access, void *ptr, size_t bytes);
+/* NULL is allowed; errno is kept. A pointer that is no such block is refused and logged. */
+void tern_arena_free(void *ptr);
+/* Bytes that may be used, at least what was asked; 0 if ptr is no such block. */
+size_t tern_arena_usable(const void *ptr);
 
 typedef struct tern_mem_stats {
 	uint64_t limit_bytes;     /* budget; 0 = none */

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Owns the public face of allocation: arguments, the choice of slab or run, blocks by address, free, and the
- * making of keys for blocks. A pointer that is not a live block of this pool is refused and logged, and
+ * Owns the public face of allocation: arguments, the choice of cache, slab or run, blocks by address, free, and
+ * the making of keys for blocks. A pointer that is not a live block of this pool is refused and logged, and
  * changes nothing.
  *
- * Must not touch the blocks' memory: metadata is out of band. Threads: any; one lock per arena.
+ * Must not touch the blocks' memory: metadata is out of band. Threads: any; one lock per arena,
+ * none for small blocks from a thread's cache (cache.h).
  * Tests: tests/unit/mem/test_alloc.c, test_model.c, test_threads.c, test_keys.c.
  */
 #include <inttypes.h>
@@ -13,6 +14,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "mem/foreign.h"
+#include "mem/cache.h"
 #include "mem/pool.h"
 
 static void free_settled(tern_mem *mem);
@@ -32,16 +34,29 @@ static tern_status check_arguments(uint64_t bytes, uint64_t align, uint32_t acce
 	return TERN_OK;
 }
 
+typedef struct request {
+	tn_arena *arena;
+	const tn_class *class; /* NULL: a run */
+	uint64_t asked, pages;
+	uint32_t align_pages;
+} request;
+
 /* Arena's lock held. NULL: grow first. */
-static void *try_alloc(tn_arena *arena, const tn_class *class, uint64_t pages, uint32_t align_pages)
+static void *try_alloc(const request *r, tn_cache *cache)
 {
-	uint64_t bytes = class ? class->bytes : pages << TN_PAGE_SHIFT;
+	tn_arena *arena = r->arena;
+	uint64_t bytes = r->class ? r->class->bytes : r->pages << TN_PAGE_SHIFT;
 	void *ptr = NULL;
 
-	if (class) {
-		ptr = tn_slab_alloc(arena, class);
-	} else if (pages <= UINT32_MAX) {
-		tn_run *run = tn_runs_alloc(arena, (uint32_t)pages, align_pages, TN_RUN_LARGE);
+	if (r->class) {
+		ptr = cache ? tn_cache_refill(arena, cache, tn_class_index(r->class), r->asked) : NULL;
+		if (!ptr)
+			ptr = tn_cache_alloc_orphan(arena, tn_class_index(r->class), r->asked);
+		if (ptr)
+			return ptr;
+		ptr = tn_slab_alloc(arena, r->class);
+	} else if (r->pages <= UINT32_MAX) {
+		tn_run *run = tn_runs_alloc(arena, (uint32_t)r->pages, r->align_pages, TN_RUN_LARGE);
 
 		if (run)
 			ptr = tn_run_base(&arena->mem->ext[run->slot], run);
@@ -49,47 +64,92 @@ static void *try_alloc(tn_arena *arena, const tn_class *class, uint64_t pages, u
 	if (ptr) {
 		arena->blocks++;
 		arena->used_bytes += bytes;
+		arena->asked_bytes += r->asked;
+		arena->given_bytes += bytes;
 	}
 	return ptr;
+}
+
+/* Small requests alone are foreseeable: after a large one the next may as well be of any size. */
+static void look_ahead(const request *r)
+{
+	tn_arena *arena = r->arena;
+	uint64_t mark = tn_arena_watermark(arena);
+
+	if (arena->pages_free << TN_PAGE_SHIFT < mark && r->pages << TN_PAGE_SHIFT <= mark / 4)
+		tn_ahead_grow(arena);
+}
+
+/* With the lock, and with growth if it must be. */
+static tern_status alloc_slow(const request *r, void **ptr)
+{
+	tn_arena *arena = r->arena;
+	tern_mem *mem = arena->mem;
+	tn_cache *cache = r->class ? tn_cache_get(mem) : NULL;
+
+	if (r->class)
+		tn_count(&mem->cache_misses, 1);
+	pthread_mutex_lock(&arena->lock);
+	*ptr = try_alloc(r, cache);
+	/* What threads keep without need goes first, if it could be enough. */
+	if (!*ptr && tn_caches_reclaimable(arena) >= r->pages << TN_PAGE_SHIFT) {
+		tn_caches_reclaim(arena, false);
+		*ptr = try_alloc(r, cache);
+	}
+	while (!*ptr) {
+		tern_status status;
+
+		pthread_mutex_unlock(&arena->lock);
+		free_settled(mem);
+		status = tn_extent_grow(arena, r->pages, r->align_pages);
+		if (status != TERN_OK)
+			return status;
+		*ptr = try_alloc(r, cache);
+	}
+	look_ahead(r);
+	pthread_mutex_unlock(&arena->lock);
+	return TERN_OK;
 }
 
 tern_status tern_mem_alloc(tern_mem *mem, uint64_t bytes, uint64_t align, uint32_t access, tern_mem_kind kind,
 			   void **ptr)
 {
-	const tn_class *class;
-	uint32_t align_pages;
-	tn_arena *arena;
-	uint64_t pages;
+	uint64_t asked = bytes;
+	request r;
 
 	if (!ptr)
 		return tn_fail(TERN_E_INVALID, "ptr is NULL");
 	*ptr = NULL;
 	if (!mem)
 		return tn_fail(TERN_E_INVALID, "mem is NULL");
-	TN_TRY(tn_mem_here(mem));
+	if (TN_UNLIKELY(tn_mem_inherited(mem)))
+		return tn_mem_here(mem);
+	/* The common case in few branches; whatever is not common comes back as NULL. */
+	if (TN_LIKELY(bytes - 1 < TN_SMALL_MAX) && TN_LIKELY(align <= TN_ALIGN_MIN) &&
+	    TN_LIKELY((align & (align - 1)) == 0) && TN_LIKELY(access < 4) &&
+	    TN_LIKELY(kind == TERN_MEM_HOST)) {
+		*ptr = tn_cache_alloc(mem, access, tn_class_of_bytes(bytes), bytes);
+		if (TN_LIKELY(*ptr != NULL))
+			return TERN_OK;
+	}
 	TN_TRY(check_arguments(bytes, align, access, kind));
 	if (kind == TERN_MEM_DEVICE)
 		return tn_gpu_block_alloc(mem, bytes, access, ptr);
+	if (TN_UNLIKELY(mem->debug))
+		bytes = tn_debug_padded(bytes);
 	align = TN_MAX(align, TN_ALIGN_MIN);
-	class = tn_class_for(bytes, align);
-	pages = class ? class->pages : TN_MAX((bytes + TN_PAGE_BYTES - 1) >> TN_PAGE_SHIFT, 1);
-	align_pages = class ? 1 : (uint32_t)TN_MAX(align >> TN_PAGE_SHIFT, 1);
-	arena = &mem->arenas[access + (kind == TERN_MEM_HUGE ? 4 : 0)];
-
-	pthread_mutex_lock(&arena->lock);
-	*ptr = try_alloc(arena, class, pages, align_pages);
-	while (!*ptr) {
-		tern_status status;
-
-		pthread_mutex_unlock(&arena->lock);
-		free_settled(mem);
-		status = tn_extent_grow(arena, pages, align_pages);
-		if (status != TERN_OK)
-			return status;
-		*ptr = try_alloc(arena, class, pages, align_pages);
-	}
-	pthread_mutex_unlock(&arena->lock);
+	r = (request){.arena = &mem->arenas[access + (kind == TERN_MEM_HUGE ? 4 : 0)],
+		      .class = tn_class_for(bytes, align),
+		      .asked = asked};
+	r.pages = r.class ? r.class->pages : TN_MAX((bytes + TN_PAGE_BYTES - 1) >> TN_PAGE_SHIFT, 1);
+	r.align_pages = r.class ? 1 : (uint32_t)TN_MAX(align >> TN_PAGE_SHIFT, 1);
+	if (r.class && kind == TERN_MEM_HOST)
+		*ptr = tn_cache_alloc(mem, access, tn_class_index(r.class), asked);
+	if (!*ptr)
+		TN_TRY(alloc_slow(&r, ptr));
 	TN_ASSERT(((uintptr_t)*ptr & (align - 1)) == 0);
+	if (TN_UNLIKELY(mem->debug))
+		tn_debug_born(mem, *ptr, asked, r.class ? r.class->bytes : r.pages << TN_PAGE_SHIFT);
 	return TERN_OK;
 }
 
@@ -112,9 +172,17 @@ bool tn_block_find(tn_ext *ext, const void *ptr, tn_block *block)
 		block->object = (uint32_t)(offset / class->bytes);
 		block->base += (uint64_t)block->object * class->bytes;
 		block->bytes = class->bytes;
-		return block->object < class->objects && !(run->free_mask >> block->object & 1);
+		return block->object < class->objects && tn_slab_live(run, block->object);
 	}
 	return false;
+}
+
+uint64_t tn_block_bytes(const tern_mem *mem, const void *ptr)
+{
+	tn_ext *ext = tn_mem_ext_of(mem, ptr);
+	tn_block block;
+
+	return ext && tn_block_find(ext, ptr, &block) && block.base == ptr ? block.bytes : 0;
 }
 
 /*
@@ -136,50 +204,68 @@ static tn_ext *lock_extent(tern_mem *mem, const void *ptr)
 	return NULL;
 }
 
-static void refuse_free(tern_mem *mem, const void *ptr, const char *why)
+void tn_free_refused(tern_mem *mem, const void *ptr, const char *why)
 {
 	tn_count(&mem->refused_frees, 1);
 	tn_fail(TERN_E_INVALID, "tern_mem_free(%p): %s; nothing was freed", ptr, why);
 	TN_LOG(ERROR, MEM, "tern_mem_free(%p): %s; nothing was freed", ptr, why);
+	if (mem->debug)
+		tn_debug_refused(mem, ptr);
+}
+
+/* Arena's lock held: the block goes, whoever owns its slab. False: it is free already. */
+static bool free_locked(tn_arena *arena, const tn_block *block, uint32_t *settle)
+{
+	uint64_t bit = 1ull << block->object;
+
+	atomic_fetch_and_explicit(&block->run->key_mask, ~bit, memory_order_relaxed);
+	if (block->run->state == TN_RUN_SLAB && block->run->cache != 0)
+		return tn_cache_free_locked(
+			arena, &(tn_slab_ref){.ext = block->ext, .run = block->run, .object = block->object},
+			settle);
+	TN_ASSERT(arena->blocks > 0 && arena->used_bytes >= block->bytes);
+	arena->blocks--;
+	arena->used_bytes -= block->bytes;
+	if (block->run->state == TN_RUN_SLAB)
+		tn_slab_free(arena, block->run, block->object);
+	else
+		tn_runs_free(arena, block->run);
+	return true;
 }
 
 /* Free one block; `settled`: its keys were revoked before and nobody reaches it any more. */
 static void free_block(tern_mem *mem, void *ptr, bool settled)
 {
-	tn_arena *arena;
+	const char *why = "not the start of a live block (freed twice?)";
+	uint32_t settle = 0;
+	bool parked = false;
 	tn_block block;
-	tn_ext *ext;
+	tn_ext *ext = lock_extent(mem, ptr);
+	tn_arena *arena;
 
-	ext = lock_extent(mem, ptr);
 	if (!ext) {
 		if (!tn_gpu_block_free(mem, ptr))
-			refuse_free(mem, ptr, "not memory of this context");
+			tn_free_refused(mem, ptr, "not memory of this context");
 		return;
 	}
 	arena = ext->arena;
-	if (!tn_block_find(ext, ptr, &block) || block.base != ptr) {
-		pthread_mutex_unlock(&arena->lock);
-		refuse_free(mem, ptr, "not the start of a live block (freed twice?)");
-		return;
+	if (tn_block_find(ext, ptr, &block) && block.base == ptr) {
+		/* Keys go before the block can be given to somebody else. */
+		parked = (block.run->key_mask >> block.object & 1) && !settled;
+		if (parked) {
+			tn_keys_revoke_block(&mem->keys, ptr);
+			why = NULL;
+		} else if (free_locked(arena, &block, &settle)) {
+			why = NULL;
+		}
 	}
-	/* Keys go before the block can be given to somebody else. */
-	if ((block.run->key_mask >> block.object & 1) && !settled) {
-		tn_keys_revoke_block(&mem->keys, ptr);
-		pthread_mutex_unlock(&arena->lock);
-		if (tn_guards_park(mem, ptr))
-			return;
-		free_block(mem, ptr, true);
-		return;
-	}
-	block.run->key_mask &= ~(1ull << block.object);
-	TN_ASSERT(arena->blocks > 0 && arena->used_bytes >= block.bytes);
-	arena->blocks--;
-	arena->used_bytes -= block.bytes;
-	if (block.run->state == TN_RUN_SLAB)
-		tn_slab_free(arena, block.run, block.object);
-	else
-		tn_runs_free(arena, block.run);
 	pthread_mutex_unlock(&arena->lock);
+	if (settle)
+		tn_cache_settle(mem, settle);
+	if (why)
+		tn_free_refused(mem, ptr, why);
+	else if (parked && !tn_guards_park(mem, ptr))
+		free_block(mem, ptr, true);
 }
 
 static void free_settled(tern_mem *mem)
@@ -192,28 +278,66 @@ static void free_settled(tern_mem *mem)
 
 void tern_mem_free(tern_mem *mem, void *ptr)
 {
+	uint32_t settle;
+
 	/* A child's frees are no-ops: the block is its parent's. */
-	if (!ptr || !mem || tn_mem_here(mem) != TERN_OK)
+	if (TN_UNLIKELY(!ptr) || TN_UNLIKELY(!mem) || TN_UNLIKELY(tn_mem_inherited(mem)))
 		return;
-	free_settled(mem);
+	if (TN_UNLIKELY(atomic_load_explicit(&mem->guards.parked_count, memory_order_relaxed) != 0))
+		free_settled(mem);
+	if (TN_LIKELY(tn_cache_free(mem, ptr, &settle))) {
+		if (TN_UNLIKELY(settle != 0))
+			tn_cache_settle(mem, settle);
+		return;
+	}
+	tn_cache_get(mem); /* a thread that only frees needs one too, or it would come here each time */
+	if (TN_UNLIKELY(mem->debug))
+		tn_debug_died(mem, ptr);
 	free_block(mem, ptr, false);
+}
+
+/* What the owner may use: in debug mode the canary begins behind what was asked. */
+static uint64_t usable_of(tern_mem *mem, const tn_block *block)
+{
+	uint64_t bytes;
+
+	return TN_UNLIKELY(mem->debug) && tn_debug_bytes(mem, block->base, &bytes) ? bytes : block->bytes;
 }
 
 uint64_t tern_mem_usable(tern_mem *mem, const void *ptr)
 {
+	tn_cache *cache;
 	tn_block block;
 	uint64_t bytes = 0;
 	tn_ext *ext;
 
 	if (!mem || !ptr || tn_mem_here(mem) != TERN_OK)
 		return 0;
+	cache = tn_cache_current(mem);
+	if (cache && tn_cache_enter(cache)) {
+		tn_slab_ref ref;
+
+		if (tn_slab_find(mem, ptr, &ref) && tn_slab_live(ref.run, ref.object))
+			bytes = tn_classes[ref.run->class].bytes;
+		tn_cache_leave(cache);
+	}
+	if (bytes)
+		return bytes;
 	ext = lock_extent(mem, ptr);
 	if (!ext)
 		return tn_gpu_block_usable(mem, ptr);
 	if (tn_block_find(ext, ptr, &block) && block.base == ptr)
-		bytes = block.bytes;
+		bytes = usable_of(mem, &block);
 	pthread_mutex_unlock(&ext->arena->lock);
 	return bytes;
+}
+
+/* Bytes of the block from ptr on. */
+static uint64_t block_left(const tn_block *block, const void *ptr)
+{
+	uint64_t at = (uint64_t)((const uint8_t *)ptr - block->base);
+
+	return at < block->bytes ? block->bytes - at : 0;
 }
 
 tern_status tern_mem_export(tern_mem *mem, const void *ptr, uint64_t bytes, uint32_t access, tern_key *key)
@@ -236,14 +360,15 @@ tern_status tern_mem_export(tern_mem *mem, const void *ptr, uint64_t bytes, uint
 				 access, ext->pub.access);
 	} else if (!tn_block_find(ext, ptr, &block)) {
 		status = tn_fail(TERN_E_INVALID, "%p lies in no live block", ptr);
-	} else if (bytes > block.bytes - (uint64_t)((const uint8_t *)ptr - block.base)) {
+	} else if (block.bytes = usable_of(mem, &block), block_left(&block, ptr) < bytes) {
 		status = tn_fail(TERN_E_INVALID,
 				 "%" PRIu64 " bytes from %p go past the block, which ends at %p", bytes, ptr,
 				 (void *)(block.base + block.bytes));
 	} else {
 		status = tn_keys_make(&mem->keys, &ext->pub, block.base, ptr, bytes, access, key);
 		if (status == TERN_OK) {
-			block.run->key_mask |= 1ull << block.object;
+			atomic_fetch_or_explicit(&block.run->key_mask, 1ull << block.object,
+						 memory_order_relaxed);
 			ext->exported = true;
 		}
 	}

@@ -6,6 +6,7 @@
  * Threads: any; takes all locks in order, so it sees one instant. Tests: tests/unit/mem/test_model.c.
  */
 #include "mem/foreign.h"
+#include "mem/cache.h"
 #include "mem/pool.h"
 
 static void check_bins(tn_arena *arena)
@@ -36,7 +37,8 @@ static void count_blocks(tn_ext *ext, uint64_t *blocks, uint64_t *bytes)
 			*bytes += (uint64_t)run->pages << TN_PAGE_SHIFT;
 		} else if (run->state == TN_RUN_SLAB) {
 			const tn_class *class = tn_class_at(run->class);
-			uint64_t live = class->objects - (uint64_t)__builtin_popcountll(run->free_mask);
+			uint64_t live = class->objects -
+					(uint64_t)__builtin_popcountll(run->free_mask | run->remote_mask);
 
 			*blocks += live;
 			*bytes += live * class->bytes;
@@ -70,6 +72,7 @@ void tn_mem_check(tern_mem *mem)
 	for (uint32_t a = 0; a < TN_ARENAS; a++) {
 		tn_arena *arena = &mem->arenas[a];
 		uint64_t blocks = 0, bytes = 0, arena_committed = 0;
+		uint64_t want_blocks, want_bytes, pages_used = 0, pages = 0;
 
 		pthread_mutex_lock(&arena->lock);
 		check_bins(arena);
@@ -84,16 +87,29 @@ void tn_mem_check(tern_mem *mem)
 			tn_runs_check(arena, ext);
 			count_blocks(ext, &blocks, &bytes);
 			arena_committed += ext->pub.bytes;
+			pages_used += ext->pages_used;
+			pages += ext->page_count;
 			extents++;
 		}
-		TN_ASSERT(blocks == arena->blocks && bytes == arena->used_bytes);
+		want_blocks = arena->blocks;
+		want_bytes = arena->used_bytes;
+		tn_caches_check(arena, &want_blocks, &want_bytes);
+		TN_ASSERT_MSG(blocks == want_blocks, "%llu live, counted %llu", (unsigned long long)blocks,
+			      (unsigned long long)want_blocks);
+		TN_ASSERT(bytes == want_bytes);
+		TN_ASSERT(pages_used == arena->pages_used && pages - pages_used == arena->pages_free);
+		if (mem->making.arena == arena)
+			arena_committed += mem->making.bytes;
 		TN_ASSERT(arena_committed == arena->committed);
 		committed += arena_committed;
 		pthread_mutex_unlock(&arena->lock);
 	}
+	extents += mem->making.arena != NULL;
 	TN_ASSERT(committed == mem->committed && extents == mem->extents);
 	TN_ASSERT(!mem->limit || committed <= mem->limit);
 	check_keys(&mem->keys);
+	if (mem->debug)
+		tn_debug_check(mem);
 	tn_regions_check(mem);
 	pthread_mutex_unlock(&mem->grow);
 }

@@ -7,6 +7,11 @@
  * stays in the dozens; a block larger than that gets an extent of its own size. Under pressure (budget or
  * number of extents) empty extents go back, except those that a peer may still reach through an old key.
  *
+ *   slot  FREE --begin--> making --finish, publish--> live --hide, unmake--> FREE
+ *
+ * The helper (ahead.c) makes extents without the grow lock: `making` holds slot, address space and budget for it
+ * meanwhile, and who runs out of room in the same arena waits for it rather than making one more.
+ *
  * Threads: the pool's grow lock over everything here; the arena's lock inside it where runs are touched.
  * Tests: tests/unit/mem/test_extents.c, test_faults.c.
  */
@@ -18,10 +23,12 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "mem/foreign.h"
+#include "mem/cache.h"
 #include "mem/os_mem.h"
 #include "mem/pool.h"
 
-#define GRANULE (1ull << TN_GRANULE_SHIFT)
+#define GRANULE         (1ull << TN_GRANULE_SHIFT)
+#define AHEAD_BYTES_MAX (256ull << 20) /* made at a time while nobody waits, and kept free at most */
 
 static inline uint64_t round_up(uint64_t bytes, uint64_t unit)
 {
@@ -39,7 +46,10 @@ static bool granules_find(tern_mem *mem, uint64_t count, uint64_t *first)
 		uint64_t run = 0;
 
 		for (uint64_t i = from; i < mem->granule_count; i++) {
-			run = atomic_load_explicit(&mem->granules[i], memory_order_relaxed) ? 0 : run + 1;
+			bool taken = atomic_load_explicit(&mem->granules[i], memory_order_relaxed) != 0 ||
+				     (mem->making.arena && i - mem->making.granule < mem->making.granules);
+
+			run = taken ? 0 : run + 1;
 			if (run == count) {
 				*first = i + 1 - count;
 				return true;
@@ -158,9 +168,10 @@ void tn_mem_detach(tern_mem *mem, uint32_t slot)
 
 static void meta_free(tn_ext *ext)
 {
-	free(ext->runs);
+	free(ext->runs_raw);
 	free(ext->heads);
 	ext->runs = NULL;
+	ext->runs_raw = NULL;
 	ext->heads = NULL;
 }
 
@@ -171,25 +182,29 @@ static tern_status meta_alloc(tn_ext *ext, uint64_t bytes)
 	ext->page_count = (uint32_t)pages;
 	ext->pages_used = 0;
 	ext->exported = false;
+	ext->empty_since = 0;
 	if (!TN_FAULT("mem.extent.meta")) {
-		ext->runs = calloc(pages, sizeof(*ext->runs));
+		/* calloc: large tables come as zero pages. One more, to start at a cache line. */
+		ext->runs_raw = calloc(pages + 1, sizeof(*ext->runs));
 		ext->heads = calloc((pages + 63) / 64, sizeof(*ext->heads));
 	}
-	if (ext->runs && ext->heads)
+	if (ext->runs_raw && ext->heads) {
+		ext->runs = (tn_run *)(((uintptr_t)ext->runs_raw + TN_CACHE_LINE - 1) &
+				       ~(uintptr_t)(TN_CACHE_LINE - 1));
 		return TERN_OK;
+	}
 	meta_free(ext);
 	return tn_fail(TERN_E_NOMEM, "no memory for the page table of an extent of %" PRIu64 " bytes", bytes);
 }
 
-/* Make one extent of exactly `bytes` in the slot; on error nothing is left. Arena's lock is not held. */
-static tern_status extent_make(tn_arena *arena, uint32_t slot, uint64_t bytes)
+/* Choose the place and fill the slot; the budget is taken from here on. On error nothing is left. */
+static tern_status extent_begin(tn_arena *arena, uint32_t slot, uint64_t bytes)
 {
 	tern_mem *mem = arena->mem;
 	tn_ext *ext = &mem->ext[slot];
-	tn_huge_mode mode = arena->huge_only ? TN_HUGE_ONLY : mem->huge_pages ? TN_HUGE_TRY : TN_HUGE_NEVER;
-	tern_status status;
 	uint64_t first;
 
+	TN_ASSERT(!ext->live);
 	if (!granules_find(mem, bytes >> TN_GRANULE_SHIFT, &first))
 		return tn_fail(TERN_E_NOMEM,
 			       "no gap of %" PRIu64 " bytes in the %" PRIu64
@@ -201,23 +216,71 @@ static tern_status extent_make(tn_arena *arena, uint32_t slot, uint64_t bytes)
 			       .base = mem->base + (first << TN_GRANULE_SHIFT),
 			       .bytes = bytes,
 			       .fd = -1};
-	status = tn_os_mem_commit(ext->pub.base, bytes, mode, &ext->pub.fd, &ext->pub.pages);
-	if (status != TERN_OK) {
-		meta_free(ext);
-		return status;
-	}
-	status = register_all(mem, ext);
-	if (status != TERN_OK) {
-		tn_os_mem_decommit(ext->pub.base, bytes, &ext->pub.fd);
-		meta_free(ext);
-		return status;
-	}
-	ext->uses++;
 	ext->arena = arena;
 	mem->extents++;
 	mem->committed += bytes;
 	arena->committed += bytes;
 	return TERN_OK;
+}
+
+/* The slot is free again. */
+static void extent_forget(tern_mem *mem, tn_ext *ext)
+{
+	mem->extents--;
+	mem->committed -= ext->pub.bytes;
+	ext->arena->committed -= ext->pub.bytes;
+	meta_free(ext);
+}
+
+/* The slow part. No lock is needed. */
+static tern_status extent_commit(tn_ext *ext, int node)
+{
+	const tn_arena *arena = ext->arena;
+	tn_huge_mode mode = arena->huge_only         ? TN_HUGE_ONLY
+			    : arena->mem->huge_pages ? TN_HUGE_TRY
+						     : TN_HUGE_NEVER;
+
+	return tn_os_mem_commit(ext->pub.base, ext->pub.bytes, mode, node, &ext->pub.fd, &ext->pub.pages);
+}
+
+/* Registered with all devices, or gone. */
+static tern_status extent_finish(tern_mem *mem, tn_ext *ext)
+{
+	tern_status status = register_all(mem, ext);
+
+	if (status == TERN_OK) {
+		ext->uses++;
+		ext->node = tn_os_numa_of(ext->pub.base);
+		TN_LOG(DEBUG, MEM, "extent %u: %" PRIu64 " MiB, access %u, %s pages, node %d", ext->pub.index,
+		       ext->pub.bytes >> 20, ext->pub.access,
+		       ext->pub.pages == TN_PAGE_HUGE  ? "huge"
+		       : ext->pub.pages == TN_PAGE_THP ? "transparent huge"
+						       : "4 KiB",
+		       ext->node);
+		return TERN_OK;
+	}
+	tn_os_mem_decommit(ext->pub.base, ext->pub.bytes, &ext->pub.fd);
+	extent_forget(mem, ext);
+	return status;
+}
+
+/* Make one extent of exactly `bytes` in the slot; on error nothing is left. Arena's lock is not held. */
+static tern_status extent_make(tn_arena *arena, uint32_t slot, uint64_t bytes)
+{
+	tn_ext *ext = &arena->mem->ext[slot];
+	tern_status status;
+
+	TN_TRY(extent_begin(arena, slot, bytes));
+	status = extent_commit(ext, tn_mem_node(arena->mem));
+	if (status == TERN_OK)
+		return extent_finish(arena->mem, ext);
+	extent_forget(arena->mem, ext);
+	return status;
+}
+
+int tn_mem_node(const tern_mem *mem)
+{
+	return mem->numa == TN_NUMA_AUTO ? tn_os_numa_here() : mem->numa - 1;
 }
 
 /* Let look-ups and allocations see it. Arena's lock held: a wild free meets all of it or nothing. */
@@ -237,17 +300,29 @@ static void extent_hide(tern_mem *mem, tn_ext *ext)
 	atomic_store_explicit(&ext->live, false, memory_order_release);
 }
 
+/* It was hidden. The arena's lock is not held. */
 static void extent_unmake(tern_mem *mem, tn_ext *ext)
 {
+	tn_caches_passed(mem); /* who looked it up before it was hidden is done with it */
 	for (uint32_t slot = 0; slot < TN_MEM_DEVICES_MAX; slot++) {
 		if (mem->devices[slot].used)
 			deregister(mem, ext, slot);
 	}
 	tn_os_mem_decommit(ext->pub.base, ext->pub.bytes, &ext->pub.fd);
-	mem->extents--;
-	mem->committed -= ext->pub.bytes;
-	ext->arena->committed -= ext->pub.bytes;
-	meta_free(ext);
+	extent_forget(mem, ext);
+}
+
+/* Arena's lock held. Out of sight if it is empty and no peer can know it. */
+static bool extent_hide_empty(tern_mem *mem, tn_ext *ext)
+{
+	if (ext->pages_used != 0 || ext->exported)
+		return false;
+	tn_runs_drop(ext->arena, ext);
+	extent_hide(mem, ext);
+	if (mem->debug)
+		tn_debug_forget(mem, ext->pub.base, ext->pub.bytes);
+	mem->shrinks++;
+	return true;
 }
 
 /* Give empty extents back until `bytes` are free of the budget and a slot is free; best effort. */
@@ -255,12 +330,13 @@ static void release_empty(tern_mem *mem, uint64_t bytes)
 {
 	for (uint32_t i = 0; i < TN_ARENAS; i++) {
 		pthread_mutex_lock(&mem->arenas[i].lock);
+		tn_caches_reclaim(&mem->arenas[i], false);
 		tn_slab_trim(&mem->arenas[i]);
 		pthread_mutex_unlock(&mem->arenas[i].lock);
 	}
 	for (uint32_t i = 0; i < TN_MEM_EXTENTS_MAX; i++) {
 		tn_ext *ext = &mem->ext[i];
-		bool empty;
+		bool hidden;
 
 		if (mem->extents < TN_MEM_EXTENTS_MAX &&
 		    (!mem->limit || mem->limit - mem->committed >= bytes))
@@ -268,13 +344,9 @@ static void release_empty(tern_mem *mem, uint64_t bytes)
 		if (!ext->live)
 			continue;
 		pthread_mutex_lock(&ext->arena->lock);
-		empty = ext->pages_used == 0 && !ext->exported;
-		if (empty) {
-			tn_runs_drop(ext->arena, ext);
-			extent_hide(mem, ext);
-		}
+		hidden = extent_hide_empty(mem, ext);
 		pthread_mutex_unlock(&ext->arena->lock);
-		if (empty)
+		if (hidden)
 			extent_unmake(mem, ext);
 	}
 }
@@ -314,28 +386,33 @@ static tern_status next_size(tn_arena *arena, uint64_t need, uint64_t *bytes)
 	return TERN_OK;
 }
 
+static uint32_t slot_find(const tern_mem *mem)
+{
+	uint32_t slot = 0;
+
+	TN_ASSERT(mem->extents < TN_MEM_EXTENTS_MAX);
+	while (mem->ext[slot].live || (mem->making.arena && mem->making.slot == slot))
+		slot++;
+	return slot;
+}
+
 static tern_status grow_locked(tn_arena *arena, uint64_t pages)
 {
 	tern_mem *mem = arena->mem;
 	uint64_t need = round_up(pages << TN_PAGE_SHIFT, GRANULE);
 	uint64_t bytes = 0;
 	tern_status status;
-	uint32_t slot = 0;
+	uint32_t slot;
 
 	TN_TRY(next_size(arena, need, &bytes));
-	while (mem->ext[slot].live)
-		slot++;
+	slot = slot_find(mem);
 	status = extent_make(arena, slot, bytes);
 	/* Short of memory: the habit of growing may be what is too much. */
 	if (status != TERN_OK && bytes > need)
 		status = extent_make(arena, slot, need);
 	if (status != TERN_OK)
 		return status;
-	TN_LOG(DEBUG, MEM, "extent %u: %" PRIu64 " MiB, access %u, %s pages", mem->ext[slot].pub.index,
-	       mem->ext[slot].pub.bytes >> 20, arena->access,
-	       mem->ext[slot].pub.pages == TN_PAGE_HUGE  ? "huge"
-	       : mem->ext[slot].pub.pages == TN_PAGE_THP ? "transparent huge"
-							 : "4 KiB");
+	mem->grows_waited++;
 	pthread_mutex_lock(&arena->lock);
 	extent_publish(mem, &mem->ext[slot]);
 	return TERN_OK;
@@ -352,6 +429,8 @@ tern_status tn_extent_grow(tn_arena *arena, uint64_t pages, uint32_t align_pages
 			       " bytes of reserved address space: raise TERN_MEM_RESERVE",
 			       pages, mem->reserved);
 	pthread_mutex_lock(&mem->grow);
+	while (mem->making.arena == arena && mem->making.bytes >> TN_PAGE_SHIFT >= pages)
+		pthread_cond_wait(&mem->made, &mem->grow);
 	pthread_mutex_lock(&arena->lock);
 	if (!tn_runs_room(arena, (uint32_t)pages, align_pages)) {
 		pthread_mutex_unlock(&arena->lock);
@@ -359,6 +438,120 @@ tern_status tn_extent_grow(tn_arena *arena, uint64_t pages, uint32_t align_pages
 	}
 	pthread_mutex_unlock(&mem->grow);
 	return status;
+}
+
+/* ---- in the background ---- */
+
+uint64_t tn_arena_watermark(const tn_arena *arena)
+{
+	uint64_t used = arena->pages_used << TN_PAGE_SHIFT;
+
+	return TN_MIN(TN_MAX(arena->mem->extent_min, used / 8), AHEAD_BYTES_MAX);
+}
+
+/* Nobody waits: only from what is plainly free, and never the last eighth of a budget. */
+static bool ahead_size(tn_arena *arena, uint64_t *bytes)
+{
+	tern_mem *mem = arena->mem;
+	uint64_t left = UINT64_MAX;
+
+	*bytes = TN_MAX(mem->extent_min, round_up(arena->committed / 4, GRANULE));
+	*bytes = TN_MIN(*bytes, AHEAD_BYTES_MAX);
+	if (mem->limit)
+		left = mem->limit - mem->committed;
+	return !mem->making.arena && mem->extents < TN_MEM_EXTENTS_MAX - TN_MEM_EXTENTS_MAX / 8 &&
+	       left >= *bytes && left - *bytes >= mem->limit / 8;
+}
+
+void tn_extent_grow_ahead(tn_arena *arena, int node)
+{
+	tern_mem *mem = arena->mem;
+	uint64_t bytes;
+	tern_status status;
+	uint32_t slot;
+	tn_ext *ext;
+
+	pthread_mutex_lock(&mem->grow);
+	if (!ahead_size(arena, &bytes)) {
+		pthread_mutex_unlock(&mem->grow);
+		return;
+	}
+	slot = slot_find(mem);
+	ext = &mem->ext[slot];
+	if (extent_begin(arena, slot, bytes) != TERN_OK) {
+		pthread_mutex_unlock(&mem->grow);
+		return;
+	}
+	mem->making =
+		(tn_making){.arena = arena,
+			    .slot = slot,
+			    .bytes = bytes,
+			    .granule = (uint64_t)((uint8_t *)ext->pub.base - mem->base) >> TN_GRANULE_SHIFT,
+			    .granules = bytes >> TN_GRANULE_SHIFT};
+	pthread_mutex_unlock(&mem->grow);
+	status = extent_commit(ext, node);
+	pthread_mutex_lock(&mem->grow);
+	mem->making = (tn_making){0};
+	if (status != TERN_OK)
+		extent_forget(mem, ext);
+	else
+		status = extent_finish(mem, ext);
+	if (status == TERN_OK) {
+		mem->grows_ahead++;
+		pthread_mutex_lock(&arena->lock);
+		extent_publish(mem, ext);
+		pthread_mutex_unlock(&arena->lock);
+	}
+	pthread_cond_broadcast(&mem->made);
+	pthread_mutex_unlock(&mem->grow);
+}
+
+/* Grow held, arena's lock held. True: it is empty and stays for now. */
+static bool decay_one(tern_mem *mem, tn_ext *ext, uint64_t now, bool *hidden)
+{
+	tn_arena *arena = ext->arena;
+	uint64_t left;
+
+	*hidden = false;
+	if (ext->pages_used != 0 || ext->exported)
+		return false;
+	if (ext->empty_since == 0)
+		ext->empty_since = now;
+	/* Twice the mark at which it would grow again: no coming and going. */
+	left = (arena->pages_free - ext->page_count) << TN_PAGE_SHIFT;
+	if (left < 2 * tn_arena_watermark(arena))
+		return false;
+	if (now - ext->empty_since < mem->shrink_ns)
+		return true;
+	*hidden = extent_hide_empty(mem, ext);
+	return false;
+}
+
+bool tn_extents_decay(tern_mem *mem, uint64_t now)
+{
+	bool more = false, hidden;
+
+	pthread_mutex_lock(&mem->grow);
+	for (uint32_t i = 0; i < TN_ARENAS; i++) {
+		pthread_mutex_lock(&mem->arenas[i].lock);
+		tn_caches_reclaim(&mem->arenas[i], true);
+		tn_slab_trim(&mem->arenas[i]);
+		pthread_mutex_unlock(&mem->arenas[i].lock);
+	}
+	/* The later an extent came, the larger it is: those go first. */
+	for (uint32_t i = TN_MEM_EXTENTS_MAX; i-- > 0;) {
+		tn_ext *ext = &mem->ext[i];
+
+		if (!ext->live)
+			continue;
+		pthread_mutex_lock(&ext->arena->lock);
+		more = decay_one(mem, ext, now, &hidden) || more;
+		pthread_mutex_unlock(&ext->arena->lock);
+		if (hidden)
+			extent_unmake(mem, ext);
+	}
+	pthread_mutex_unlock(&mem->grow);
+	return more;
 }
 
 void tn_extents_destroy(tern_mem *mem)

@@ -33,7 +33,7 @@ typedef struct tn_extent {
 	uint64_t bytes;
 	int fd; /* memfd, sealed SHRINK|GROW|SEAL; offset 0 is base. A region: -1, or a dma-buf of GPU memory */
 	tn_page_kind pages;
-	bool gpu; /* a region of GPU memory: no CPU may touch it */
+	bool gpu;           /* a region of GPU memory: no CPU may touch it */
 	uint64_t fd_offset; /* of its base in the dma-buf */
 	/* per device slot, filled by the registrar */
 	void *reg[TN_MEM_DEVICES_MAX];
@@ -54,7 +54,14 @@ typedef struct tn_mem_params {
 	uint64_t reserve_bytes;    /* address space; 0 = default (option mem.reserve) */
 	bool huge_pages;           /* try explicit huge pages first */
 	uint64_t extent_bytes_min; /* smallest extent; 0 = 2 MiB */
+	uint64_t cache_bytes;      /* per thread and arena; 0 = no caches */
+	bool grow_ahead;           /* a helper thread makes extents before they are needed */
+	uint64_t shrink_ns; /* an extent that was empty for so long goes back; 0 = only under pressure */
+	int numa;           /* TN_NUMA_OFF, TN_NUMA_AUTO, or a node + 1 */
+	unsigned debug;     /* tn_mem_debug (pool.h); not 0: slow, finds misuse */
 } tn_mem_params;
+#define TN_NUMA_OFF  0    /* wherever the kernel puts it */
+#define TN_NUMA_AUTO (-1) /* the node of the thread that needs the memory */
 
 struct tn_options;
 /* Fill params from the options mem.*; options NULL = defaults. */

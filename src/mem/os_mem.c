@@ -13,8 +13,11 @@
 #include <inttypes.h>
 #include <linux/capability.h>
 #include <linux/memfd.h>
+#include <linux/membarrier.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -135,17 +138,28 @@ static int populate(void *at, uint64_t bytes, bool must)
 	return 0;
 }
 
+static void prefer_node(void *at, uint64_t bytes, int node)
+{
+	int err = tn_os_numa_prefer(at, bytes, node);
+
+	if (err)
+		TN_LOG_LIMITED(WARN, MEM, 1, "mbind to node %d: %s: pages come from anywhere", node,
+			       strerror(err));
+}
+
 /*
  * Map, populate, seal. With THP the pages must be born by a fault in the advised mapping, because fallocate
  * knows no mapping and makes small ones; where the kernel is too old to populate, small ones it is.
  */
-static int back_range(void *at, uint64_t bytes, int fd, bool thp)
+static int back_range(void *at, uint64_t bytes, int fd, bool thp, int node)
 {
 	const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 	if (fault("mem.extent.map", ENOMEM) ||
 	    mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
 		return -1;
+	if (node >= 0)
+		prefer_node(at, bytes, node);
 	if (thp && madvise(at, bytes, MADV_HUGEPAGE) == 0 && populate(at, bytes, true) != 0 &&
 	    errno != EINVAL)
 		return -1;
@@ -157,14 +171,14 @@ static int back_range(void *at, uint64_t bytes, int fd, bool thp)
 	return 0;
 }
 
-static int try_commit(void *at, uint64_t bytes, unsigned flags, bool thp)
+static int try_commit(void *at, uint64_t bytes, unsigned flags, bool thp, int node)
 {
 	int fd = make_memfd(bytes, flags);
 	int err;
 
 	if (fd < 0)
 		return -1;
-	if (back_range(at, bytes, fd, thp) == 0)
+	if (back_range(at, bytes, fd, thp, node) == 0)
 		return fd;
 	err = errno;
 	if (map_reserved(at, bytes, MAP_FIXED) == MAP_FAILED)
@@ -200,7 +214,8 @@ static tern_status commit_failed(uint64_t bytes, const tn_os_limits *limits)
 	return tn_fail_errno(TERN_E_OS, "memfd extent", "%s wanted", want);
 }
 
-tern_status tn_os_mem_commit(void *at, uint64_t bytes, tn_huge_mode mode, int *fd, tn_page_kind *pages)
+tern_status tn_os_mem_commit(void *at, uint64_t bytes, tn_huge_mode mode, int node, int *fd,
+			     tn_page_kind *pages)
 {
 	tn_os_limits limits;
 	bool thp;
@@ -209,7 +224,7 @@ tern_status tn_os_mem_commit(void *at, uint64_t bytes, tn_huge_mode mode, int *f
 	*fd = -1;
 	tn_os_limits_get(&limits);
 	if (mode != TN_HUGE_NEVER && limits.huge_pages_free >= bytes / TN_MEM_EXTENT_BYTES_MIN) {
-		*fd = try_commit(at, bytes, MFD_HUGETLB | MFD_HUGE_2MB, false);
+		*fd = try_commit(at, bytes, MFD_HUGETLB | MFD_HUGE_2MB, false, node);
 		*pages = TN_PAGE_HUGE;
 		if (*fd >= 0)
 			return TERN_OK;
@@ -226,7 +241,7 @@ tern_status tn_os_mem_commit(void *at, uint64_t bytes, tn_huge_mode mode, int *f
 		return commit_failed(bytes, &limits);
 	}
 	thp = thp_possible(limits.shmem_thp);
-	*fd = try_commit(at, bytes, 0, thp);
+	*fd = try_commit(at, bytes, 0, thp, node);
 	*pages = thp ? TN_PAGE_THP : TN_PAGE_4K;
 	if (*fd < 0)
 		return commit_failed(bytes, &limits);
@@ -295,4 +310,32 @@ bool tn_os_mem_may_lock(void)
 	if (syscall(SYS_capget, &head, data) != 0)
 		return false;
 	return (data[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK)) != 0;
+}
+
+bool tn_os_mem_asymmetric;
+
+static void barrier_register(void)
+{
+#ifndef TN_MEM_SYMMETRIC
+	tn_os_mem_asymmetric = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+	if (!tn_os_mem_asymmetric)
+		TN_LOG(INFO, MEM, "membarrier: %s: caches use fences", strerror(errno));
+#endif
+}
+
+void tn_os_mem_barrier_init(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, barrier_register);
+}
+
+void tn_os_mem_barrier(void)
+{
+#ifndef TN_MEM_SYMMETRIC
+	/* It can't fail once registered; the registration is the address space's, a forked child's too. */
+	if (tn_os_mem_asymmetric)
+		syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+	atomic_thread_fence(memory_order_seq_cst);
+#endif
 }

@@ -23,9 +23,10 @@ typedef enum tn_huge_mode { TN_HUGE_NEVER, TN_HUGE_TRY, TN_HUGE_ONLY } tn_huge_m
 /*
  * Put memory behind [at, at + bytes) of a reservation: a sealed memfd, every page present, so that no
  * later touch can raise SIGBUS. Tries 2 MiB pages, then transparent ones, then 4 KiB, as mode allows.
- * May take a second per GiB. On error the range is reserved address space as before.
+ * node >= 0: on that NUMA node while it has memory. May take a second per GiB. On error the range is reserved address space as before.
  */
-tern_status tn_os_mem_commit(void *at, uint64_t bytes, tn_huge_mode mode, int *fd, tn_page_kind *pages);
+tern_status tn_os_mem_commit(void *at, uint64_t bytes, tn_huge_mode mode, int node, int *fd,
+			     tn_page_kind *pages);
 /* Back to reserved address space. The memory goes when the last peer that maps it is gone. */
 void tn_os_mem_decommit(void *at, uint64_t bytes, int *fd);
 
@@ -34,6 +35,32 @@ void tn_os_mem_unshare(void *at, uint64_t bytes, int fd);
 
 /* May this process lock memory without limit (CAP_IPC_LOCK), whatever RLIMIT_MEMLOCK says? */
 bool tn_os_mem_may_lock(void);
+
+/*
+ * A full barrier in every running thread of the process, so that threads which are asked rarely need none of
+ * their own (membarrier(2), Linux 4.14). Where the kernel refuses, tn_os_mem_asymmetric is false: both sides then
+ * need a fence; this one makes only its own.
+ */
+extern bool tn_os_mem_asymmetric;
+#if defined(__SANITIZE_THREAD__)
+#define TN_MEM_SYMMETRIC 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define TN_MEM_SYMMETRIC 1
+#endif
+#endif
+void tn_os_mem_barrier_init(void);
+void tn_os_mem_barrier(void);
+
+/* ---- NUMA (os_numa.c) ---- */
+/* Nodes that this process may allocate on, as bits; 1 where there is one node or the kernel does not say. */
+uint64_t tn_os_numa_nodes(void);
+/* The node of the CPU that the caller runs on, -1 unknown. */
+int tn_os_numa_here(void);
+/* Prefer the node for pages of the mapping that do not exist yet. 0 or an errno. */
+int tn_os_numa_prefer(void *at, uint64_t bytes, int node);
+/* The node that holds the page of an address, -1 unknown. */
+int tn_os_numa_of(const void *at);
 
 /* A table that this process writes and others map read-only; its size and later writers are sealed off. */
 tern_status tn_os_mem_table(uint64_t bytes, void **rows, int *fd);

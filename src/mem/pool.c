@@ -1,25 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Owns a pool's birth and death, look-up by address and index, and statistics.
+ * Owns a pool's birth and death, its options, and look-up by address and index.
  *
  * Must not know sizes of blocks (alloc.c) or devices (extent.c). Threads: create and destroy in one thread,
  * the rest in any. Tests: tests/unit/mem/test_alloc.c, test_extents.c, test_fork.c.
  */
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "base/clock.h"
 #include "base/fail.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/options.h"
 #include "base/os.h"
 #include "mem/foreign.h"
+#include "mem/cache.h"
 #include "mem/os_mem.h"
 #include "mem/pool.h"
 
 #define RESERVE_DEFAULT_MIN (64ull << 30)
-#define RESERVE_MIN         (1ull << 30)  /* what is left of it in a small sandbox */
-#define RESERVE_MAX         (16ull << 40) /* page numbers have 32 bits */
+#define RESERVE_MIN         (1ull << 30)   /* what is left of it in a small sandbox */
+#define CACHE_MAX           (256ull << 20) /* blocks of 64 B that it holds are counted in 24 bits */
+#define RESERVE_MAX         (16ull << 40)  /* page numbers have 32 bits */
 
 /* clang-format off */
 static const tn_option_row rows[] = {
@@ -32,10 +36,39 @@ static const tn_option_row rows[] = {
 	{.layer = "mem", .name = "extent_min", .type = TN_OPT_BYTES, .dflt = "2MiB",
 	 .min = TN_MEM_EXTENT_BYTES_MIN, .max = TN_MEM_EXTENT_BYTES_MAX,
 	 .help = "smallest extent: the unit of commitment and of registration"},
+	{.layer = "mem", .name = "cache", .type = TN_OPT_BYTES, .dflt = "1MiB", .min = 0, .max = CACHE_MAX,
+	 .help = "free small blocks that a thread keeps per exposure class; 0 = none, each allocation locks"},
+	{.layer = "mem", .name = "grow_ahead", .type = TN_OPT_BOOL, .dflt = "on",
+	 .help = "a helper thread makes extents before they are needed (from 32 MiB on)"},
+	{.layer = "mem", .name = "shrink_after", .type = TN_OPT_DURATION, .dflt = "10s", .min = 0,
+	 .max = 86400 * TN_NS_PER_SEC,
+	 .help = "extents that stayed empty for so long go back to the system; 0 = only when memory is short"},
+	{.layer = "mem", .name = "numa", .type = TN_OPT_STRING, .dflt = "auto",
+	 .help = "where new extents lie: auto (the node of the thread that needs them), off, or a node's number"},
+	{.layer = "mem", .name = "debug", .type = TN_OPT_ENUM, .choices = "off|canary|full",
+	 .help = "find misuse, slowly: canary = overruns, double frees, leaks; full = also writes after free"},
 	{0},
 };
 /* clang-format on */
 TN_OPTION_TABLE(mem, rows)
+
+/* "auto", "off" or a node; anything else is said and means auto. */
+static int numa_of(const char *text)
+{
+	uint64_t node;
+
+	if (strcmp(text, "off") == 0)
+		return TN_NUMA_OFF;
+	if (strcmp(text, "auto") == 0)
+		return TN_NUMA_AUTO;
+	if (tn_parse_u64(text, &node) && node < 64 && (tn_os_numa_nodes() >> node & 1))
+		return (int)node + 1;
+	TN_LOG(WARN, MEM,
+	       "TERN_MEM_NUMA=%s: auto, off, or a node that this process may use (bits 0x%" PRIx64
+	       "); taking auto",
+	       text, tn_os_numa_nodes());
+	return TN_NUMA_AUTO;
+}
 
 void tn_mem_params_load(tn_mem_params *params, const tn_options *options)
 {
@@ -44,6 +77,11 @@ void tn_mem_params_load(tn_mem_params *params, const tn_options *options)
 		.reserve_bytes = tn_opt_u64(options, rows, "reserve"),
 		.huge_pages = tn_opt_bool(options, rows, "huge_pages"),
 		.extent_bytes_min = tn_opt_u64(options, rows, "extent_min"),
+		.cache_bytes = tn_opt_u64(options, rows, "cache"),
+		.grow_ahead = tn_opt_bool(options, rows, "grow_ahead"),
+		.shrink_ns = tn_opt_u64(options, rows, "shrink_after"),
+		.numa = numa_of(tn_opt_string(options, rows, "numa")),
+		.debug = tn_opt_enum(options, rows, "debug"),
 	};
 }
 
@@ -89,20 +127,65 @@ static void arenas_init(tern_mem *mem)
 
 		pthread_mutex_init(&arena->lock, NULL);
 		arena->mem = mem;
+		arena->index = i;
 		arena->access = i % 4;
 		arena->huge_only = i >= 4;
 		tn_runs_init(arena);
 	}
 }
 
+/* The helper has ended. */
 static void pool_free(tern_mem *mem)
 {
+	tn_regions_fini(mem);
+	tn_caches_destroy(mem);
 	for (uint32_t i = 0; i < TN_ARENAS; i++)
 		pthread_mutex_destroy(&mem->arenas[i].lock);
+	pthread_cond_destroy(&mem->made);
 	pthread_mutex_destroy(&mem->grow);
 	tn_guards_fini(&mem->guards);
-	tn_regions_fini(mem);
 	free(mem);
+}
+
+static void take_params(tern_mem *mem, const tn_mem_params *params)
+{
+	static _Atomic uint64_t ids;
+
+	mem->id = atomic_fetch_add(&ids, 1) + 1;
+	mem->fork_generation = tn_os_fork_generation();
+	mem->limit = params->limit_bytes;
+	mem->extent_min = to_granules(TN_MAX(params->extent_bytes_min, TN_MEM_EXTENT_BYTES_MIN));
+	mem->extent_min = TN_MIN(mem->extent_min, TN_MEM_EXTENT_BYTES_MAX);
+	mem->huge_pages = params->huge_pages;
+	mem->debug = (tn_mem_debug)params->debug;
+	/* Debugging wants every block in one place. */
+	mem->cache_bytes = mem->debug ? 0 : TN_MIN(params->cache_bytes, CACHE_MAX);
+	mem->grow_ahead = params->grow_ahead;
+	mem->shrink_ns = params->shrink_ns;
+	mem->numa = params->numa;
+	/* One node: nothing to prefer. */
+	if (mem->numa == TN_NUMA_AUTO && (tn_os_numa_nodes() & (tn_os_numa_nodes() - 1)) == 0)
+		mem->numa = TN_NUMA_OFF;
+}
+
+/* What can fail; undone by the caller's pool_free and by what is below each. */
+static tern_status pool_open(tern_mem *mem, const tn_mem_params *params)
+{
+	tern_status status;
+
+	TN_TRY(reserve(mem, params->reserve_bytes));
+	status = tn_regions_init(mem);
+	if (status == TERN_OK)
+		status = tn_keys_init(&mem->keys);
+	if (status == TERN_OK) {
+		status = mem->debug ? tn_debug_create(mem) : TERN_OK;
+		if (status == TERN_OK)
+			return TERN_OK;
+		tn_keys_fini(&mem->keys);
+	}
+	tn_os_mem_unreserve(mem->base, mem->reserved);
+	free(mem->granules);
+	return status;
 }
 
 tern_status tn_mem_create(const tn_mem_params *params, tern_mem **out)
@@ -119,29 +202,22 @@ tern_status tn_mem_create(const tn_mem_params *params, tern_mem **out)
 	mem = TN_FAULT("mem.pool.alloc") ? NULL : calloc(1, sizeof(*mem));
 	if (!mem)
 		return tn_fail(TERN_E_NOMEM, "no memory for a pool");
-	mem->fork_generation = tn_os_fork_generation();
-	mem->limit = params->limit_bytes;
-	mem->extent_min = to_granules(TN_MAX(params->extent_bytes_min, TN_MEM_EXTENT_BYTES_MIN));
-	mem->extent_min = TN_MIN(mem->extent_min, TN_MEM_EXTENT_BYTES_MAX);
-	mem->huge_pages = params->huge_pages;
+	take_params(mem, params);
 	pthread_mutex_init(&mem->grow, NULL);
+	pthread_cond_init(&mem->made, NULL);
+	tn_ahead_init(&mem->ahead);
+	tn_caches_init(mem);
 	tn_guards_init(&mem->guards);
 	arenas_init(mem);
-	status = reserve(mem, params->reserve_bytes);
-	if (status == TERN_OK) {
-		status = tn_regions_init(mem);
-		if (status == TERN_OK)
-			status = tn_keys_init(&mem->keys);
-		if (status == TERN_OK) {
-			tn_mem_fork_add(mem);
-			*out = mem;
-			return TERN_OK;
-		}
-		tn_os_mem_unreserve(mem->base, mem->reserved);
-		free(mem->granules);
+	status = pool_open(mem, params);
+	if (status != TERN_OK) {
+		tn_ahead_fini(&mem->ahead);
+		pool_free(mem);
+		return status;
 	}
-	pool_free(mem);
-	return status;
+	tn_mem_fork_add(mem);
+	*out = mem;
+	return TERN_OK;
 }
 
 void tn_mem_destroy(tern_mem *mem)
@@ -150,7 +226,10 @@ void tn_mem_destroy(tern_mem *mem)
 		return; /* a child leaves its parent's pool alone: exec or exit takes it */
 	for (uint32_t slot = 0; slot < TN_MEM_DEVICES_MAX; slot++)
 		TN_ASSERT_MSG(!mem->devices[slot].used, "device %u is still attached", slot);
-	tn_mem_fork_remove(mem);
+	tn_mem_fork_remove(mem); /* from here on no thread's end looks at it */
+	tn_ahead_fini(&mem->ahead);
+	if (mem->debug)
+		tn_debug_destroy(mem);
 	tn_extents_destroy(mem);
 	tn_keys_fini(&mem->keys);
 	tn_os_mem_unreserve(mem->base, mem->reserved);
@@ -199,65 +278,4 @@ const tn_extent *tn_mem_extent(const tern_mem *mem, uint32_t index)
 void tn_mem_count_staged(tern_mem *mem, uint64_t copies)
 {
 	tn_count(&mem->staging_copies, copies);
-}
-
-void tern_mem_stats_get(tern_mem *mem, tern_mem_stats *stats)
-{
-	*stats = (tern_mem_stats){0};
-	if (tn_mem_here(mem) != TERN_OK)
-		return;
-	pthread_mutex_lock(&mem->grow);
-	stats->limit_bytes = mem->limit;
-	stats->committed_bytes = mem->committed;
-	stats->extents = mem->extents;
-	stats->registrations = mem->registrations;
-	for (uint32_t i = 0; i < TN_MEM_EXTENTS_MAX; i++) {
-		if (!mem->ext[i].live)
-			continue;
-		stats->extents_huge += mem->ext[i].pub.pages == TN_PAGE_HUGE;
-		stats->extents_thp += mem->ext[i].pub.pages == TN_PAGE_THP;
-		stats->extents_4k += mem->ext[i].pub.pages == TN_PAGE_4K;
-	}
-	pthread_mutex_unlock(&mem->grow);
-	for (uint32_t i = 0; i < TN_ARENAS; i++) {
-		pthread_mutex_lock(&mem->arenas[i].lock);
-		stats->blocks += mem->arenas[i].blocks;
-		stats->used_bytes += mem->arenas[i].used_bytes;
-		pthread_mutex_unlock(&mem->arenas[i].lock);
-	}
-	stats->keys = tn_keys_live(&mem->keys);
-	stats->staging_copies = tn_counter_read(&mem->staging_copies);
-	stats->refused_frees = tn_counter_read(&mem->refused_frees);
-	stats->free_bytes = stats->committed_bytes - TN_MIN(stats->used_bytes, stats->committed_bytes);
-}
-
-void tn_mem_counters(tern_mem *mem, void (*fn)(const char *name, uint64_t value, void *arg), void *arg)
-{
-	tern_mem_stats stats;
-
-	tern_mem_stats_get(mem, &stats);
-	fn("mem.limit_bytes", stats.limit_bytes, arg);
-	fn("mem.committed_bytes", stats.committed_bytes, arg);
-	fn("mem.used_bytes", stats.used_bytes, arg);
-	fn("mem.blocks", stats.blocks, arg);
-	fn("mem.extents", stats.extents, arg);
-	fn("mem.extents_huge", stats.extents_huge, arg);
-	fn("mem.extents_thp", stats.extents_thp, arg);
-	fn("mem.extents_4k", stats.extents_4k, arg);
-	fn("mem.registrations", stats.registrations, arg);
-	fn("mem.keys", stats.keys, arg);
-	fn("mem.cache_hits", stats.cache_hits, arg);
-	fn("mem.staging_copies", stats.staging_copies, arg);
-	fn("mem.cache_misses", stats.cache_misses, arg);
-	fn("mem.cached_bytes", stats.cached_bytes, arg);
-	fn("mem.remote_frees", stats.remote_frees, arg);
-	fn("mem.free_bytes", stats.free_bytes, arg);
-	fn("mem.free_run_bytes_max", stats.free_run_bytes_max, arg);
-	fn("mem.waste_bytes", stats.waste_bytes, arg);
-	fn("mem.grows_ahead", stats.grows_ahead, arg);
-	fn("mem.grows_waited", stats.grows_waited, arg);
-	fn("mem.shrinks", stats.shrinks, arg);
-	fn("mem.mappings", stats.mappings, arg);
-	fn("mem.refused_frees", stats.refused_frees, arg);
-	fn("mem.damage", stats.damage, arg);
 }

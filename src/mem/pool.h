@@ -6,16 +6,21 @@
  *   extent    granules of one memfd, of one arena, cut into 4 KiB pages; metadata is out of band (ext->runs)
  *   run       consecutive pages of one extent: FREE, LARGE (one block) or SLAB (up to 64 equal blocks)
  *   arena     all extents of one (exposure class, page demand), with its lock, free bins and slab lists
+ *   cache     what one thread keeps of a pool: a heap for each arena it uses (cache.h)
+ *   heap      slabs that one cache owns in one arena; others free into them through their remote masks
  *   key       a row of the table; while live it hangs in the chain of its block
  *
  *   sum of run->pages over an extent  == ext->page_count; two free runs are never neighbours
  *   heads bit set at page p           == a run starts at p
  *   runs[first].head == runs[last].head == first, for each run
- *   a free run lies in exactly one bin; a slab with a free object lies in its class's list
- *   committed == sum of ext->pub.bytes <= limit (if there is one)
+ *   a free run lies in exactly one bin; a slab with a free object lies in its class's list: of its heap, unless it
+ *   is the one that the heap allocates from, or of its arena if no cache owns it
+ *   an object is live == its bit is in neither free_mask nor remote_mask
+ *   sum over extents of (page_count - pages_used) == arena->pages_free
+ *   committed == sum of ext->pub.bytes (+ the extent in the making) <= limit (if there is one)
  *
- * Locks, in this order: grow (extents come and go, devices attach) -> arena -> keys; guards beside them, with
- * none of the others. None is held over a callback except grow over a registrar and guards over a guard. Look-ups by address or index take none.
+ * Locks, in this order: pools (fork.c) -> caches (threads come and go) -> grow (extents come and go, devices
+ * attach) -> arena -> keys, ahead; guards beside them, with none of the others. None is held over a callback except grow over a registrar and guards over a guard. Look-ups by address or index take none.
  * Tests: tests/unit/mem.
  */
 #ifndef TN_MEM_POOL_H
@@ -27,6 +32,7 @@
 #include "base/counters.h"
 #include "base/list.h"
 #include "base/map.h"
+#include "base/os.h"
 #include "mem/mem.h"
 
 #define TN_GRANULE_SHIFT 21
@@ -51,17 +57,22 @@
 
 typedef enum tn_run_state { TN_RUN_NONE, TN_RUN_FREE, TN_RUN_LARGE, TN_RUN_SLAB } tn_run_state;
 
-/* Descriptor of one page; valid at the first page of a run, and `head` at the last one. */
+/* Descriptor of one page; valid at the first page of a run, and `head` at the last one, in slabs at each. */
 typedef struct tn_run {
-	tn_list link;       /* FREE: in a bin; SLAB with room: in its class */
-	uint64_t free_mask; /* SLAB: bit i set = object i is free */
-	uint64_t key_mask;  /* bit i set = block i has live keys (LARGE: bit 0) */
+	tn_list link;               /* FREE: in a bin; SLAB with room: in its class */
+	_Atomic uint64_t free_mask; /* SLAB: bit i set = object i is free. Written by the owner (cache.h) */
+	_Atomic uint64_t key_mask;  /* bit i set = keys of block i were made (LARGE: bit 0); arena's lock */
+	/* SLAB of a cache: objects that others freed and the owner has not seen yet. From 0: in the heap's stack. */
+	_Atomic uint64_t remote_mask;
+	struct tn_run *remote_next;
 	uint32_t pages;
 	uint32_t head;
-	uint16_t slot; /* of the extent */
-	uint8_t state; /* tn_run_state */
-	uint8_t class; /* SLAB */
+	uint16_t slot;  /* of the extent */
+	uint16_t cache; /* SLAB: id of the cache that owns it, 0 = none; stays while an object is live */
+	uint8_t state;  /* tn_run_state */
+	uint8_t class;  /* SLAB */
 } tn_run;
+_Static_assert(sizeof(tn_run) == 64, "a cache line each");
 
 typedef struct tn_arena tn_arena;
 
@@ -69,18 +80,23 @@ typedef struct tn_ext {
 	tn_extent pub;
 	_Atomic bool live;
 	tn_arena *arena;
-	tn_run *runs;    /* [page_count] */
+	tn_run *runs; /* [page_count], at a cache line in runs_raw */
+	void *runs_raw;
 	uint64_t *heads; /* bitmap of page_count bits */
 	uint32_t page_count;
-	uint32_t pages_used; /* in LARGE and SLAB runs; guarded by the arena's lock */
-	uint32_t uses;       /* of this slot so far: index = uses * TN_MEM_EXTENTS_MAX + slot */
-	bool exported;       /* a key was ever made: a peer may reach it late, it is not given back */
+	uint32_t pages_used;  /* in LARGE and SLAB runs; guarded by the arena's lock */
+	uint32_t uses;        /* of this slot so far: index = uses * TN_MEM_EXTENTS_MAX + slot */
+	uint64_t empty_since; /* 0: in use, or nobody has looked yet; arena's lock */
+	int node;             /* where its first page lies, -1 unknown */
+	bool exported;        /* a key was ever made: a peer may reach it late, it is not given back */
 } tn_ext;
 
 typedef struct tn_class {
 	uint32_t bytes;
 	uint32_t objects; /* per slab, at most 64 */
 	uint32_t pages;   /* per slab */
+	uint64_t
+		inverse; /* ceil(2^40 / bytes): offset * inverse >> 40 is the object, for offsets in a slab */
 } tn_class;
 
 struct tn_arena {
@@ -88,14 +104,39 @@ struct tn_arena {
 	tern_mem *mem;
 	uint32_t access;
 	bool huge_only;
+	uint32_t index;
 	uint64_t committed; /* guarded by grow */
 	/* guarded by lock */
 	uint32_t bin_levels;             /* bit l set: some bin of level l has runs */
 	uint8_t bin_subs[TN_BIN_LEVELS]; /* bit s set: bins[l][s] has runs */
 	tn_list bins[TN_BIN_LEVELS][TN_BIN_SUBS];
-	tn_list slabs[TN_CLASSES_MAX]; /* with room, of each class */
-	uint64_t blocks, used_bytes;
+	tn_list slabs[TN_CLASSES_MAX];     /* with room, of each class */
+	uint64_t blocks, used_bytes;       /* without those of heaps */
+	uint64_t asked_bytes, given_bytes; /* of all blocks so far, without those of heaps */
+	uint64_t pages_free, pages_used;
 };
+
+/* An extent that the helper is making: nobody's yet, but its slot, address space and budget are taken. */
+typedef struct tn_making {
+	tn_arena *arena; /* NULL = none */
+	uint32_t slot;
+	uint64_t bytes, granule, granules;
+} tn_making;
+
+/* The thread that grows ahead and shrinks (ahead.c). */
+typedef struct tn_ahead {
+	pthread_mutex_t lock;
+	pthread_cond_t wake;
+	tn_thread thread;
+	uint32_t wanted; /* bit a: arena a wants an extent, on nodes[a] */
+	int nodes[TN_ARENAS];
+	bool started, stop, failed, decay;
+	_Atomic uint32_t asked; /* as wanted, to be read without the lock */
+} tn_ahead;
+
+#define TN_CACHES_MAX 1024 /* threads with a cache, per pool; more go without */
+
+typedef enum tn_mem_debug { TN_DEBUG_OFF, TN_DEBUG_CANARY, TN_DEBUG_FULL } tn_mem_debug;
 
 /* Owner-side data of a key row. */
 typedef struct tn_key_meta {
@@ -139,22 +180,38 @@ struct tern_mem {
 	_Atomic uint16_t *granules; /* slot + 1; 0 = none */
 	uint64_t granule_count;
 	uint32_t fork_generation;
+	uint64_t id; /* never used again in this process */
+	tn_mem_debug debug;
+	struct tn_debug *debugger; /* debug.c */
+	uint64_t cache_bytes;      /* cap of what a heap keeps; 0 = no caches */
+	int numa;                  /* as in tn_mem_params */
+	bool grow_ahead;
+	uint64_t shrink_ns; /* 0 = never */
+	/* guarded by caches_lock */
+	pthread_mutex_t caches_lock;
+	struct tn_cache *caches[TN_CACHES_MAX]; /* [id - 1]; they stay until the pool goes */
+	_Atomic uint32_t cache_count;
+	_Atomic uint32_t orphans;
+	tn_ahead ahead;
 	/* guarded by grow */
 	pthread_mutex_t grow;
 	uint64_t limit;
 	uint64_t extent_min;
 	bool huge_pages;
-	uint64_t committed;
+	_Atomic uint64_t committed;
+	tn_making making;
+	pthread_cond_t made;
 	uint64_t granule_next; /* where the search for address space starts */
 	uint32_t extents;
 	uint64_t registrations;
+	uint64_t grows_ahead, grows_waited, shrinks;
 	tn_device_slot devices[TN_MEM_DEVICES_MAX];
 	tn_arena arenas[TN_ARENAS];
 	tn_ext ext[TN_MEM_EXTENTS_MAX];
 	tn_keys keys;
 	tn_guards guards;
 	struct tn_regions *regions; /* foreign.h */
-	tn_counter refused_frees, staging_copies;
+	tn_counter refused_frees, staging_copies, cache_misses, damage;
 	tn_list all; /* pools of the process, for fork */
 };
 
@@ -164,9 +221,25 @@ tern_status tn_mem_here(const tern_mem *mem);
 /* As tn_mem_extent_of, with the metadata. */
 tn_ext *tn_mem_ext_of(const tern_mem *mem, const void *ptr);
 
-/* ---- fork.c ---- */
+static inline bool tn_mem_inherited(const tern_mem *mem)
+{
+	return TN_UNLIKELY(mem->fork_generation != tn_os_fork_generation());
+}
+
+/* ---- fork.c: the pools of the process ---- */
 void tn_mem_fork_add(tern_mem *mem);
 void tn_mem_fork_remove(tern_mem *mem);
+/* Keep pools from going (fork() waits too). */
+void tn_pools_lock(void);
+void tn_pools_unlock(void);
+/* NULL: it is gone. The pools' lock is held. */
+tern_mem *tn_pools_find(uint64_t id);
+/* The pool whose address space holds ptr, an inherited one in a child too; NULL if none. No lock. */
+tern_mem *tn_pools_of(const void *ptr);
+
+/* ---- arena.c ---- */
+void tn_arena_before_fork(void);
+void tn_arena_after_fork(void);
 
 /* ---- extent.c: takes grow, then the arena's lock ---- */
 /*
@@ -175,6 +248,22 @@ void tn_mem_fork_remove(tern_mem *mem);
  */
 tern_status tn_extent_grow(tn_arena *arena, uint64_t pages, uint32_t align_pages);
 void tn_extents_destroy(tern_mem *mem);
+/* For the helper: make an extent ahead of need; not under the arena's lock. */
+void tn_extent_grow_ahead(tn_arena *arena, int node);
+/* The node to prefer for memory that the calling thread needs, -1 = none. */
+int tn_mem_node(const tern_mem *mem);
+/* Give back what has been empty for long. True: there is more to look at later. */
+bool tn_extents_decay(tern_mem *mem, uint64_t now);
+/* Free bytes below which an arena asks for an extent ahead; it keeps at least twice as much when it shrinks. */
+uint64_t tn_arena_watermark(const tn_arena *arena);
+
+/* ---- ahead.c ---- */
+void tn_ahead_init(tn_ahead *ahead);
+void tn_ahead_fini(tn_ahead *ahead);
+/* Ask for an extent; starts the helper if there is none. Arena's lock may be held. */
+void tn_ahead_grow(tn_arena *arena);
+/* An extent became empty. Arena's lock may be held. */
+void tn_ahead_emptied(tern_mem *mem);
 
 /* ---- runs.c: arena's lock held ---- */
 void tn_runs_init(tn_arena *arena);
@@ -188,6 +277,8 @@ tn_run *tn_runs_alloc(tn_arena *arena, uint32_t pages, uint32_t align_pages, tn_
 void tn_runs_free(tn_arena *arena, tn_run *run);
 /* The run that page p of the extent lies in. */
 tn_run *tn_runs_find(tn_ext *ext, uint32_t page);
+/* Pages of the largest free run. */
+uint64_t tn_runs_largest(tn_arena *arena);
 void tn_runs_check(tn_arena *arena, tn_ext *ext);
 
 static inline uint8_t *tn_run_base(const tn_ext *ext, const tn_run *run)
@@ -196,12 +287,38 @@ static inline uint8_t *tn_run_base(const tn_ext *ext, const tn_run *run)
 }
 
 /* ---- slab.c: arena's lock held ---- */
+extern const tn_class tn_classes[];
+#define TN_CLASSES 32u
+_Static_assert(TN_CLASSES <= TN_CLASSES_MAX, "lists of the arena");
+static inline uint64_t tn_class_full(const tn_class *class)
+{
+	return ~0ull >> (64 - class->objects);
+}
+static inline uint32_t tn_class_object(const tn_class *class, uint64_t offset)
+{
+	return (uint32_t)(offset * class->inverse >> 40);
+}
+/* The smallest class that holds `bytes` (1 .. TN_SMALL_MAX): 64 B steps, then four classes per doubling. */
+static inline uint32_t tn_class_of_bytes(uint64_t bytes)
+{
+	uint32_t log;
+
+	if (bytes <= 512)
+		return (uint32_t)((bytes - 1) / 64);
+	/* bytes in (2^log, 2^(log + 1)]; log 9 starts at index 8. */
+	log = 31u - (uint32_t)__builtin_clz((uint32_t)(bytes - 1));
+	return 8 + (log - 9) * 4 + (uint32_t)((bytes - 1 - (1u << log)) >> (log - 2));
+}
 /* Class for a block, or NULL if it is not small. */
 const tn_class *tn_class_for(uint64_t bytes, uint64_t align);
 uint32_t tn_class_index(const tn_class *class);
 const tn_class *tn_class_at(uint32_t index);
 /* NULL: no page is left, grow first. */
 void *tn_slab_alloc(tn_arena *arena, const tn_class *class);
+/* A slab with room that no cache owns, taken out of its list, or a new one; NULL: grow first. */
+tn_run *tn_slab_take(tn_arena *arena, uint32_t class, uint16_t cache);
+/* A slab without live objects goes back to pages; it is in no list. */
+void tn_slab_give(tn_arena *arena, tn_run *slab);
 void tn_slab_free(tn_arena *arena, tn_run *slab, uint32_t object);
 /* Give back the empty slabs that tn_slab_free kept. */
 void tn_slab_trim(tn_arena *arena);
@@ -214,8 +331,30 @@ typedef struct tn_block {
 	uint8_t *base;
 	uint64_t bytes; /* usable */
 } tn_block;
+/* Bytes of the live block that starts at ptr, 0 if none does; without locks: for a forked child. */
+uint64_t tn_block_bytes(const tern_mem *mem, const void *ptr);
+void tn_free_refused(tern_mem *mem, const void *ptr, const char *why);
 /* The live block that ptr lies in; false if there is none. */
 bool tn_block_find(tn_ext *ext, const void *ptr, tn_block *block);
+
+/* ---- debug.c: only with mem->debug ---- */
+#define TN_SITE_DEPTH 6 /* return addresses that are kept */
+tern_status tn_debug_create(tern_mem *mem);
+/* Reports what was never freed. */
+void tn_debug_destroy(tern_mem *mem);
+/* Bytes to allocate so that a canary fits behind `bytes`. */
+uint64_t tn_debug_padded(uint64_t bytes);
+void tn_debug_born(tern_mem *mem, void *ptr, uint64_t bytes, uint64_t usable);
+/* Before the block can be given to anybody. */
+void tn_debug_died(tern_mem *mem, void *ptr);
+/* A free that was refused: who, and who freed it first if that is known. */
+void tn_debug_refused(tern_mem *mem, const void *ptr);
+/* What was asked for the block; false: it is not watched. */
+bool tn_debug_bytes(tern_mem *mem, const void *ptr, uint64_t *bytes);
+/* The range is about to be unmapped. */
+void tn_debug_forget(tern_mem *mem, const void *from, uint64_t bytes);
+/* Look at all canaries. The arenas' locks are not needed. */
+void tn_debug_check(tern_mem *mem);
 
 /* ---- keys.c: takes the keys' lock ---- */
 tern_status tn_keys_init(tn_keys *keys);

@@ -94,6 +94,10 @@ static tn_run *run_new(tn_ext *ext, uint32_t first, uint32_t pages, tn_run_state
 			.state = (uint8_t)state};
 	tn_list_init(&run->link);
 	ext->runs[first + pages - 1].head = first;
+	if (state == TN_RUN_SLAB) { /* found from any of its pages without a search: cache.h */
+		for (uint32_t page = first + 1; page < first + pages; page++)
+			ext->runs[page].head = first;
+	}
 	head_set(ext, first);
 	return run;
 }
@@ -110,12 +114,15 @@ void tn_runs_init(tn_arena *arena)
 
 void tn_runs_add(tn_arena *arena, tn_ext *ext)
 {
+	arena->pages_free += ext->page_count;
 	bin_put(arena, run_new(ext, 0, ext->page_count, TN_RUN_FREE));
 }
 
 void tn_runs_drop(tn_arena *arena, tn_ext *ext)
 {
 	TN_ASSERT(ext->pages_used == 0 && ext->runs[0].pages == ext->page_count);
+	TN_ASSERT(arena->pages_free >= ext->page_count);
+	arena->pages_free -= ext->page_count;
 	bin_take(arena, &ext->runs[0]);
 }
 
@@ -202,6 +209,9 @@ tn_run *tn_runs_alloc(tn_arena *arena, uint32_t pages, uint32_t align_pages, tn_
 	if (total - skip > pages)
 		bin_put(arena, run_new(ext, first + skip + pages, total - skip - pages, TN_RUN_FREE));
 	ext->pages_used += pages;
+	ext->empty_since = 0;
+	arena->pages_free -= pages;
+	arena->pages_used += pages;
 	return run_new(ext, first + skip, pages, state);
 }
 
@@ -214,6 +224,10 @@ void tn_runs_free(tn_arena *arena, tn_run *run)
 	TN_ASSERT(run->state == TN_RUN_LARGE || run->state == TN_RUN_SLAB);
 	TN_ASSERT(!tn_list_linked(&run->link) && ext->pages_used >= pages);
 	ext->pages_used -= pages;
+	arena->pages_free += pages;
+	arena->pages_used -= pages;
+	if (ext->pages_used == 0 && !ext->exported)
+		tn_ahead_emptied(arena->mem);
 	head_clear(ext, first);
 	run_set_state(run, TN_RUN_NONE);
 	if (first + pages < ext->page_count) {
@@ -249,6 +263,20 @@ tn_run *tn_runs_find(tn_ext *ext, uint32_t page)
 	return &ext->runs[word * 64 + 63 - (uint32_t)__builtin_clzll(bits)];
 }
 
+uint64_t tn_runs_largest(tn_arena *arena)
+{
+	uint64_t largest = 0;
+	uint32_t level, sub;
+
+	if (arena->bin_levels == 0)
+		return 0;
+	level = log2_floor(arena->bin_levels);
+	sub = log2_floor(arena->bin_subs[level]);
+	TN_LIST_FOREACH(node, &arena->bins[level][sub])
+		largest = TN_MAX(largest, TN_LIST_ENTRY(node, tn_run, link)->pages);
+	return largest;
+}
+
 void tn_runs_check(tn_arena *arena, tn_ext *ext)
 {
 	uint32_t used = 0;
@@ -271,7 +299,7 @@ void tn_runs_check(tn_arena *arena, tn_ext *ext)
 		} else {
 			used += run->pages;
 		}
-		if (run->state == TN_RUN_SLAB)
+		if (run->state == TN_RUN_SLAB && run->cache == 0)
 			TN_ASSERT(tn_list_linked(&run->link) == (run->free_mask != 0));
 		was_free = run->state == TN_RUN_FREE;
 		page += run->pages;

@@ -11,27 +11,33 @@
 
 #define KiB 1024u
 
-/* {bytes, objects, pages}: objects * bytes <= pages * 4096, at least 8 objects, at most 64. */
-static const tn_class classes[] = {
-	{64, 64, 1},       {128, 64, 2},      {192, 64, 3},      {256, 64, 4},      {320, 64, 5},
-	{384, 64, 6},      {448, 64, 7},      {512, 64, 8},      {640, 32, 5},      {768, 32, 6},
-	{896, 32, 7},      {KiB, 32, 8},      {1280, 16, 5},     {1536, 16, 6},     {1792, 16, 7},
-	{2 * KiB, 16, 8},  {2560, 8, 5},      {3 * KiB, 8, 6},   {3584, 8, 7},      {4 * KiB, 8, 8},
-	{5 * KiB, 8, 10},  {6 * KiB, 8, 12},  {7 * KiB, 8, 14},  {8 * KiB, 8, 16},  {10 * KiB, 8, 20},
-	{12 * KiB, 8, 24}, {14 * KiB, 8, 28}, {16 * KiB, 8, 32}, {20 * KiB, 8, 40}, {24 * KiB, 8, 48},
-	{28 * KiB, 8, 56}, {32 * KiB, 8, 64},
+/* Objects * bytes <= pages * 4096, at least 8 objects, at most 64. */
+#define C(size, count, run)                                          \
+	{                                                            \
+		.bytes = (size), .objects = (count), .pages = (run), \
+		.inverse = ((1ull << 40) + (size)-1) / (size)        \
+	}
+const tn_class tn_classes[] = {
+	C(64, 64, 1),       C(128, 64, 2),      C(192, 64, 3),      C(256, 64, 4),      C(320, 64, 5),
+	C(384, 64, 6),      C(448, 64, 7),      C(512, 64, 8),      C(640, 32, 5),      C(768, 32, 6),
+	C(896, 32, 7),      C(1024, 32, 8),     C(1280, 16, 5),     C(1536, 16, 6),     C(1792, 16, 7),
+	C(2048, 16, 8),     C(2560, 8, 5),      C(3072, 8, 6),      C(3584, 8, 7),      C(4096, 8, 8),
+	C(5 * KiB, 8, 10),  C(6 * KiB, 8, 12),  C(7 * KiB, 8, 14),  C(8 * KiB, 8, 16),  C(10 * KiB, 8, 20),
+	C(12 * KiB, 8, 24), C(14 * KiB, 8, 28), C(16 * KiB, 8, 32), C(20 * KiB, 8, 40), C(24 * KiB, 8, 48),
+	C(28 * KiB, 8, 56), C(32 * KiB, 8, 64),
 };
-_Static_assert(sizeof(classes) / sizeof(classes[0]) <= TN_CLASSES_MAX, "lists of the arena");
+#undef C
+_Static_assert(sizeof(tn_classes) / sizeof(tn_classes[0]) == TN_CLASSES, "pool.h counts them");
 
 const tn_class *tn_class_at(uint32_t index)
 {
-	TN_ASSERT(index < TN_COUNT_OF(classes));
-	return &classes[index];
+	TN_ASSERT(index < TN_CLASSES);
+	return &tn_classes[index];
 }
 
 uint32_t tn_class_index(const tn_class *class)
 {
-	return (uint32_t)(class - classes);
+	return (uint32_t)(class - tn_classes);
 }
 
 const tn_class *tn_class_for(uint64_t bytes, uint64_t align)
@@ -40,45 +46,68 @@ const tn_class *tn_class_for(uint64_t bytes, uint64_t align)
 
 	if (bytes > TN_SMALL_MAX || align > TN_PAGE_BYTES)
 		return NULL;
-	if (bytes <= 512) {
-		i = bytes ? (uint32_t)((bytes - 1) / 64) : 0;
-	} else {
-		/* bytes in (2^log, 2^(log + 1)], four steps; log 9 starts at index 8. */
-		uint32_t log = 31u - (uint32_t)__builtin_clz((uint32_t)(bytes - 1));
-
-		i = 8 + (log - 9) * 4 + (uint32_t)((bytes - 1 - (1u << log)) >> (log - 2));
-	}
+	i = tn_class_of_bytes(TN_MAX(bytes, 1));
 	/* Objects lie at multiples of their size from a page's start. Powers of two are among the classes. */
-	while (i < TN_COUNT_OF(classes) && (classes[i].bytes & (align - 1)) != 0)
+	while (i < TN_CLASSES && (tn_classes[i].bytes & (align - 1)) != 0)
 		i++;
-	TN_ASSERT(i < TN_COUNT_OF(classes) && classes[i].bytes >= bytes);
-	return &classes[i];
+	TN_ASSERT(i < TN_CLASSES && tn_classes[i].bytes >= bytes);
+	return &tn_classes[i];
 }
 
-static inline uint64_t full_mask(const tn_class *class)
+/* The masks of a slab that no cache owns change under the arena's lock alone; readers may be elsewhere. */
+static inline uint64_t mask_of(const tn_run *slab)
 {
-	return class->objects == 64 ? ~0ull : (1ull << class->objects) - 1;
+	return atomic_load_explicit(&slab->free_mask, memory_order_relaxed);
+}
+
+static inline void mask_set(tn_run *slab, uint64_t mask)
+{
+	atomic_store_explicit(&slab->free_mask, mask, memory_order_relaxed);
+}
+
+tn_run *tn_slab_take(tn_arena *arena, uint32_t class, uint16_t cache)
+{
+	tn_run *slab = TN_LIST_FIRST(&arena->slabs[class], tn_run, link);
+
+	TN_ASSERT(class < TN_CLASSES);
+	if (slab) {
+		tn_list_remove(&slab->link);
+	} else {
+		slab = tn_runs_alloc(arena, tn_classes[class].pages, 1, TN_RUN_SLAB);
+		if (!slab)
+			return NULL;
+		slab->class = (uint8_t) class;
+		mask_set(slab, tn_class_full(&tn_classes[class]));
+	}
+	TN_ASSERT(slab->state == TN_RUN_SLAB && slab->class == class && mask_of(slab) != 0);
+	TN_ASSERT(slab->cache == 0 && slab->remote_mask == 0);
+	slab->cache = cache;
+	return slab;
+}
+
+void tn_slab_give(tn_arena *arena, tn_run *slab)
+{
+	TN_ASSERT(!tn_list_linked(&slab->link) && slab->remote_mask == 0);
+	TN_ASSERT(mask_of(slab) == tn_class_full(&tn_classes[slab->class]));
+	slab->cache = 0;
+	tn_runs_free(arena, slab);
 }
 
 void *tn_slab_alloc(tn_arena *arena, const tn_class *class)
 {
 	uint32_t index = tn_class_index(class);
-	tn_run *slab = TN_LIST_FIRST(&arena->slabs[index], tn_run, link);
+	tn_run *slab = tn_slab_take(arena, index, 0);
 	uint32_t object;
+	uint64_t mask;
 
-	if (!slab) {
-		slab = tn_runs_alloc(arena, class->pages, 1, TN_RUN_SLAB);
-		if (!slab)
-			return NULL;
-		slab->class = (uint8_t)index;
-		slab->free_mask = full_mask(class);
+	if (!slab)
+		return NULL;
+	mask = mask_of(slab);
+	object = (uint32_t)__builtin_ctzll(mask);
+	mask &= mask - 1;
+	mask_set(slab, mask);
+	if (mask != 0)
 		tn_list_push_front(&arena->slabs[index], &slab->link);
-	}
-	TN_ASSERT(slab->state == TN_RUN_SLAB && slab->class == index && slab->free_mask != 0);
-	object = (uint32_t)__builtin_ctzll(slab->free_mask);
-	slab->free_mask &= slab->free_mask - 1;
-	if (slab->free_mask == 0)
-		tn_list_remove(&slab->link);
 	return tn_run_base(&arena->mem->ext[slab->slot], slab) + (uint64_t)object * class->bytes;
 }
 
@@ -86,29 +115,31 @@ void tn_slab_free(tn_arena *arena, tn_run *slab, uint32_t object)
 {
 	const tn_class *class = tn_class_at(slab->class);
 	tn_list *list = &arena->slabs[slab->class];
+	uint64_t mask = mask_of(slab);
 
-	TN_ASSERT(slab->state == TN_RUN_SLAB && object < class->objects);
-	TN_ASSERT(!(slab->free_mask >> object & 1));
-	if (slab->free_mask == 0)
+	TN_ASSERT(slab->state == TN_RUN_SLAB && slab->cache == 0 && object < class->objects);
+	TN_ASSERT(!(mask >> object & 1));
+	if (mask == 0)
 		tn_list_push_front(list, &slab->link);
-	slab->free_mask |= 1ull << object;
+	mask |= 1ull << object;
+	mask_set(slab, mask);
 	/* Keep the last slab of a class: a block that comes and goes must not cut and merge runs. */
-	if (slab->free_mask == full_mask(class) && list->next != list->prev) {
+	if (mask == tn_class_full(class) && list->next != list->prev) {
 		tn_list_remove(&slab->link);
-		tn_runs_free(arena, slab);
+		tn_slab_give(arena, slab);
 	}
 }
 
 void tn_slab_trim(tn_arena *arena)
 {
-	for (uint32_t i = 0; i < TN_COUNT_OF(classes); i++) {
+	for (uint32_t i = 0; i < TN_CLASSES; i++) {
 		TN_LIST_FOREACH_SAFE(node, &arena->slabs[i]) {
 			tn_run *slab = TN_LIST_ENTRY(node, tn_run, link);
 
-			if (slab->free_mask != full_mask(&classes[i]))
+			if (mask_of(slab) != tn_class_full(&tn_classes[i]))
 				continue;
 			tn_list_remove(&slab->link);
-			tn_runs_free(arena, slab);
+			tn_slab_give(arena, slab);
 		}
 	}
 }

@@ -4,11 +4,12 @@
 #include "mem_test.h"
 
 /* A life with growth, two classes, a device and keys; every step may fail. Returns the failures it saw. */
-static int live_once(void)
+static int live_once(tn_mem_debug debug)
 {
 	fake_device dev = {0};
 	int failures = 0;
-	tn_mem_params params = {.reserve_bytes = 1 * GiB, .huge_pages = true};
+	tn_mem_params params = {
+		.reserve_bytes = 1 * GiB, .huge_pages = true, .cache_bytes = MiB, .numa = 1, .debug = debug};
 	tern_mem *mem = NULL;
 	uint32_t slot = 0;
 	bool attached;
@@ -54,18 +55,17 @@ static int live_once(void)
 	return failures;
 }
 
-static void nth_call_fails(void **state)
+static void sweep(tn_mem_debug debug)
 {
 	int fds = count_fds(), maps = count_memfd_maps();
 	uint64_t n = 0, failures = 0;
 
-	(void)state;
 	for (;;) {
 		bool fired;
 
 		tn_fault_clear();
 		assert_int_equal(tn_fault_set("*", ++n, 1), TERN_OK);
-		failures += live_once() > 0;
+		failures += live_once(debug) > 0;
 		fired = tn_fault_fired("*") > 0;
 		tn_fault_clear();
 		assert_int_equal(count_fds(), fds);
@@ -76,6 +76,18 @@ static void nth_call_fails(void **state)
 	}
 	assert_true(n > 15);
 	assert_true(failures > 10);
+}
+
+static void nth_call_fails(void **state)
+{
+	(void)state;
+	sweep(TN_DEBUG_OFF);
+}
+
+static void nth_call_fails_in_debug_mode(void **state)
+{
+	(void)state;
+	sweep(TN_DEBUG_FULL);
 }
 
 /* A larger extent than asked for is refused: the plain need still gets through. */
@@ -99,6 +111,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(nth_call_fails),
+		cmocka_unit_test(nth_call_fails_in_debug_mode),
 		cmocka_unit_test(falls_back_to_what_is_needed),
 	};
 
