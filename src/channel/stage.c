@@ -200,7 +200,7 @@ static way way_of(const tn_shell_lane *slane, const void *ptr, uint64_t bytes, b
 		gpu = tn_region_extent(known)->gpu;
 		/* What is inlined is read by the CPU. */
 		if (caps->needs_registered && !(gpu && inlined) &&
-		    tn_mem_knows(mem, tn_region_extent(known), slane->sdev->dev)) {
+		    tn_mem_known_to_all(mem, tn_region_extent(known))) {
 			*region = known;
 			return REGION;
 		}

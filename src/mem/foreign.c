@@ -223,13 +223,13 @@ const tn_extent *tn_mem_local_of(const tern_mem *mem, const void *ptr, uint64_t 
 	return region && covers(region, ptr, bytes) ? &region->ext : NULL;
 }
 
-bool tn_mem_knows(const tern_mem *mem, const tn_extent *ext, const void *dev)
+bool tn_mem_known_to_all(const tern_mem *mem, const tn_extent *ext)
 {
 	for (uint32_t i = 0; i < TN_MEM_DEVICES_MAX; i++) {
-		if (mem->devices[i].used && mem->devices[i].dev == dev)
-			return ext->reg[i] != NULL;
+		if (mem->devices[i].used && !ext->reg[i])
+			return false;
 	}
-	return false;
+	return true;
 }
 
 /* ---- devices ---- */

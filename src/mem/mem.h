@@ -97,8 +97,8 @@ void tn_region_unuse(tern_region *region);
 const tn_extent *tn_region_extent(const tern_region *region);
 /* What peers wrote through NICs to GPU memory is seen by kernels that start later. One load if none can. */
 void tn_mem_flush_gpus(const tern_mem *mem);
-/* Does the device that was attached with this pointer reach the extent or region? */
-bool tn_mem_knows(const tern_mem *mem, const tn_extent *ext, const void *dev);
+/* Do all attached devices reach the extent or region? (Some may not reach GPU memory.) */
+bool tn_mem_known_to_all(const tern_mem *mem, const tn_extent *ext);
 
 /* The link staged a transfer because its memory is foreign: counted in tern_mem_stats.staging_copies. */
 void tn_mem_count_staged(tern_mem *mem, uint64_t copies);

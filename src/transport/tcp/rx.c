@@ -597,6 +597,7 @@ int tn_tcp_rx_run(tn_tcp_lane *lane, tn_event *events, int max)
 	int64_t budget = TN_TCP_RX_BUDGET_BYTES, got;
 	int n = 0;
 
+	tn_tcp_rx_access(lane->dev); /* odd: keys are looked at and their memory written */
 	for (;;) {
 		n += parse(lane, events + n, max - n);
 		if (lane->state != TN_TCP_UP || rx->paused)
@@ -616,6 +617,7 @@ int tn_tcp_rx_run(tn_tcp_lane *lane, tn_event *events, int max)
 		if (rx->drained)
 			budget = 0;
 	}
+	tn_tcp_rx_access(lane->dev);
 	settle(lane);
 	return n;
 }

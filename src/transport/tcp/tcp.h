@@ -320,6 +320,9 @@ struct tn_tcp_dev {
 	_Atomic uint32_t tx_waiting; /* lanes that wait for EPOLLOUT */
 	_Atomic bool armed;
 	uint32_t direct; /* polls since the epoll set was asked */
+	/* accesses to memory behind keys: guard.c */
+	_Atomic uint64_t rx_access, tx_begun, tx_ended;
+	bool guarded;
 	tn_tcp_counters counters;
 };
 
@@ -331,6 +334,24 @@ static inline tn_tcp_dev *tn_tcp_dev_of(tn_dev *dev)
 static inline tn_tcp_lane *tn_tcp_lane_of(tn_lane *lane)
 {
 	return (tn_tcp_lane *)lane;
+}
+
+/* ---- guard.c: accesses that outlive a revocation ---- */
+extern const tn_guard tn_tcp_guard;
+
+static inline void tn_tcp_rx_access(tn_tcp_dev *dev)
+{
+	atomic_fetch_add_explicit(&dev->rx_access, 1, memory_order_acq_rel);
+}
+
+static inline void tn_tcp_tx_access_begin(tn_tcp_dev *dev)
+{
+	atomic_fetch_add_explicit(&dev->tx_begun, 1, memory_order_acq_rel);
+}
+
+static inline void tn_tcp_tx_access_end(tn_tcp_dev *dev)
+{
+	atomic_fetch_add_explicit(&dev->tx_ended, 1, memory_order_acq_rel);
 }
 
 #define TN_TCP_COUNT(dev, name, n) tn_count(&(dev)->counters.name, (n))

@@ -410,10 +410,12 @@ void tn_tcp_tx_run(tn_tcp_lane *lane, uint64_t budget)
 	ssize_t n;
 
 	while (budget && !tx->error && tn_tcp_tx_pending(tx)) {
+		tn_tcp_tx_access_begin(lane->dev);
 		make_plan(lane, &p, budget);
+		n = p.count ? send_plan(lane, &p) : 0;
+		tn_tcp_tx_access_end(lane->dev);
 		if (p.count == 0)
 			break;
-		n = send_plan(lane, &p);
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS))

@@ -273,6 +273,78 @@ static void test_key_to_region_shm(void **state)
 	key_to_region("shm", false);
 }
 
+/*
+ * A revocation is the end: what was under way has ended when it returns, so that the owner may write to the
+ * memory, or unmap it. Over and over with large puts and gets in flight.
+ */
+static void revoked_in_flight(const char *provider, bool get)
+{
+	enum { BYTES = 4 << 20 };
+	stage_pair x;
+	tern_mem *mem;
+	uint8_t *src;
+	int stale = 0;
+
+	begin(&x, provider);
+	mem = tern_ctx_mem(x.p.serve.ctx);
+	assert_ok(tern_mem_alloc(tern_ctx_mem(x.p.dial.ctx), BYTES, 0, 0, TERN_MEM_HOST, (void **)&src));
+	fill(src, BYTES, 1);
+	for (int round = 0; round < 60; round++) {
+		uint8_t *at = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		tern_region *region;
+		tern_status status;
+		tern_key key;
+
+		assert_ok(tern_mem_register(mem, at, BYTES, 3, &region));
+		assert_ok(tern_mem_export(mem, at, BYTES, 3, &key));
+		assert_ok(submit(x.p.dial.ctx, get ? tern_get(x.p.dial.channel, src, BYTES, &key, 0, &x.op)
+						   : tern_put(x.p.dial.channel, src, BYTES, &key, 0, &x.op)));
+		for (int i = 0; i < round % 7; i++)
+			tern_ctx_wait(x.p.dial.ctx, 1);
+		assert_ok(tern_mem_revoke(mem, &key));
+		assert_ok(tern_mem_unregister(region));
+		munmap(at, BYTES);
+		status = tern_op_wait(x.p.dial.ctx, &x.op, PATIENCE);
+		stale += status == TERN_E_STALE_KEY;
+		assert_true(status == TERN_OK || status == TERN_E_STALE_KEY);
+	}
+	print_message("%s: %d of 60 were stale\n", provider, stale);
+	assert_int_equal(atomic_load(&x.p.dial.downs) + atomic_load(&x.p.serve.downs), 0);
+	end(&x);
+}
+
+static void test_revoked_in_flight(void **state)
+{
+	(void)state;
+	revoked_in_flight("tcp", false);
+	revoked_in_flight("tcp", true);
+	revoked_in_flight("loop", false);
+}
+
+/* byteps#282, Mooncake#3639: thousands of buffers of the application, and registrations and mappings stay few. */
+static void test_many_buffers_few_registrations(void **state)
+{
+	uint64_t before;
+	stage_pair x;
+
+	(void)state;
+	begin(&x, "verbs");
+	fill(x.foreign, 3000, 1);
+	assert_ok(
+		complete(x.p.dial.ctx, &x.op, tern_put(x.p.dial.channel, x.foreign, 3000, &x.key, 0, &x.op)));
+	before = fake_counts_get().regs;
+	for (int i = 0; i < 4000; i++) {
+		uint8_t *buffer = malloc(3000);
+
+		memcpy(buffer, x.foreign, 3000);
+		assert_ok(complete(x.p.dial.ctx, &x.op,
+				   tern_put(x.p.dial.channel, buffer, 3000, &x.key, 0, &x.op)));
+		free(buffer);
+	}
+	assert_int_equal(fake_counts_get().regs, before);
+	end(&x);
+}
+
 /* The link dies with chunks in requests: all come back, nothing is copied to a buffer that was given back. */
 static void test_death_gives_chunks_back(void **state)
 {
@@ -436,6 +508,8 @@ int main(void)
 		cmocka_unit_test(test_key_to_region_tcp),
 		cmocka_unit_test(test_key_to_region_loop),
 		cmocka_unit_test(test_key_to_region_shm),
+		cmocka_unit_test(test_revoked_in_flight),
+		cmocka_unit_test(test_many_buffers_few_registrations),
 		cmocka_unit_test(test_death_gives_chunks_back),
 		cmocka_unit_test(test_no_memory_for_chunks),
 		cmocka_unit_test(test_device_refuses_a_region),

@@ -3,9 +3,12 @@
  * Foreign memory that is registered: all devices or none, who comes later, limits in words, use and keys keep it,
  * look-up against a naive table, forked children. Names say which report a case answers.
  */
+#include <linux/capability.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -73,8 +76,7 @@ static void test_register(void **state)
 	assert_true(ext->index & TN_MEM_REGION);
 	assert_int_equal(ext->fd, -1);
 	assert_int_equal(ext->lkey[slots[1]], 5000 + ext->index);
-	assert_true(tn_mem_knows(mem, ext, &devs[0]));
-	assert_false(tn_mem_knows(mem, ext, &slots));
+	assert_true(tn_mem_known_to_all(mem, ext));
 	assert_null(tn_mem_local_of(mem, at + 5, PAGES(4)));
 	assert_null(tn_mem_local_of(mem, at + PAGES(4), 0));
 	assert_null(tn_mem_extent_of(mem, at));
@@ -218,6 +220,51 @@ static void test_preflight_names_limit_wanted_have_remedy(void **state)
 		tn_mem_detach(mem, slots[i]);
 	tn_mem_destroy(mem);
 	munmap(at, PAGES(16));
+}
+
+/* The limit of a process without CAP_IPC_LOCK is what the system says. */
+static int limited_child(uint8_t *at)
+{
+	struct rlimit limit = {PAGES(4), PAGES(4)};
+	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {{0}};
+	fake_device dev = {.tag = 1};
+	tern_region *region;
+	tern_mem *mem;
+	uint32_t slot;
+
+	if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0 || syscall(SYS_capset, &head, data) != 0)
+		return 1;
+	mem = make_pool(0);
+	if (mem->regions->pin_limit != PAGES(4))
+		return 2;
+	if (tn_mem_attach(mem, &fake_registrar, &dev, &slot) != TERN_OK)
+		return 3;
+	if (tern_mem_register(mem, at, PAGES(5), 0, &region) != TERN_E_LIMIT ||
+	    !strstr(tern_detail(), "RLIMIT_MEMLOCK"))
+		return 4;
+	if (tern_mem_register(mem, at, PAGES(4), 0, &region) != TERN_OK)
+		return 5;
+	tn_mem_detach(mem, slot);
+	tn_mem_destroy(mem);
+	return 0;
+}
+
+static void test_limit_of_the_system(void **state)
+{
+	uint8_t *at = pages(5);
+	int status;
+	pid_t pid;
+
+	(void)state;
+	pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0)
+		_exit(limited_child(at));
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 0);
+	munmap(at, PAGES(5));
 }
 
 static void test_in_use(void **state)
@@ -483,6 +530,7 @@ int main(void)
 		cmocka_unit_test(test_all_devices_or_none),
 		cmocka_unit_test(test_attach_rolls_extents_back),
 		cmocka_unit_test(test_preflight_names_limit_wanted_have_remedy),
+		cmocka_unit_test(test_limit_of_the_system),
 		cmocka_unit_test(test_in_use),
 		cmocka_unit_test(test_keys),
 		cmocka_unit_test(test_cap),

@@ -197,12 +197,13 @@ static void test_dma_buf(void **state)
 	assert_true(ext->gpu);
 	assert_ptr_equal(with.memory, app);
 	assert_int_equal(with.offset, 1000);
-	assert_true(tn_mem_knows(mem, ext, &with));
+	assert_true(tn_mem_known_to_all(mem, ext));
 	assert_true(fake_cuda_calls("pointer_set") == 1);
-	/* a NIC that comes later and can't: staged there, and here not */
+	/* a NIC that comes later and can't: staged from now on */
 	assert_int_equal(tn_mem_attach(mem, &nic_registrar, &without, &slots[1]), TERN_OK);
-	assert_true(tn_mem_knows(mem, ext, &with));
-	assert_false(tn_mem_knows(mem, ext, &without));
+	assert_non_null(ext->reg[slots[0]]);
+	assert_null(ext->reg[slots[1]]);
+	assert_false(tn_mem_known_to_all(mem, ext));
 	assert_int_equal(stats_of(mem).registrations, 1);
 	/* but what peers are to reach, all NICs reach or none */
 	assert_int_equal(tern_mem_register(mem, app + MiB, MiB, TERN_ACCESS_WRITE, &region),
