@@ -10,6 +10,7 @@ the exported symbols of the built libraries must be those of the version maps.
 Tests: tests/tools/test_tidy.py plants a violation of each rule.
 """
 import argparse
+import glob
 import os
 import re
 import subprocess
@@ -135,8 +136,28 @@ class Tidy:
         for name, first, last in funcs:
             self.counted('function', f'{path}:{name}', last - first + 1, FUNCTION_LINES, path, first,
                          f'{name} has {last - first + 1} lines; the limit is {FUNCTION_LINES}')
+        if path.startswith(('src/', 'cli/')):
+            self.check_named_tests(path, text)
         if path.startswith('src/'):
             self.check_states(path, text, funcs)
+
+    def check_named_tests(self, path, text):
+        """The tests that the comment at the top names exist. A bare name lies where the one before it does."""
+        head = text.split('\n', 1)[-1].split('*/', 1)[0]
+        if 'Tests:' not in head:
+            return
+        folder = 'tests/unit/' + path.split('/')[1]
+        for name in re.findall(r'[\w./*-]+', head.split('Tests:', 1)[1]):
+            name = name.rstrip('.')
+            is_file = name.endswith(('.c', '.py'))
+            if name.startswith(('tests/', 'fuzz/')):
+                folder = os.path.dirname(name) if is_file else name
+            elif is_file and '/' not in name:
+                name = os.path.join(folder, name)
+            else:
+                continue
+            if not glob.glob(os.path.join(self.root, name)):
+                self.bad(path, 1, f'names the test {name}, which does not exist')
 
     def check_states(self, path, text, funcs):
         """One function alone writes an object's state; it asserts the predecessor and logs the change."""

@@ -7,7 +7,7 @@
  *   ended:  by the peer, the link, or a message that could not be kept; on_closed ran or runs; the handle
  *           is good until tern_channel_close
  *
- * Threads: any, under link->lock; callbacks from the driver. Tests: tests/unit/channel/test_channel.c.
+ * Threads: any, under link->lock; callbacks from the driver. Tests: tests/unit/channel/test_messages.c.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -11,7 +11,7 @@
  *   inbox not empty => recvs empty
  *   refs = 1 for the user's handle + 1 while busy + 1 per queued errand
  *
- * All under link->lock. Tests: tests/unit/channel/test_channel.c.
+ * All under link->lock. Tests: tests/unit/channel/test_messages.c.
  */
 #ifndef TN_CHANNEL_CHANNEL_IMPL_H
 #define TN_CHANNEL_CHANNEL_IMPL_H

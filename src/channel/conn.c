@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Control connections. See conn.h.
- * Threads: see conn.h. Tests: tests/unit/channel/test_conn.c.
+ * Threads: see conn.h. Tests: tests/unit/channel/test_link.c.
  */
 #include "channel/conn.h"
 

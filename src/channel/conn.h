@@ -7,7 +7,7 @@
  *   tx    bytes the socket did not take yet: at most TN_CONN_TX_MAX, more means that the peer does not read
  *
  * Threads: made, read and freed by the driver; tn_conn_send by any thread under the lock of its link.
- * Tests: tests/unit/channel/test_conn.c.
+ * Tests: tests/unit/channel/test_link.c.
  */
 #ifndef TN_CHANNEL_CONN_H
 #define TN_CHANNEL_CONN_H

@@ -4,7 +4,7 @@
  * ring of the latest texts per context: nothing is allocated and nothing leaks; a text that was overwritten
  * meanwhile is replaced by its status's own. Many operations that end for one reason share one text.
  *
- * Threads: any. Tests: tests/unit/channel/test_op.c.
+ * Threads: any. Tests: tests/unit/channel/test_xfer.c.
  */
 #include <stdio.h>
 

@@ -6,7 +6,7 @@
  *   an operation with a callback completes here; one without is done where it is completed
  *
  * Threads: push, set and cancel from any; run by the thread that has the role (timers: by the helper).
- * Tests: tests/unit/channel/test_roles.c, test_op.c.
+ * Tests: tests/unit/channel/test_roles.c, test_xfer.c.
  */
 #ifndef TN_CHANNEL_DISPATCH_H
 #define TN_CHANNEL_DISPATCH_H

@@ -5,7 +5,7 @@
  * A peer that has not come up yet costs memory: at most ctx.backlog of them at a time, the rest is closed.
  * When descriptors run out the listener pauses instead of spinning on a readable socket.
  *
- * Threads: the driver; the pause ends in a timer. Tests: tests/unit/channel/test_ctx.c, test_conn.c.
+ * Threads: the driver; the pause ends in a timer. Tests: tests/unit/channel/test_ctx.c, test_link.c.
  */
 #include <errno.h>
 #include <netinet/in.h>

@@ -6,7 +6,7 @@
  *
  * The state is the only word of an operation that two threads look at: stored with release after the
  * results, so that tern_op_test may be called from any thread.
- * Threads: any. Tests: tests/unit/channel/test_op.c.
+ * Threads: any. Tests: tests/unit/channel/test_xfer.c.
  */
 #include "channel/op.h"
 

@@ -8,7 +8,7 @@
  * the channel at the peer.
  *
  * Threads: the driver delivers, any thread receives; all under link->lock, dropped around callbacks.
- * Tests: tests/unit/channel/test_channel.c, test_recv.c.
+ * Tests: tests/unit/channel/test_messages.c, test_recv.c.
  */
 #include <stdlib.h>
 

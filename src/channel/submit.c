@@ -7,7 +7,7 @@
  * operation without callback is then finished for good; one with a callback gets it from dispatch (or, with
  * TN_OP_INLINE, before the call returns).
  *
- * Threads: any. Tests: tests/unit/channel/test_channel.c, test_xfer.c.
+ * Threads: any. Tests: tests/unit/channel/test_messages.c, test_xfer.c.
  */
 #include "base/fail.h"
 #include "channel/channel_impl.h"

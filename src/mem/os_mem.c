@@ -6,7 +6,7 @@
  *   extent        memfd -> size -> mapped over the reservation -> populated -> sealed
  *
  * A memfd is not limited by the size of /dev/shm and has no name that could be left behind.
- * Threads: any. Tests: tests/unit/mem/test_os.c, test_faults.c.
+ * Threads: any. Tests: tests/unit/mem/test_faults.c.
  */
 #include <errno.h>
 #include <fcntl.h>

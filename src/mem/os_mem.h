@@ -4,7 +4,7 @@
  * file, that maps memory. Keeps no state and decides nothing: which size, when and for whom is extent.c's.
  *
  * Every function that fails sets the detail text and leaves nothing behind. Each OS call is a fault point
- * "mem.<object>.<call>". Threads: any. Tests: tests/unit/mem/test_os.c, test_faults.c.
+ * "mem.<object>.<call>". Threads: any. Tests: tests/unit/mem/test_faults.c.
  */
 #ifndef TN_MEM_OS_MEM_H
 #define TN_MEM_OS_MEM_H

@@ -6,7 +6,7 @@
  *   extent  |  SLAB 4p  | FREE 3p |      LARGE 9p       |   FREE ...
  *   heads    1 0 0 0      1 0 0     1 0 0 0 0 0 0 0 0     1 ...
  *
- * Must not touch the pages themselves. Threads: the arena's lock is held. Tests: tests/unit/mem/test_runs.c,
+ * Must not touch the pages themselves. Threads: the arena's lock is held. Tests: tests/unit/mem/test_alloc.c,
  * test_model.c.
  */
 #include "mem/pool.h"

@@ -3,7 +3,7 @@
  * Owns the statistics of a pool: sums over arenas and caches, and their names as counters.
  *
  * Must not stop anybody: caches are read as they are, so a snapshot is exact only while nobody allocates.
- * Threads: any; takes grow, then each arena's lock. Tests: tests/unit/mem/test_stats.c, test_model.c.
+ * Threads: any; takes grow, then each arena's lock. Tests: tests/unit/mem/test_cache.c, test_model.c.
  */
 #include "mem/cache.h"
 #include "mem/pool.h"

@@ -79,6 +79,18 @@ class TidyRules(unittest.TestCase):
         self.tree.source('src/base/bad.c', 'int x;')
         self.one('no newline')
 
+    def test_named_tests_exist(self):
+        head = '/* SPDX-License-Identifier: Apache-2.0 */\n/*\n * Owns nothing.\n * Tests: '
+        self.tree.source('tests/unit/base/a_test.c', '')
+        self.tree.source('tests/unit/base/b_test.c', '')
+        for named in ('tests/unit/base/a_test.c, b_test.c.', 'a_test.c', 'tests/unit/base/*_test.c', 'tests/unit/base, all.'):
+            self.tree.write('src/base/x.c', f'{head}{named}\n */\n')
+            self.assertEqual(self.found(), [], named)
+        for named, missing in (('tests/unit/base/a_test.c, c_test.c.', 'tests/unit/base/c_test.c'), ('tests/no', 'tests/no'),
+                               ('c_test.c', 'tests/unit/base/c_test.c'), ('fuzz/x.c', 'fuzz/x.c')):
+            self.tree.write('src/base/x.c', f'{head}{named}\n */\n')
+            self.one(f'names the test {missing}')
+
     def test_states_have_one_writer(self):
         good = ('void conn_set_state(void)\n{\n\tc->state = 1;\n}\n\nint f(void)\n{\n\treturn c->state == 1;\n}\n')
         self.tree.source('src/base/conn.c', good)
