@@ -26,6 +26,7 @@ void fake_reset(const fake_device *devices, int count)
 	tn_list_init(&fake.cqs);
 	tn_list_init(&fake.qps);
 	tn_list_init(&fake.mrs);
+	fake.fork = IBV_FORK_UNNEEDED;
 	fake.device_count = devices ? count : 1;
 	for (int i = 0; i < fake.device_count; i++) {
 		fake.nics[i].is = devices ? devices[i] : dflt;
@@ -230,6 +231,62 @@ static int query_gid_ex(struct ibv_context *context, uint32_t port, uint32_t ind
 	return err;
 }
 
+/* Entries that are there, of all ports. */
+static ssize_t query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries, size_t max,
+			       uint32_t flags, size_t entry_size)
+{
+	const fake_nic *nic = fake_ctx_of(context)->nic;
+	size_t n = 0;
+	int err;
+
+	(void)flags;
+	pthread_mutex_lock(&fake_lock);
+	err = fake_call(context, "query_gid_table");
+	if (!err && entry_size != sizeof(*entries))
+		err = EINVAL;
+	for (int port = 1; !err && port <= nic->is.ports; port++) {
+		for (int i = 0; i < FAKE_GIDS_MAX && n < max; i++) {
+			union ibv_gid gid;
+
+			if (fake_gid_of(nic, i, &gid))
+				entries[n++] = (struct ibv_gid_entry){.gid = gid,
+								      .gid_index = (uint32_t)i,
+								      .port_num = (uint32_t)port,
+								      .gid_type = nic->is.gids[i].type};
+		}
+	}
+	pthread_mutex_unlock(&fake_lock);
+	return err ? -err : (ssize_t)n;
+}
+
+/* ---- fork ---- */
+
+static enum ibv_fork_status is_fork_initialized(void)
+{
+	enum ibv_fork_status status;
+
+	pthread_mutex_lock(&fake_lock);
+	status = fake.fork;
+	pthread_mutex_unlock(&fake_lock);
+	return status;
+}
+
+static int fork_init(void)
+{
+	int err;
+
+	pthread_mutex_lock(&fake_lock);
+	err = fake_scripted("fork_init");
+	if (!err && fake.fork == IBV_FORK_DISABLED) {
+		if (fake.counts.regs)
+			err = EINVAL;
+		else
+			fake.fork = IBV_FORK_ENABLED;
+	}
+	pthread_mutex_unlock(&fake_lock);
+	return err;
+}
+
 const tn_verbs_api *fake_api(void)
 {
 	static const tn_verbs_api api = {
@@ -242,6 +299,10 @@ const tn_verbs_api *fake_api(void)
 		.query_port = query_port,
 		.query_gid = query_gid,
 		.query_gid_ex = query_gid_ex,
+		.query_gid_table = query_gid_table,
+		.is_fork_initialized = is_fork_initialized,
+		.fork_init = fork_init,
+		.query_qp_data_in_order = fake_query_qp_data_in_order,
 		.get_async_event = fake_get_async_event,
 		.ack_async_event = fake_ack_async_event,
 		.alloc_pd = fake_alloc_pd,
@@ -252,6 +313,7 @@ const tn_verbs_api *fake_api(void)
 		.destroy_comp_channel = fake_destroy_comp_channel,
 		.create_cq = fake_create_cq,
 		.resize_cq = fake_resize_cq,
+		.modify_cq = fake_modify_cq,
 		.destroy_cq = fake_destroy_cq,
 		.get_cq_event = fake_get_cq_event,
 		.ack_cq_events = fake_ack_cq_events,

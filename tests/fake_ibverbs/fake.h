@@ -47,6 +47,8 @@ typedef struct fake_device {
 	fake_gid gids[FAKE_GIDS_MAX];
 	uint32_t max_inline, max_msg;
 	int max_qp_wr, max_cqe, max_srq, max_srq_wr, max_mr, max_rd_atomic;
+	bool in_order;      /* it promises to place writes in order */
+	bool no_moderation; /* ibv_modify_cq: EOPNOTSUPP */
 	/* Registration is refused with reg_errno (0: ENOMEM) from the n-th on, and of so many bytes; 0 = not. */
 	uint32_t reg_refused_from;
 	uint64_t reg_refused_bytes;
@@ -109,6 +111,9 @@ void fake_cut(bool on);
 /* Break the path of all queue pairs of one device, in both directions. */
 void fake_cut_device(int device, bool on);
 
+/* What ibv_is_fork_initialized says (IBV_FORK_UNNEEDED at first); ibv_fork_init is too late after a region. */
+void fake_set_fork(enum ibv_fork_status status);
+
 /* ---- what happens to a device that is in use ---- */
 
 /* Raise an asynchronous event on every open device. */
@@ -140,6 +145,7 @@ typedef struct fake_counts {
 	uint64_t regs;           /* registrations made */
 	uint64_t early_rts;      /* queue pairs that went to RTS before a receive buffer was there */
 	uint64_t destroyed_busy; /* queue pairs that were destroyed with completions not polled */
+	uint64_t moderated;      /* completion queues whose moderation was set */
 	uint64_t stale;          /* completions that outlived their queue pair's reset or end */
 } fake_counts;
 fake_counts fake_counts_get(void);

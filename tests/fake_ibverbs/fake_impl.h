@@ -127,6 +127,7 @@ extern struct fake_state {
 	tn_rand rand;
 	bool scramble, impatient, never_flush, no_last_wqe, cut;
 	bool hold_sends, hold_recvs, hold_reads, keep_stale;
+	enum ibv_fork_status fork;
 	bool progressing, again;
 	fake_counts counts;
 	char fault[256];
@@ -185,12 +186,14 @@ struct ibv_comp_channel *fake_create_comp_channel(struct ibv_context *context);
 int fake_destroy_comp_channel(struct ibv_comp_channel *channel);
 struct ibv_cq *fake_create_cq(struct ibv_context *context, int cqe, void *cq_context,
 			      struct ibv_comp_channel *channel, int comp_vector);
+int fake_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr);
 int fake_resize_cq(struct ibv_cq *cq, int cqe);
 int fake_destroy_cq(struct ibv_cq *cq);
 struct ibv_srq *fake_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr);
 int fake_destroy_srq(struct ibv_srq *srq);
 int fake_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 struct ibv_qp *fake_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
+int fake_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_t flags);
 int fake_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask);
 int fake_destroy_qp(struct ibv_qp *qp);
 int fake_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);

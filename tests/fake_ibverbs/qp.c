@@ -181,6 +181,13 @@ int fake_modify_qp(struct ibv_qp *base, struct ibv_qp_attr *attr, int mask)
 	return err;
 }
 
+/* Only whole messages, and only what the caller asked about. */
+int fake_query_qp_data_in_order(struct ibv_qp *base, enum ibv_wr_opcode op, uint32_t flags)
+{
+	(void)op;
+	return flags == 0 && ((fake_qp *)base)->ctx->nic->is.in_order;
+}
+
 /* Events that were not taken must not point to it. */
 static void forget_events(fake_qp *qp)
 {

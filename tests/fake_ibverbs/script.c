@@ -147,6 +147,13 @@ SETTER(fake_no_last_wqe, bool, fake.no_last_wqe = value)
 SETTER(fake_cut, bool, fake.cut = value)
 #undef SETTER
 
+void fake_set_fork(enum ibv_fork_status status)
+{
+	pthread_mutex_lock(&fake_lock);
+	fake.fork = status;
+	pthread_mutex_unlock(&fake_lock);
+}
+
 void fake_cut_device(int device, bool on)
 {
 	pthread_mutex_lock(&fake_lock);

@@ -169,6 +169,7 @@ static void old_library(void **state)
 	(void)state;
 	fake_reset(NULL, 0);
 	api.query_gid_ex = NULL;
+	api.query_gid_table = NULL;
 	tn_verbs_api_override(&api);
 	assert_int_equal(probe(reason), TERN_OK);
 	assert_non_null(strstr(reason, "GID 2: type unknown, IPv4"));
