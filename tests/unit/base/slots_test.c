@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of base/slots.h: handles go stale, junk finds nothing, the oldest slot is reused first.
+ * Tests of base/slots.h: handles go stale, junk finds nothing, the oldest slot is reused first. eRPC#41: a
+ * session that was made again crashed; handles carry generations.
  */
 #include "base/slots.h"
 

@@ -2,6 +2,9 @@
 /* Addresses: what is one, what is loopback, how it reads. Threads: one. */
 #include "channel/addr.h"
 
+#include <net/if.h>
+#include <netinet/in.h>
+
 #include "cmocka_all.h"
 
 static void good(const char *text, bool passive, const char *formatted, bool loopback)
@@ -27,6 +30,20 @@ static void test_good(void **state)
 	good("*:7", true, "0.0.0.0:7", false);
 	good("[::]:7", true, "[::]:7", false);
 	good("10.1.2.3:7", false, "10.1.2.3:7", false);
+}
+
+/* curl#22079: the scope of an IPv6 address was lost. It is kept, and written out again. */
+static void test_scope(void **state)
+{
+	const struct sockaddr_in6 *in6;
+	tn_addr addr;
+
+	(void)state;
+	good("[fe80::1%lo]:7", false, "[fe80::1%lo]:7", false);
+	assert_ok(tn_addr_resolve("[fe80::1%lo]:7", false, &addr));
+	in6 = (const struct sockaddr_in6 *)&addr.sa;
+	assert_int_equal(addr.bytes, sizeof(*in6));
+	assert_int_equal(in6->sin6_scope_id, if_nametoindex("lo"));
 }
 
 static void bad(const char *text, bool passive)
@@ -65,6 +82,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_good),
+		cmocka_unit_test(test_scope),
 		cmocka_unit_test(test_bad),
 		cmocka_unit_test(test_host),
 	};

@@ -131,7 +131,7 @@ static void test_refused(void **state)
 	close(fd);
 }
 
-/* The peer accepts and says nothing: the deadline covers hello too. */
+/* perftest PR#381, TF#14489: the peer accepts and says nothing: the deadline covers hello too. */
 static void test_silent_peer(void **state)
 {
 	char address[64];
@@ -310,7 +310,7 @@ static void test_destroy_in_flight(void **state)
 	free(src);
 }
 
-/* A node that comes again under its name retires its former self. */
+/* Mooncake PR#3188, PR#3755: a node that comes again under its name retires its former self. */
 static void test_restart(void **state)
 {
 	tern_ctx_params server = {.name = "server"}, client = {.name = "client"};
@@ -335,7 +335,8 @@ static void test_restart(void **state)
 }
 
 /*
- * Both dial each other: never neither link stays. Two are fine when the first was up before the second was
+ * libfabric#7396 (10,000 rounds of the verdict itself: tests/unit/link/life_test.c). Both dial each other:
+ * never neither link stays. Two are fine when the first was up before the second was
  * dialed, which then counts as on purpose.
  */
 static void test_simultaneous(void **state)

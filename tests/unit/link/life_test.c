@@ -284,6 +284,7 @@ static void strangers(void **state)
 	}
 }
 
+/* perftest PR#381: a handshake blocks for ever. Each step of it has a deadline, this one and those of wiring. */
 static void silent_stranger(void **state)
 {
 	(void)state;
@@ -391,6 +392,55 @@ static void rivals(void **state)
 	drop_rivals();
 }
 
+/*
+ * libfabric#7396: "the newer replaces the older" breaks simultaneous connects. In 10,000 rounds of two links
+ * between two nodes, whoever dialed, however their incarnations lie, both sides come to the same verdict, and
+ * one of the two stays.
+ */
+static void rivals_agree(void **state)
+{
+	tn_rand rand = {.state = 7396};
+	int dropped_old = 0, dropped_new = 0, both = 0;
+
+	(void)state;
+	fresh();
+	for (int round = 0; round < 10000; round++) {
+		const int dialer[] = {(int)tn_rand_below(&rand, 2), (int)tn_rand_below(&rand, 2)};
+		const uint8_t inc[] = {(uint8_t)(1 + tn_rand_below(&rand, 250)),
+				       (uint8_t)(1 + tn_rand_below(&rand, 250))};
+		bool again = tn_rand_below(&rand, 4) == 0; /* node 1 restarted between the two */
+		uint8_t second = again ? (uint8_t)(251 + tn_rand_below(&rand, 4)) : inc[1];
+		tn_link_rivalry verdict[2];
+		tern_status why[2] = {TERN_OK, TERN_OK};
+
+		if (inc[0] == inc[1])
+			continue;
+		make_rivals(dialer, inc, second);
+		for (int s = 0; s < 2; s++)
+			verdict[s] = tn_link_rivals(pool[0][s], pool[1][s], &why[s]);
+		if (!again) {
+			/* Both nodes see both links: one verdict, or a dead end where each drops the other's. */
+			assert_int_equal(verdict[0], verdict[1]);
+			assert_int_equal(verdict[0] == TN_RIVALS_NOT, dialer[0] == dialer[1]);
+			/* And the order in which they are met is no matter. */
+			assert_int_equal(tn_link_rivals(pool[1][0], pool[0][0], &why[0]),
+					 verdict[0] == TN_RIVALS_NOT        ? TN_RIVALS_NOT
+					 : verdict[0] == TN_RIVALS_DROP_OLD ? TN_RIVALS_DROP_NEW
+									    : TN_RIVALS_DROP_OLD);
+		} else {
+			/* The node that did not restart lets go of the former self. */
+			assert_int_equal(verdict[0], TN_RIVALS_DROP_OLD);
+			assert_int_equal(why[0], TERN_E_PEER_RESTARTED);
+		}
+		dropped_old += verdict[0] == TN_RIVALS_DROP_OLD;
+		dropped_new += verdict[0] == TN_RIVALS_DROP_NEW;
+		both += verdict[0] == TN_RIVALS_NOT;
+		drop_rivals();
+	}
+	assert_true(dropped_old > 1000 && dropped_new > 1000 && both > 1000);
+}
+
+/* Mooncake PR#3188, PR#3755: a restarted peer is refused by the old endpoint. The new incarnation retires it. */
 static void restarted(void **state)
 {
 	(void)state;
@@ -455,6 +505,7 @@ static void no_way(void **state)
 	pair_fini(&world);
 }
 
+/* perftest PR#381, TF#14489, #45088: the peer falls silent while lanes are wired: bounded. */
 static void wiring_is_bounded(void **state)
 {
 	(void)state;
@@ -467,7 +518,10 @@ static void wiring_is_bounded(void **state)
 	pair_fini(&world);
 }
 
-/* Each lane, epoch and session has a secret of its own, the same on both sides (pair.h holds them equal). */
+/*
+ * Each lane, epoch and session has a secret of its own, the same on both sides (pair.h holds them equal).
+ * Mooncake PR#3584: a late reply of the handshake bound the wrong queue pair; here it would not know the secret.
+ */
 static void tokens(void **state)
 {
 	(void)state;
@@ -596,6 +650,7 @@ int main(void)
 		cmocka_unit_test(silent_stranger),
 		cmocka_unit_test(shell_refuses),
 		cmocka_unit_test(rivals),
+		cmocka_unit_test(rivals_agree),
 		cmocka_unit_test(restarted),
 		cmocka_unit_test(falls_back),
 		cmocka_unit_test(no_way),
