@@ -45,7 +45,8 @@ typedef struct conf_target {
 	bool (*prepare)(char *why, size_t why_bytes);
 } conf_target;
 
-extern const conf_target *conf; /* the one that runs */
+extern const conf_target *conf;         /* the one that runs */
+extern struct tn_options *conf_options; /* of the environment */
 const conf_target *conf_target_find(const char *name);
 const conf_target *conf_target_at(unsigned i); /* NULL past the last */
 /* verbs_fake.c: prepare of the targets over a fake NIC */

@@ -21,7 +21,7 @@ conf_node *conf_node_open(const char *name)
 {
 	conf_node *node = calloc(1, sizeof(*node));
 	const tn_mem_params mem = {0};
-	tn_dev_params params = {.seed = conf->seed};
+	tn_dev_params params = {.seed = conf->seed, .options = conf_options};
 	const tn_provider *provider = tn_provider_find(conf->provider);
 
 	assert_non_null(node);

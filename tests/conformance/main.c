@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/options.h"
 
 #define CASES_MAX        256
 #define WATCHDOG_SECONDS 60u
@@ -30,6 +31,7 @@
 #endif
 
 const conf_target *conf;
+tn_options *conf_options;
 const char *volatile conf_where_file = "?";
 volatile int conf_where_line;
 
@@ -225,6 +227,10 @@ int main(int argc, char **argv)
 	main_thread = pthread_self();
 	if (argc >= 2 && strcmp(argv[1], "--list") == 0)
 		return list();
+	if (tn_options_load(NULL, &conf_options) != TERN_OK) {
+		(void)fprintf(stderr, "%s\n", tern_detail());
+		return 2;
+	}
 	if (argc >= 4 && strcmp(argv[1], "--child") == 0) {
 		conf = conf_target_find(argv[2]);
 		(void)snprintf(case_name, sizeof(case_name), "%s/child", argv[2]);
