@@ -95,7 +95,7 @@ static tern_status do_without(const tern_ctx *ctx, const tn_provider *provider, 
 		return status;
 	}
 	snprintf(why, sizeof(why), "%s", tn_detail_get());
-	if (want != TN_WANT_OFF && provider->present && provider->present())
+	if (want == TN_WANT_NAMED || (want == TN_WANT_AUTO && provider->present && provider->present()))
 		TN_LOG(WARN, CTX, "%s: going on without it (%s.mode=off silences this)", why, provider->name);
 	else
 		TN_LOG(INFO, CTX, "%s: going on without it", why);

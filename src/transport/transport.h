@@ -137,8 +137,9 @@ typedef struct tn_lane_params {
 	uint64_t connect_timeout_ns; /* 0 = 5 s; LANE_DOWN(TERN_E_DEADLINE) after it */
 } tn_lane_params;
 
-/* How much somebody wants a provider. */
-typedef enum tn_want { TN_WANT_AUTO, TN_WANT_OFF, TN_WANT_REQUIRED } tn_want;
+/* How much somebody wants a provider; NAMED: as AUTO, but a part of it was named, so doing without is worth a
+   warning. */
+typedef enum tn_want { TN_WANT_AUTO, TN_WANT_NAMED, TN_WANT_OFF, TN_WANT_REQUIRED } tn_want;
 
 /* Static description of a provider; the registry lists them by name. */
 typedef struct tn_provider {

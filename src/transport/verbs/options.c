@@ -77,6 +77,10 @@ void tn_vb_opts_load(const tn_options *options, tn_vb_opts *opts)
 tn_want tn_vb_want(const tn_options *options)
 {
 	static const tn_want wants[] = {TN_WANT_AUTO, TN_WANT_OFF, TN_WANT_REQUIRED};
+	tn_want want = wants[tn_opt_enum(options, rows, "mode")];
+	const char *device = tn_opt_string(options, rows, "device");
 
-	return wants[tn_opt_enum(options, rows, "mode")];
+	if (want == TN_WANT_AUTO && device[0] && strcmp(device, "auto") != 0)
+		return TN_WANT_NAMED;
+	return want;
 }

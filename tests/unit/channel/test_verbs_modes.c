@@ -28,10 +28,12 @@ static void sink(tn_log_level level, const char *line, size_t bytes, void *arg)
 	snprintf(last_warning, sizeof(last_warning), "%.*s", (int)bytes, line);
 }
 
+static const char *device = "verbs.device=auto";
+
 static tern_status open_with(const char *mode, const char *transports, tern_ctx **ctx)
 {
 	char pair[64];
-	const char *const options[] = {pair, NULL};
+	const char *const options[] = {pair, device, NULL};
 	tern_ctx_params params = {.options = options, .transports = transports};
 
 	snprintf(pair, sizeof(pair), "verbs.mode=%s", mode);
@@ -126,6 +128,16 @@ static void no_device(void **state)
 	tern_ctx_destroy(ctx);
 	assert_int_equal(open_with("required", NULL, &ctx), TERN_E_NO_DEVICE);
 	assert_non_null(strstr(tern_detail(), "no RDMA devices"));
+	device = "verbs.device=mlx5_0"; /* somebody expects one */
+	assert_int_equal(open_with("auto", NULL, &ctx), TERN_OK);
+	assert_int_equal(warnings, 1);
+	tern_ctx_destroy(ctx);
+	fake_reset(NULL, 0);
+	assert_int_equal(open_with("auto", NULL, &ctx), TERN_OK);
+	assert_int_equal(warnings, 1);
+	assert_non_null(strstr(last_warning, "mlx5_0"));
+	tern_ctx_destroy(ctx);
+	device = "verbs.device=auto";
 }
 
 static void off_never_looks(void **state)
