@@ -105,8 +105,7 @@ static tern_status open_parts(tern_ctx *ctx, const tern_ctx_params *params)
 		mem_params.limit_bytes = params->mem_limit_bytes;
 	TN_TRY(tn_mem_create(&mem_params, &ctx->mem));
 	(void)tn_gpu_start(true); /* if this process uses CUDA, pointers may be a GPU's */
-	tn_stage_init(&ctx->stage, ctx->mem,
-		      tn_opt_u64(ctx->options, tn_channel_option_rows, "stage_bytes"),
+	tn_stage_init(&ctx->stage, ctx->mem, tn_opt_u64(ctx->options, tn_channel_option_rows, "stage_bytes"),
 		      tn_opt_u64(ctx->options, tn_link_option_rows, "chunk_bytes"), ctx->single_owner);
 	ctx->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	if (ctx->epoll_fd < 0)

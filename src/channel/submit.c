@@ -294,6 +294,8 @@ tern_status tern_cancel(tern_channel *channel, tern_op *op)
 	tern_status status;
 
 	TN_TRY(tn_ctx_enter(link->ctx));
+	if (TN_UNLIKELY(op->stream != NULL) && tn_gate_cancel(op))
+		return TERN_OK;
 	tn_lock_take(&link->lock);
 	status = tn_channel_cancel_recv(channel, op);
 	if (status == TERN_E_NOT_FOUND && !link->gone && tn_op_state(op) == TN_OP_INFLIGHT &&

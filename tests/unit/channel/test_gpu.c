@@ -320,12 +320,55 @@ static void test_gate_errors(void **state)
 	/* what is wrong with the operation comes out at its completion */
 	assert_ok(tern_put(x.p.dial.channel, x.gpu, 50, &x.key, REGION, &x.op));
 	assert_status(tern_op_wait(x.p.dial.ctx, &x.op, PATIENCE), TERN_E_BOUNDS);
-	/* the deadline counts from the submission */
-	x.op.timeout_ns = 1;
+	/* the deadline counts from the submission, and does not wait for the stream */
 	fake_cuda_stream_hold(stream, true);
+	x.op.timeout_ns = TN_NS_PER_MS;
 	assert_ok(tern_put(x.p.dial.channel, x.gpu, 50, &x.key, 0, &x.op));
-	fake_cuda_stream_hold(stream, false);
 	assert_status(tern_op_wait(x.p.dial.ctx, &x.op, PATIENCE), TERN_E_DEADLINE);
+	/* so does a cancel */
+	x.op.timeout_ns = 0;
+	assert_ok(tern_put(x.p.dial.channel, x.gpu, 50, &x.key, 0, &x.op));
+	assert_ok(tern_cancel(x.p.dial.channel, &x.op));
+	assert_status(tern_op_wait(x.p.dial.ctx, &x.op, PATIENCE), TERN_E_CANCELED);
+	assert_status(tern_cancel(x.p.dial.channel, &x.op), TERN_E_NOT_FOUND);
+	/* in flight already: the first one is not touched */
+	assert_ok(tern_put(x.p.dial.channel, x.gpu, 50, &x.key, 0, &x.op));
+	assert_status(tern_put(x.p.dial.channel, x.gpu, 50, &x.key, 0, &x.op), TERN_E_STATE);
+	fake_cuda_stream_hold(stream, false);
+	assert_ok(tern_op_wait(x.p.dial.ctx, &x.op, PATIENCE));
+	end(&x);
+}
+
+/* Cancel, deadline, stream and end of the link race: each operation ends once. */
+static void test_gate_races(void **state)
+{
+	enum { FLIGHT = 16 };
+	static const tern_status fine[] = {TERN_OK, TERN_E_DEADLINE, TERN_E_CANCELED};
+	tern_op ops[FLIGHT] = {0};
+	cu_stream stream;
+	gpu_pair x;
+
+	(void)state;
+	begin(&x, "shm", false);
+	stream = fake_cuda_stream();
+	for (int round = 0; round < 200; round++) {
+		fake_cuda_stream_hold(stream, true);
+		for (int i = 0; i < FLIGHT; i++) {
+			ops[i].stream = stream;
+			ops[i].timeout_ns = i % 3 ? 0 : 1 + (uint64_t)round * 1000;
+			assert_ok(tern_put(x.p.dial.channel, x.gpu, 50, &x.key, 0, &ops[i]));
+		}
+		for (int i = 0; i < FLIGHT; i += 2)
+			(void)tern_cancel(x.p.dial.channel, &ops[i]);
+		fake_cuda_stream_hold(stream, false);
+		for (int i = 1; i < FLIGHT; i += 4)
+			(void)tern_cancel(x.p.dial.channel, &ops[i]);
+		for (int i = 0; i < FLIGHT; i++) {
+			tern_status status = tern_op_wait(x.p.dial.ctx, &ops[i], PATIENCE);
+
+			assert_true(status == fine[0] || status == fine[1] || status == fine[2]);
+		}
+	}
 	end(&x);
 }
 
@@ -405,6 +448,7 @@ int main(void)
 		cmocka_unit_test(test_stream_gates),
 		cmocka_unit_test(test_event_gates),
 		cmocka_unit_test(test_gate_errors),
+		cmocka_unit_test(test_gate_races),
 		cmocka_unit_test(test_end_before_the_stream),
 		cmocka_unit_test(test_channel_closed_before_the_stream),
 		cmocka_unit_test(test_stream_without_gpu),
