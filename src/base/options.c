@@ -465,18 +465,25 @@ bool tn_options_view(const tn_options *options, unsigned i, tn_option_view *view
 	return true;
 }
 
+static bool said(const tn_options *options, const char *name)
+{
+	return tn_opt_source_of(options, base_rows, name) != TN_OPT_DEFAULT;
+}
+
 tern_status tn_base_apply(const tn_options *options)
 {
 	tn_options *own = NULL;
+	tern_status status = TERN_OK;
 
 	if (!options) {
 		TN_TRY(tn_options_load(NULL, &own));
 		options = own;
 	}
-	tern_status status = tn_log_apply(tn_opt_string(options, base_rows, "level"));
-	if (status == TERN_OK)
+	if (own || said(options, "level"))
+		status = tn_log_apply(tn_opt_string(options, base_rows, "level"));
+	if (status == TERN_OK && (own || said(options, "fault")))
 		status = tn_fault_apply(tn_opt_string(options, base_rows, "fault"));
-	if (status == TERN_OK && tn_opt_source_of(options, base_rows, "check") != TN_OPT_DEFAULT)
+	if (status == TERN_OK && said(options, "check"))
 		tn_check_level = (int)tn_opt_u64(options, base_rows, "check");
 	tn_options_free(own);
 	return status;

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/base.h"
 #include "base/crypto.h"
 #include "base/fail.h"
 #include "base/log.h"
@@ -77,6 +78,7 @@ static tern_status make_ids(tern_ctx *ctx)
 static tern_status read_params(tern_ctx *ctx, const tern_ctx_params *params)
 {
 	TN_TRY(tn_options_load(params->options, &ctx->options));
+	TN_TRY(tn_base_apply(ctx->options));
 	ctx->single_owner = (params->flags & TERN_CTX_SINGLE_OWNER) != 0;
 	ctx->no_helper = ctx->single_owner || (params->flags & TERN_CTX_NO_HELPER) != 0;
 	ctx->insecure = (params->flags & TERN_CTX_INSECURE) != 0;

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "chan_test.h"
 #include "channel/ctx_slots.h"
 
@@ -155,6 +156,28 @@ static void test_providers(void **state)
 	assert_status(tern_provider_describe(i, count_fact, &facts), TERN_E_NOT_FOUND);
 }
 
+/* TERN_LOG_LEVEL, TERN_CHECK and fault points work in every program that makes a context. */
+static void test_options_of_the_process(void **state)
+{
+	static const char *const pairs[] = {"log.level=error,link=debug", NULL};
+	const tern_ctx_params params = {.listen = "", .options = pairs};
+	const tern_ctx_params silent = {.listen = ""};
+	const uint8_t before = tn_log_levels[TN_LOG_C_LINK], all = tn_log_levels[TN_LOG_C_CTX];
+	tern_ctx *ctx;
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		/* the second says nothing of it: it stays */
+		assert_ok(tn_ctx_new(i ? &silent : &params, &ctx));
+		assert_int_equal(tn_log_levels[TN_LOG_C_LINK], TN_LOG_DEBUG);
+		assert_int_equal(tn_log_levels[TN_LOG_C_CTX], TN_LOG_ERROR);
+		tern_ctx_destroy(ctx);
+	}
+	tn_log_set_level(TN_LOG_C_LINK, (tn_log_level)before);
+	for (unsigned i = 0; i < TN_LOG_COMPONENT_COUNT; i++)
+		tn_log_set_level((tn_log_component)i, (tn_log_level)all);
+}
+
 static void test_options(void **state)
 {
 	tern_option_info info;
@@ -212,6 +235,7 @@ int main(void)
 		cmocka_unit_test(test_slots_and_counters),
 		cmocka_unit_test(test_providers),
 		cmocka_unit_test(test_options),
+		cmocka_unit_test(test_options_of_the_process),
 		cmocka_unit_test(test_fork),
 	};
 
