@@ -22,6 +22,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/options.h"
+#include "base/os.h"
 #include "mem/foreign.h"
 #include "mem/cache.h"
 #include "mem/os_mem.h"
@@ -243,12 +244,31 @@ static tern_status extent_commit(tn_ext *ext, int node)
 	return tn_os_mem_commit(ext->pub.base, ext->pub.bytes, mode, node, &ext->pub.fd, &ext->pub.pages);
 }
 
+/* Somebody set huge pages aside on this host and there are not enough: worth one line. */
+static void huge_pages_short(tern_mem *mem, uint64_t bytes)
+{
+	tn_os_limits limits;
+
+	if (!mem->huge_pages || mem->huge_short)
+		return;
+	tn_os_limits_get(&limits);
+	if (limits.huge_pages == 0)
+		return;
+	mem->huge_short = true;
+	TN_LOG(WARN, MEM,
+	       "%" PRIu64 " huge pages of 2 MiB wanted, %" PRIu64 " of %" PRIu64
+	       " free: going on with smaller pages; raise vm.nr_hugepages (mem.huge_pages=off silences this)",
+	       (uint64_t)(bytes / TN_MEM_EXTENT_BYTES_MIN), limits.huge_pages_free, limits.huge_pages);
+}
+
 /* Registered with all devices, or gone. */
 static tern_status extent_finish(tern_mem *mem, tn_ext *ext)
 {
 	tern_status status = register_all(mem, ext);
 
 	if (status == TERN_OK) {
+		if (ext->pub.pages != TN_PAGE_HUGE)
+			huge_pages_short(mem, ext->pub.bytes);
 		ext->uses++;
 		ext->node = tn_os_numa_of(ext->pub.base);
 		TN_LOG(DEBUG, MEM, "extent %u: %" PRIu64 " MiB, access %u, %s pages, node %d", ext->pub.index,

@@ -198,6 +198,7 @@ struct tern_mem {
 	uint64_t limit;
 	uint64_t extent_min;
 	bool huge_pages;
+	bool huge_short; /* said that they ran out */
 	_Atomic uint64_t committed;
 	tn_making making;
 	pthread_cond_t made;

@@ -12,6 +12,7 @@
  */
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -76,19 +77,35 @@ bool tn_vb_present(void)
 
 /* ---- one port ---- */
 
+/* Why it cannot be opened: libibverbs tries more than one way and leaves the error of the last. */
+static tern_status closed(const struct ibv_device *device, const char *name, int err)
+{
+	char path[sizeof(device->dev_name) + 32];
+	const char *what = "the kernel's driver and rdma-core may not fit each other: update rdma-core";
+	int fd;
+
+	snprintf(path, sizeof(path), "/dev/infiniband/%s", device->dev_name);
+	if (!tn_verbs_api_is_overridden()) {
+		fd = open(path, O_RDWR | O_CLOEXEC);
+		err = fd < 0 ? errno : err;
+		tn_os_close(&fd);
+	}
+	if (err == EACCES || err == EPERM)
+		what = "not permitted; give this user (or container) /dev/infiniband/uverbs*";
+	else if (err == ENOENT)
+		what = "/dev/infiniband/uverbs* is not there: pass it into the container (--device), or run "
+		       "udevadm "
+		       "trigger";
+	errno = err;
+	return tn_fail_errno(TERN_E_NO_DEVICE, "ibv_open_device", "%s: %s", name, what);
+}
+
 static tern_status open_context(const tn_verbs_api *api, struct ibv_device *device, tn_vb_found *f)
 {
 	errno = 0;
 	f->context = api->open_device(device);
-	if (!f->context) {
-		bool denied = errno == EACCES || errno == EPERM;
-
-		return tn_fail_errno(
-			TERN_E_NO_DEVICE, "ibv_open_device", "%s: %s", f->name,
-			denied ? "not permitted; give this user (or container) /dev/infiniband/uverbs*"
-			       : "the kernel's driver and rdma-core may not fit each other: update "
-				 "rdma-core");
-	}
+	if (!f->context)
+		return closed(device, f->name, errno);
 	if (api->query_device(f->context, &f->attr) != 0)
 		return tn_fail_errno(TERN_E_NO_DEVICE, "ibv_query_device", "%s", f->name);
 	if (f->attr.max_srq <= 0)
