@@ -112,6 +112,32 @@ static tern_status try_connect(side *s, const char *address, uint64_t timeout_ns
 	return status;
 }
 
+/*
+ * uccl#632, #988: who waits for room in the window never polls, and stands still. Without a helper nothing but the
+ * waiting itself makes progress.
+ */
+static void test_waiting_makes_room(void **state)
+{
+	enum { OPS = 400, BYTES = 20000 };
+	tern_op *ops = calloc(OPS, sizeof(*ops));
+	uint8_t *src = calloc(1, BYTES);
+	pair p;
+
+	(void)state;
+	side_open(&p.serve, 0);
+	side_open(&p.dial, TERN_CTX_NO_HELPER);
+	side_connect(&p.dial, &p.serve);
+	side_open_channel(&p.dial);
+	for (int i = 0; i < OPS; i++)
+		assert_ok(submit(p.dial.ctx, tern_send(p.dial.channel, src, BYTES, &ops[i])));
+	for (int i = 0; i < OPS; i++)
+		assert_ok(tern_op_wait(p.dial.ctx, &ops[i], PATIENCE));
+	assert_comes(&p.serve, messages, OPS);
+	free(src);
+	free(ops);
+	pair_close(&p);
+}
+
 static void test_refused(void **state)
 {
 	char address[64];
@@ -565,7 +591,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_restart),        cmocka_unit_test(test_simultaneous),
 		cmocka_unit_test(test_no_leaks),       cmocka_unit_test(test_faults),
 		cmocka_unit_test(test_lane_breaks),    cmocka_unit_test(test_on_link_waits),
-		cmocka_unit_test(test_backlog),
+		cmocka_unit_test(test_backlog),        cmocka_unit_test(test_waiting_makes_room),
 	};
 
 	test_transport(argc, argv);

@@ -220,6 +220,33 @@ static void port_goes_down_while_connecting(void **state)
 	pair_close(&a, &b);
 }
 
+/* NCCL#1557: events in bursts, between completions. All are taken and acknowledged, and nothing suffers. */
+static void bursts_of_events(void **state)
+{
+	static const enum ibv_event_type types[] = {IBV_EVENT_PORT_ACTIVE,       IBV_EVENT_GID_CHANGE,
+						    IBV_EVENT_PKEY_CHANGE,       IBV_EVENT_LID_CHANGE,
+						    IBV_EVENT_SM_CHANGE,         IBV_EVENT_CLIENT_REREGISTER,
+						    IBV_EVENT_SRQ_LIMIT_REACHED, IBV_EVENT_SQ_DRAINED};
+	uint64_t raised = 0;
+	side a, b;
+
+	(void)state;
+	fake_reset(NULL, 0);
+	fake_scramble(17);
+	pair_open(&a, &b, NULL);
+	for (int round = 0; round < 100; round++) {
+		fake_async_burst(0, types[round % TN_COUNT_OF(types)], 1, 30);
+		raised += 30;
+		traffic(round % 2 ? &a : &b, round % 2 ? &b : &a);
+	}
+	UNTIL(&a, &b,
+	      counter(&a, "verbs.async_events") >= raised && counter(&b, "verbs.async_events") >= raised);
+	assert_int_equal(fake_counts_get().unacked, 0);
+	assert_int_equal(a.downs + b.downs, 0);
+	fake_scramble(0);
+	pair_close(&a, &b);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -231,6 +258,7 @@ int main(void)
 		cmocka_unit_test(mtu_is_lowered_in_use),
 		cmocka_unit_test(down_ports_are_skipped),
 		cmocka_unit_test(port_goes_down_while_connecting),
+		cmocka_unit_test(bursts_of_events),
 	};
 
 	return cmocka_run_group_tests(tests, install, NULL);

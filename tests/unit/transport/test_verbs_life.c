@@ -64,6 +64,7 @@ static void nth_call_fails(void **state)
 
 /* ---- limits of devices ---- */
 
+/* libfabric#4719: inline limits differ per device, and 0 works. */
 static void inline_is_probed(void **state)
 {
 	static const uint32_t limits[] = {0, 32, 101, 400};
@@ -93,6 +94,7 @@ static void inline_is_probed(void **state)
 	}
 }
 
+/* gloo#474: requests are as long as the device takes, and no longer. */
 static void small_devices(void **state)
 {
 	fake_device dev = fake_device_default();
@@ -123,7 +125,7 @@ static void small_devices(void **state)
 	pair_close(&a, &b);
 }
 
-/* The completion queue grows with lanes, and says so when it cannot. */
+/* libfabric PR#4913: the completion queue grows with lanes, and says so when it cannot. */
 static void completion_queue_room(void **state)
 {
 	fake_device dev = fake_device_default();
@@ -156,6 +158,7 @@ static void completion_queue_room(void **state)
 	nothing_left();
 }
 
+/* Mooncake#1382 */
 static void registration_is_all_or_nothing(void **state)
 {
 	fake_device dev = fake_device_default();
@@ -261,7 +264,7 @@ static void cut_path_takes_the_lane_down(void **state)
 	pair_close(&a, &b);
 }
 
-/* A queue pair that never flushes, or never says that it is done: bounded, complete, once. */
+/* Mooncake PR#2427: a queue pair that never flushes, or never says that it is done: bounded, complete, once. */
 static void drains_are_bounded(void **state)
 {
 	(void)state;
@@ -362,7 +365,7 @@ static void send_now(void *arg)
 	assert_ok(send_bytes(arg, "now", 3, 0, &done));
 }
 
-/* A message that comes in just before or just after the request for notification is not slept over. */
+/* UCX PR#1102, PR#1561: a message that comes in just before or just after the request for notification is not slept over. */
 static void arm_sees_what_came_between(void **state)
 {
 	static const char *const quiet[] = {"verbs.keepalive=1000s", NULL};
@@ -408,6 +411,7 @@ static void *sleeper(void *arg)
 	return NULL;
 }
 
+/* UCX PR#1102, PR#1561: progress against arm, round by round. */
 static void no_wake_up_is_lost(void **state)
 {
 	static const char *const quiet[] = {"verbs.keepalive=1000s", NULL};
@@ -459,6 +463,7 @@ static int child(side *a)
 	return 0;
 }
 
+/* rdma-core PR#1222, byteps#54, gloo#340: fork after registration; the child has no part in the device. */
 static void child_is_inert(void **state)
 {
 	side a, b;

@@ -44,6 +44,7 @@ static void no_devices(void **state)
 	expect(TERN_E_NO_DEVICE, "ib_uverbs");
 }
 
+/* brpc#2298, sriov-cni#348: a device that is there but not permitted, or whose ABI does not fit. */
 static void not_permitted(void **state)
 {
 	fake_device dev = fake_device_default();
@@ -58,6 +59,7 @@ static void not_permitted(void **state)
 	expect(TERN_E_NO_DEVICE, "rdma-core");
 }
 
+/* byteps#377, tensorpipe#413 */
 static void port_down(void **state)
 {
 	fake_device dev = fake_device_default();
@@ -130,6 +132,7 @@ static void gids(const fake_gid *table, int count, bool infiniband, tern_status 
 	expect(want, words);
 }
 
+/* NCCL#769, #426; Mooncake PR#113; uccl PR#803 */
 static void gid_choice(void **state)
 {
 	static const fake_gid mlx5[] = {{"fe80::e42:a1ff:fe00:1", IBV_GID_TYPE_ROCE_V1},
