@@ -136,6 +136,7 @@ struct tern_tensor_tx {
 	tn_tensor_put puts[TERN_TENSOR_SLOTS_MAX];
 	/* state->lock */
 	uint32_t in_flight; /* puts */
+	bool asked;         /* OPEN was posted */
 	bool opened;        /* the user got the handle: ends with CLOSE, not WITHDRAW */
 	bool unwanted;      /* refused on this side although the receiver had bound it */
 	bool user_closed;   /* the handle is gone: free when all is quiet */

@@ -42,7 +42,7 @@ static bool last_words(const tern_tensor_tx *tx, tn_tensor_msg *msg)
 	*msg = (tn_tensor_msg){.type = tx->opened ? TN_TENSOR_CLOSE : TN_TENSOR_WITHDRAW,
 			       .tx_id = tx->id,
 			       .rx_id = tx->opened ? tx->rx_id : 0};
-	if (tx->close_posted)
+	if (tx->close_posted || !tx->asked)
 		return false;
 	return tx->opened ? bound == 1 : bound >= 0 || tx->unwanted;
 }
@@ -215,6 +215,38 @@ static tern_status allocate_credit(tern_tensor_tx *tx)
 	return tern_mem_export(mem, word, 64, TERN_ACCESS_WRITE, &tx->credit_key);
 }
 
+/*
+ * Does a sender of the same name, closed already, still have something to say (WITHDRAW or CLOSE, behind its OPEN)?
+ * Each has a mailbox of its own, so a newer OPEN would overtake it.
+ */
+static bool is_forerunner_left(tern_tensor_tx *tx)
+{
+	tern_tensor_tx *other;
+
+	pthread_mutex_lock(&tx->state->lock);
+	other = tx->state->txs;
+	while (other && (other == tx || other->conn != tx->conn || !other->user_closed ||
+			 strcmp(other->name, tx->name) != 0))
+		other = other->next;
+	pthread_mutex_unlock(&tx->state->lock);
+	return other != NULL;
+}
+
+/* False: not before the deadline, or the channel ended. */
+static bool await_forerunners(tern_tensor_tx *tx, uint64_t end)
+{
+	tern_ctx *ctx = tx->state->ctx;
+
+	while (is_forerunner_left(tx)) {
+		uint64_t now = tn_ctx_now(ctx);
+
+		if (now >= end || atomic_load(&tx->conn->status) != TERN_OK)
+			return false;
+		tern_ctx_wait(ctx, TN_MIN(end - now, 10000000));
+	}
+	return true;
+}
+
 /* Send OPEN and wait for the answer, driving progress. */
 static tern_status bind_to_peer(tern_tensor_tx *tx, const tern_tensor_params *params, uint64_t timeout_ns)
 {
@@ -228,7 +260,12 @@ static tern_status bind_to_peer(tern_tensor_tx *tx, const tern_tensor_params *pa
 	uint64_t end = timeout_ns ? tn_ctx_now(ctx) + timeout_ns : UINT64_MAX;
 
 	memcpy(msg.text, tx->name, sizeof(tx->name));
-	tn_mailbox_post(&tx->box, &msg);
+	if (await_forerunners(tx, end)) {
+		pthread_mutex_lock(&tx->state->lock);
+		tx->asked = true;
+		tn_mailbox_post(&tx->box, &msg);
+		pthread_mutex_unlock(&tx->state->lock);
+	}
 	while (atomic_load_explicit(&tx->bound, memory_order_acquire) == 0) {
 		uint64_t now = tn_ctx_now(ctx);
 		tern_status gone = atomic_load(&tx->conn->status);

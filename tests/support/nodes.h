@@ -51,6 +51,24 @@ static inline void nodes_start(nodes *n, const char *transports)
 	nodes_connect(n);
 }
 
+/* The same, but b has no helper: it looks at its messages only when the test drives it. */
+static inline void nodes_start_passive(nodes *n, const char *transports)
+{
+	tern_ctx_params pa = {.name = "a", .listen = "", .transports = transports};
+	tern_ctx_params pb = {.name = "b", .transports = transports, .flags = TERN_CTX_NO_HELPER};
+	tern_connect_params params = {.timeout_ns = NODES_WAIT_NS};
+
+	memset(n, 0, sizeof(*n));
+	if (tern_ctx_create(&pa, &n->a) != TERN_OK || tern_ctx_create(&pb, &n->b) != TERN_OK)
+		fail_msg("context: %s", tern_detail());
+	tern_ctx_on_link(n->b, nodes_on_link, NULL, n);
+	assert_int_equal(tern_link_connect(n->a, tern_ctx_address(n->b), &params, &n->ab), TERN_OK);
+	for (int i = 0; i < 20000 && !(n->ba && tern_link_get_state(n->ab) == TERN_LINK_UP); i++)
+		tern_ctx_wait(n->b, 1000000);
+	assert_int_equal(tern_link_get_state(n->ab), TERN_LINK_UP);
+	assert_non_null(n->ba);
+}
+
 static inline void nodes_stop(nodes *n)
 {
 	if (n->ab)

@@ -34,30 +34,13 @@ static void hold(tern_rpc_request *request, const void *args, uint64_t bytes, vo
 		tern_rpc_reply(request, TERN_OK, NULL, 0);
 }
 
-/* Both sides come to know of the link; only b is driven by hand. */
-static void connect(void)
-{
-	tern_connect_params params = {.timeout_ns = NODES_WAIT_NS};
-
-	assert_ok(tern_link_connect(w.n.a, tern_ctx_address(w.n.b), &params, &w.n.ab));
-	for (int i = 0; i < 20000 && !(w.n.ba && tern_link_get_state(w.n.ab) == TERN_LINK_UP); i++)
-		tern_ctx_wait(w.n.b, 1000000);
-	assert_non_null(w.n.ba);
-	assert_ok(tern_link_wait(w.n.ab, NODES_WAIT_NS));
-}
-
 static int setup(void **state)
 {
-	tern_ctx_params pa = {.name = "a", .listen = "", .transports = transport};
-	tern_ctx_params pb = {.name = "b", .transports = transport, .flags = TERN_CTX_NO_HELPER};
 	void *p;
 
 	(void)state;
 	memset(&w, 0, sizeof(w));
-	assert_ok(tern_ctx_create(&pa, &w.n.a));
-	assert_ok(tern_ctx_create(&pb, &w.n.b));
-	tern_ctx_on_link(w.n.b, nodes_on_link, NULL, &w.n);
-	connect();
+	nodes_start_passive(&w.n, transport);
 	assert_ok(tern_mem_alloc(tern_ctx_mem(w.n.b), BYTES, 0, TERN_ACCESS_NONE, TERN_MEM_HOST, &p));
 	w.source = p;
 	memset(w.source, 0x5a, BYTES);

@@ -87,25 +87,33 @@ static void fill_hasty(tern_rpc_request *request, const void *args, uint64_t byt
 	tern_rpc_reply(request, status, NULL, 0);
 }
 
+typedef struct filling {
+	tern_op op;
+	tern_rpc_request *request;
+} filling;
+
 static void on_filled(tern_op *op, void *arg)
 {
-	tern_rpc_request *request = arg;
+	filling *f = arg;
 
-	tern_rpc_reply(request, op->status, NULL, 0);
+	tern_rpc_reply(f->request, op->status, NULL, 0);
+	free(f);
 }
 
 static void fill(tern_rpc_request *request, const void *args, uint64_t bytes, void *arg)
 {
 	const tern_rpc_sink *sink = tern_rpc_request_sink(request, 0);
+	filling *f = malloc(sizeof(*f));
 	tern_status status;
 
 	(void)args, (void)bytes, (void)arg;
-	memset(w.source, 0x3c, 65536);
-	tern_op_init(&w.put_op, on_filled, request);
-	status =
-		sink ? tern_rpc_request_put(request, 0, 0, w.source, sink->bytes, &w.put_op) : TERN_E_INVALID;
-	if (status != TERN_OK)
-		tern_rpc_reply(request, status, NULL, 0);
+	f->request = request;
+	tern_op_init(&f->op, on_filled, f);
+	status = tern_rpc_request_put(request, 0, 0, w.source, sink ? sink->bytes : 0, &f->op);
+	if (status == TERN_OK)
+		return;
+	tern_rpc_reply(request, status, NULL, 0);
+	free(f);
 }
 
 /* ---- set-up ---- */
@@ -119,6 +127,7 @@ static int setup(void **state)
 	nodes_start(&w.n, transport);
 	assert_ok(tern_mem_alloc(tern_ctx_mem(w.n.b), 65536, 0, TERN_ACCESS_NONE, TERN_MEM_HOST, &p));
 	w.source = p;
+	memset(p, 0x3c, 65536);
 	assert_ok(tern_rpc_serve(w.n.b, ECHO, echo, NULL));
 	assert_ok(tern_rpc_serve(w.n.b, FAIL, failing, NULL));
 	assert_ok(tern_rpc_serve(w.n.b, NEVER, hold, NULL));
@@ -468,6 +477,43 @@ static void close_with_calls_in_flight(void **state)
 		tern_rpc_reply(w.held, TERN_OK, NULL, 0);
 }
 
+/* Closes at any moment of a call whose sink is being written: after the end nothing writes into it. */
+static void close_races_with_sinks(void **state)
+{
+	tern_mem *mem = tern_ctx_mem(w.n.a);
+	tern_rpc_sink sink = {.bytes = 65536};
+	tern_rpc_call_params call = {.method = FILL, .sinks = &sink, .sink_count = 1};
+	unsigned outcomes[2] = {0, 0};
+	uint8_t *memory;
+	void *p;
+
+	(void)state;
+	assert_ok(tern_mem_alloc(mem, 65536, 0, TERN_ACCESS_WRITE, TERN_MEM_HOST, &p));
+	memory = p;
+	assert_ok(tern_mem_export(mem, memory, 65536, TERN_ACCESS_WRITE, &sink.key));
+	for (unsigned round = 0; round < 200; round++) {
+		tern_status status;
+		tern_rpc *rpc;
+		tern_op op;
+
+		assert_ok(tern_rpc_open(w.n.ab, &rpc));
+		tern_op_init(&op, NULL, NULL);
+		assert_ok(tern_rpc_call(rpc, &call, &op));
+		for (unsigned spin = 0; spin < round % 10 * 3; spin++)
+			tern_ctx_progress(w.n.a);
+		tern_rpc_close(rpc);
+		status = tern_op_wait(w.n.a, &op, NODES_WAIT_NS);
+		assert_true(status == TERN_OK || status == TERN_E_FLUSHED);
+		outcomes[status == TERN_OK]++;
+		memset(memory, 0x11, 65536); /* ours again */
+		tern_ctx_wait(w.n.b, 100000);
+		for (unsigned i = 0; i < 65536; i += 4096)
+			assert_int_equal(memory[i], 0x11);
+	}
+	assert_true(outcomes[0] > 0);
+	tern_mem_free(mem, memory);
+}
+
 static void peer_goes_away(void **state)
 {
 	tern_rpc_call_params call = {.method = NEVER};
@@ -507,6 +553,7 @@ int main(void)
 			CASE(at_most_once),
 			CASE(junk),
 			CASE(close_with_calls_in_flight),
+			CASE(close_races_with_sinks),
 			CASE(peer_goes_away),
 		};
 

@@ -59,6 +59,27 @@ static int setup(void **state)
 	return 0;
 }
 
+static int setup_passive(void **state)
+{
+	(void)state;
+	w.rx = NULL;
+	w.channel = NULL;
+	atomic_store(&w.stop, false);
+	nodes_start_passive(&w.n, transport);
+	return 0;
+}
+
+static int teardown_passive(void **state)
+{
+	(void)state;
+	tern_tensor_rx_destroy(w.rx);
+	tern_link_release(w.n.ab);
+	tern_link_release(w.n.ba);
+	tern_ctx_destroy(w.n.b);
+	tern_ctx_destroy(w.n.a);
+	return 0;
+}
+
 static int teardown(void **state)
 {
 	(void)state;
@@ -279,6 +300,94 @@ static void no_memory_to_wait(void **state)
 	await_answer(2, 2, TERN_OK);
 }
 
+static void *publish_again_and_again(void *arg)
+{
+	static char unpublished[] = "could not publish", stray[] = "a tensor that nobody sent";
+	tern_tensor_params p = params("race");
+
+	while (!atomic_load(&w.stop)) {
+		tern_tensor_rx *rx;
+		const void *data;
+
+		if (tern_tensor_rx_create(w.n.b, &p, &rx) != TERN_OK)
+			return unpublished;
+		for (int i = 0; i < 4; i++) {
+			tern_ctx_wait(w.n.b, 200000);
+			if (tern_tensor_rx_poll(rx, &data) == TERN_OK && *(const uint8_t *)data != 3)
+				return stray;
+		}
+		tern_tensor_rx_destroy(rx);
+	}
+	(void)arg;
+	return NULL;
+}
+
+/* Deadlines that pass while the receiver binds, receivers that go meanwhile: whatever wins, the next one works. */
+static void opens_and_ends_race(void **state)
+{
+	tern_tensor_params p = params("race"), after = params("after");
+	unsigned opened = 0;
+	pthread_t thread;
+	tern_tensor_tx *tx;
+	void *data, *failure;
+
+	(void)state;
+	assert_ok(tern_mem_alloc(tern_ctx_mem(w.n.a), BYTES, 64, TERN_ACCESS_NONE, TERN_MEM_HOST, &data));
+	memset(data, 3, BYTES);
+	assert_int_equal(pthread_create(&thread, NULL, publish_again_and_again, NULL), 0);
+	for (unsigned i = 0; i < 300; i++) {
+		tern_status status = tern_tensor_tx_open(w.n.ab, &p, 20000 * (1 + i % 40), &tx);
+		tern_op op;
+
+		if (status != TERN_OK) {
+			assert_true(status == TERN_E_DEADLINE || status == TERN_E_IN_USE ||
+				    status == TERN_E_PEER_CLOSED);
+			continue;
+		}
+		opened++;
+		tern_op_init(&op, NULL, NULL);
+		if (tern_tensor_send(tx, data, &op) == TERN_OK)
+			tern_op_wait(w.n.a, &op, NODES_WAIT_NS); /* may fail: the receiver may be gone */
+		tern_tensor_tx_close(tx);
+	}
+	atomic_store(&w.stop, true);
+	pthread_join(thread, &failure);
+	assert_null(failure);
+	assert_true(opened > 0);
+	publish("after");
+	assert_ok(tern_tensor_tx_open(w.n.ab, &after, NODES_WAIT_NS, &tx));
+	tern_tensor_tx_close(tx);
+	tern_mem_free(tern_ctx_mem(w.n.a), data);
+}
+
+static void *drive_b(void *arg)
+{
+	(void)arg;
+	while (!atomic_load(&w.stop))
+		tern_ctx_wait(w.n.b, 1000000);
+	return NULL;
+}
+
+/* The receiver's node looks at nothing while senders give up: their OPENs and what takes them back keep their order. */
+static void given_up_at_a_sleeping_node(void **state)
+{
+	tern_tensor_params p = params("t");
+	pthread_t thread;
+	tern_tensor_tx *tx;
+	tern_status status;
+
+	(void)state;
+	publish("t");
+	for (unsigned i = 0; i < 3; i++)
+		assert_status(tern_tensor_tx_open(w.n.ab, &p, 5000000, &tx), TERN_E_DEADLINE);
+	assert_int_equal(pthread_create(&thread, NULL, drive_b, NULL), 0);
+	status = tern_tensor_tx_open(w.n.ab, &p, NODES_WAIT_NS, &tx);
+	assert_ok(status);
+	tern_tensor_tx_close(tx);
+	atomic_store(&w.stop, true);
+	pthread_join(thread, NULL);
+}
+
 int main(void)
 {
 	static const char *const transports[] = {"shm", "tcp", "loop"};
@@ -296,6 +405,9 @@ int main(void)
 			CASE(withdrawn_from_a_destroyed_receiver),
 			CASE(waiting_opens_are_bounded),
 			CASE(no_memory_to_wait),
+			CASE(opens_and_ends_race),
+			{"given_up_at_a_sleeping_node", given_up_at_a_sleeping_node, setup_passive,
+			 teardown_passive, NULL},
 		};
 		char name[32];
 
