@@ -56,7 +56,8 @@ void tern_tensor_rx_destroy(tern_tensor_rx *rx);
 
 /*
  * Sender: bind to a published tensor of the peer. params as at the receiver (slots ignored). Blocks up
- * to timeout_ns; a name that is not published yet is waited for. TERN_E_SHAPE, _IN_USE, _DEADLINE.
+ * to timeout_ns; a name that is not published yet is waited for. TERN_E_SHAPE, _IN_USE, _DEADLINE: the receiver
+ * is free for others then; _LIMIT: too many of this node wait already.
  */
 tern_status tern_tensor_tx_open(tern_link *link, const tern_tensor_params *params, uint64_t timeout_ns,
 				tern_tensor_tx **tx);
