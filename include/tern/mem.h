@@ -69,7 +69,8 @@ tern_status tern_mem_register(tern_mem *mem, void *ptr, uint64_t bytes, uint32_t
 			      tern_region **region);
 /*
  * End it: when it returns TERN_OK no device and no peer reaches the memory any more. TERN_E_IN_USE, and it stays
- * registered: a device works on an operation with it, or keys to it are live. NULL is allowed. Any thread.
+ * registered: a device works on an operation with it, or keys to it are live. Operations that still wait in a link
+ * go on staged. NULL is allowed. Any thread.
  */
 tern_status tern_mem_unregister(tern_region *region);
 

@@ -212,7 +212,7 @@ static tern_status extent_begin(tn_arena *arena, uint32_t slot, uint64_t bytes)
 			       " bytes of reserved address space: raise TERN_MEM_RESERVE",
 			       bytes, mem->reserved);
 	TN_TRY(meta_alloc(ext, bytes));
-	ext->pub = (tn_extent){.index = ext->uses * TN_MEM_EXTENTS_MAX + slot,
+	ext->pub = (tn_extent){.index = (ext->uses * TN_MEM_EXTENTS_MAX + slot) & ~TN_MEM_REGION,
 			       .access = arena->access,
 			       .base = mem->base + (first << TN_GRANULE_SHIFT),
 			       .bytes = bytes,

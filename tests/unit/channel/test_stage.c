@@ -189,6 +189,7 @@ static void test_back_pressure(void **state)
 static void test_region_stays_while_the_nic_works(void **state)
 {
 	tern_region *region;
+	uint64_t before;
 	stage_pair x;
 	tern_mem *mem;
 
@@ -198,7 +199,11 @@ static void test_region_stays_while_the_nic_works(void **state)
 	assert_ok(tern_mem_register(mem, x.foreign, REGION, TERN_ACCESS_NONE, &region));
 	fake_hold_sends(true);
 	fill(x.foreign, 50000, 5);
+	before = count_of(&x.p.dial, "verbs.writes") + count_of(&x.p.dial, "verbs.write_imms");
 	assert_ok(submit(x.p.dial.ctx, tern_put(x.p.dial.channel, x.foreign, 50000, &x.key, 0, &x.op)));
+	/* the link may have it wait a little */
+	while (count_of(&x.p.dial, "verbs.writes") + count_of(&x.p.dial, "verbs.write_imms") == before)
+		tern_ctx_wait(x.p.dial.ctx, TN_NS_PER_MS);
 	assert_status(tern_mem_unregister(region), TERN_E_IN_USE);
 	fake_hold_sends(false);
 	assert_ok(tern_op_wait(x.p.dial.ctx, &x.op, PATIENCE));

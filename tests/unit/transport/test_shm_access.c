@@ -395,9 +395,9 @@ static void test_high_index(void **state)
 
 	(void)state;
 	lair_open(&l);
-	l.e.rows[0].extent = UINT32_MAX;
+	l.e.rows[0].extent = ~TN_MEM_REGION;
 	assert_int_equal(lair_put(&l, 0, 8), TERN_AGAIN);
-	assert_int_equal(lair_answer(&l, TERN_OK, RW, 8192, l.fd), UINT32_MAX);
+	assert_int_equal(lair_answer(&l, TERN_OK, RW, 8192, l.fd), ~TN_MEM_REGION);
 	assert_ok(lair_put(&l, 0, 8));
 	lair_close(&l);
 }
