@@ -92,7 +92,8 @@ static void connect_child(side *s, const child *c)
 
 /* ---- killed ---- */
 
-/* kill -9 at a random moment with operations of all kinds in flight: each ends once, the link says who. */
+/* mlx#3910, libfabric#7441: kill -9 at a random moment with operations of all kinds in flight: each ends once, the
+   link says who. */
 static void test_killed(void **state)
 {
 	enum { ROUNDS = 12, OPS = 60 };
@@ -151,7 +152,8 @@ static void test_killed(void **state)
 
 static const char *const quick[] = {"link.keepalive=50ms", "link.keepalive_misses=4", NULL};
 
-/* One of two peers is stopped: the other does not notice; the stopped one is lost within the bound. */
+/* valkey PR#916: one of two peers is stopped: the other does not notice; the stopped one is lost within the
+   bound. */
 static void test_stopped(void **state)
 {
 	tern_ctx_params params = {.options = quick};

@@ -310,7 +310,7 @@ static void test_wake(void **state)
 	}
 }
 
-/* A wake ends the wait of a thread that follows, while the driver waits for something else. */
+/* libvalkey PR#301: a wake ends the wait of a thread that follows, while the driver waits for something else. */
 static void test_wake_reaches_followers(void **state)
 {
 	(void)state;
@@ -374,6 +374,7 @@ static void no_wait_inside(tern_op *op, void *arg)
 	op->length = (uint64_t)tern_op_wait(ctx, &other, TN_NS_PER_SEC);
 }
 
+/* mercury#61: callbacks run from dispatch, under no lock; waiting inside one is refused, not a deadlock. */
 static void test_no_wait_in_callback(void **state)
 {
 	tern_ctx *ctx = open_ctx(0);
@@ -432,7 +433,7 @@ static void test_storm(void **state)
 	free(s);
 }
 
-/* A context that nothing happens on uses no CPU; a waiter that waits for long neither. */
+/* Mooncake#1033: a context that nothing happens on uses no CPU; a waiter that waits for long neither. */
 static void test_idle(void **state)
 {
 	tern_ctx *ctx = open_ctx(0);

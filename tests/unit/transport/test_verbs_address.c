@@ -220,7 +220,7 @@ static void port_goes_down_while_connecting(void **state)
 	pair_close(&a, &b);
 }
 
-/* NCCL#1557: events in bursts, between completions. All are taken and acknowledged, and nothing suffers. */
+/* Events in bursts, between completions. All are taken and acknowledged, and nothing suffers. */
 static void bursts_of_events(void **state)
 {
 	static const enum ibv_event_type types[] = {IBV_EVENT_PORT_ACTIVE,       IBV_EVENT_GID_CHANGE,
