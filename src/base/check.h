@@ -22,8 +22,10 @@
 #define TN_DEV_CHECKS 1
 #endif
 
-#define TN_LIKELY(x)                  __builtin_expect(!!(x), 1)
-#define TN_UNLIKELY(x)                __builtin_expect(!!(x), 0)
+#define TN_LIKELY(x)   __builtin_expect(!!(x), 1)
+#define TN_UNLIKELY(x) __builtin_expect(!!(x), 0)
+/* For small thread-local variables of the hot path: no call to find them. */
+#define TN_TLS_FAST                   __attribute__((tls_model("initial-exec")))
 #define TN_PRINTF(fmt_arg, first_arg) __attribute__((format(printf, fmt_arg, first_arg)))
 
 /* Elements of an array; a compile error for a pointer. */

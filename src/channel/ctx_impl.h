@@ -138,7 +138,13 @@ static inline tern_status tn_ctx_enter(const tern_ctx *ctx)
 
 static inline void tn_ctx_count_event(tern_ctx *ctx)
 {
-	atomic_fetch_add_explicit(&ctx->dispatch.dispatched, 1, memory_order_seq_cst);
+	if (ctx->single_owner)
+		atomic_store_explicit(&ctx->dispatch.dispatched,
+				      atomic_load_explicit(&ctx->dispatch.dispatched, memory_order_relaxed) +
+					      1,
+				      memory_order_relaxed);
+	else
+		atomic_fetch_add_explicit(&ctx->dispatch.dispatched, 1, memory_order_seq_cst);
 }
 
 /* ---- states of a tern_op; only these functions touch op->state ---- */

@@ -10,7 +10,7 @@
 #include "channel/ctx_impl.h"
 #include "channel/roles.h"
 
-_Thread_local unsigned tn_dispatch_depth;
+_Thread_local unsigned tn_dispatch_depth TN_TLS_FAST;
 
 /* Rounds of one run: callbacks that submit keep a queue filled; devices want to be polled in between. */
 #define DISPATCH_ROUNDS 4

@@ -19,7 +19,7 @@
 #include "channel/lock.h"
 
 /* The thread runs a callback, a timer or deferred work at present. */
-extern _Thread_local unsigned tn_dispatch_depth;
+extern _Thread_local unsigned tn_dispatch_depth TN_TLS_FAST;
 static inline bool tn_in_dispatch(void)
 {
 	return tn_dispatch_depth != 0;

@@ -254,7 +254,7 @@ void tn_shell_events(tern_ctx *ctx, tn_shell_dev *sdev, const tn_event *events, 
 		}
 		if (link != slane->link) {
 			if (link) {
-				tn_shell_run(link, now);
+				tn_shell_settle(link, now);
 				tn_lock_drop(&link->lock);
 			}
 			link = slane->link;
@@ -263,7 +263,7 @@ void tn_shell_events(tern_ctx *ctx, tn_shell_dev *sdev, const tn_event *events, 
 		handle(link, sdev, ev, now);
 	}
 	if (link) {
-		tn_shell_run(link, now);
+		tn_shell_settle(link, now);
 		tn_lock_drop(&link->lock);
 	}
 	tn_dispatch_depth--;

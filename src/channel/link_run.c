@@ -165,6 +165,14 @@ void tn_shell_run(tern_link *link, uint64_t now_ns)
 	set_timer(link);
 }
 
+void tn_shell_settle(tern_link *link, uint64_t now_ns)
+{
+	if (TN_UNLIKELY(tn_link_pending(link->m)))
+		tn_shell_run(link, now_ns);
+	else if (!link->gone)
+		set_timer(link);
+}
+
 void tn_shell_timer(tn_ctx_timer *timer)
 {
 	tern_link *link = TN_CONTAINER_OF(timer, tern_link, timer);

@@ -64,8 +64,12 @@ static int poll_device(tern_ctx *ctx, tn_shell_dev *sdev)
 /* What devices and descriptors led to: link work of other threads, completions, callbacks. */
 static int run_queues(tern_ctx *ctx, int handled)
 {
-	int n = tn_shell_attend(ctx) + tn_dispatch_run(ctx);
+	int n = 0;
 
+	if (!tn_mpsc_empty(&ctx->attention))
+		n += tn_shell_attend(ctx);
+	if (!tn_mpsc_empty(&ctx->dispatch.queue))
+		n += tn_dispatch_run(ctx);
 	if (n + handled > 0) {
 		tn_ctx_count_event(ctx);
 		if (atomic_load_explicit(&ctx->roles.followers, memory_order_seq_cst))
