@@ -131,7 +131,9 @@ static int run(const perf_options *o)
 {
 	tern_ctx_params params = {.name = "perf",
 				  .transports = o->transport ? perf_transports[o->transport] : NULL,
-				  .flags = o->spin ? TERN_CTX_NO_HELPER : 0};
+				  .flags = !o->spin     ? 0
+					   : o->threads ? TERN_CTX_NO_HELPER
+							: TERN_CTX_SINGLE_OWNER};
 	perf_job exit_job = {.kind = PERF_JOB_EXIT};
 	tern_rpc_call_params bye = {
 		.method = PERF_METHOD_JOB, .args = &exit_job, .args_bytes = sizeof(exit_job)};

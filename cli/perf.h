@@ -71,6 +71,26 @@ typedef struct perf_hello {
 	uint64_t bytes;
 } perf_hello;
 
+#define PERF_PONG_OPS 16
+
+/*
+ * A ping-pong of notifications between two spinning sides: each answers in its callback, as a program that
+ * waits for events would. One thread.
+ */
+typedef struct perf_pong {
+	uint64_t left;    /* notifications to come */
+	uint64_t early;   /* that came before the ping-pong began here */
+	uint64_t answers; /* to be sent */
+	uint64_t bytes;
+	bool owed; /* an answer was refused for room: the loop sends it */
+	bool failed;
+	tern_op ops[PERF_PONG_OPS];
+	unsigned next;
+	double *samples; /* of the initiator: half the time between two notifications; NULL: not taken */
+	unsigned count, count_max;
+	uint64_t last_ns;
+} perf_pong;
+
 /* One side's memory and channel. */
 typedef struct perf_side {
 	tern_ctx *ctx;
@@ -79,6 +99,7 @@ typedef struct perf_side {
 	uint8_t *out;  /* bytes, source of puts */
 	volatile uint64_t *flag;
 	uint64_t notified; /* notifications that came */
+	perf_pong pong;
 	uint64_t bytes;
 	perf_hello mine, peer;
 	bool passive; /* one-sided access needs no progress here */
@@ -87,13 +108,15 @@ typedef struct perf_side {
 uint64_t perf_now_ns(void);
 void perf_pin(int core);
 bool perf_side_init(perf_side *side, tern_ctx *ctx, uint64_t bytes);
-/* Channel callback of both sides: counts notifications. arg: the side. */
+/* Send the first of a ping-pong (initiator), or wait for it; false: the peer is gone or a put failed. */
+bool perf_pong_run(perf_side *side, uint64_t bytes, uint64_t rounds, bool first);
+/* Channel callback of both sides: counts notifications, answers those of a ping-pong. arg: the side. */
 void perf_on_notify(tern_channel *channel, uint32_t value, uint64_t bytes, void *arg);
 /*
  * Wait until the peer's put number value is there: by its flag word (only while spinning: a flag wakes nobody)
  * or by counting notifications. False: the peer is gone.
  */
-bool perf_await_put(perf_side *side, uint64_t value, bool flag, bool spin);
+bool perf_await_put(perf_side *side, uint64_t value, bool flag);
 /*
  * Put number value: bytes and then flag word (8 bytes: the word alone) or notification; progress is made until
  * it is accepted. LOCAL: whoever gets the answering put knows that this one arrived.

@@ -64,8 +64,7 @@ static void ping(perf_bench *b, uint64_t bytes, bool flag)
 	uint64_t value = flag ? ++b->flags : ++b->notifies;
 	tern_op op;
 
-	if (!perf_put(&b->side, bytes, value, flag, &op) ||
-	    !perf_await_put(&b->side, value, flag, b->o->spin))
+	if (!perf_put(&b->side, bytes, value, flag, &op) || !perf_await_put(&b->side, value, flag))
 		perf_die("put");
 	perf_await_op(b, &op, "put");
 }
@@ -135,50 +134,68 @@ static void one_call(perf_bench *b, uint64_t bytes)
 	perf_await_op(b, &op, "call");
 }
 
-/*
- * In groups where reading the clock would weigh in; each sample is the time per operation of a group.
- */
-void perf_sample(perf_bench *b, perf_op op, uint64_t bytes)
+static void (*const run[])(perf_bench *, uint64_t) = {ping_put, ping_notify, one_get, ping_send, one_call};
+
+/* So many operations in groups where reading the clock would weigh in; a sample is the mean of a group. */
+static void run_ops(perf_bench *b, perf_op op, uint64_t bytes, uint64_t total, unsigned group)
 {
-	void (*const run[])(perf_bench *, uint64_t) = {ping_put, ping_notify, one_get, ping_send, one_call};
 	double half = needs_pong(op) || op == PERF_SEND ? 2 : 1;
-	unsigned group = b->kind == PERF_KIND_SHM && b->o->spin && bytes <= 4096 ? 16 : 1;
-	uint64_t t0 = perf_now_ns(), t, per, total;
-	tern_op job;
 
 	b->count = 0;
-	if (needs_pong(op))
-		start_pong(b, op, bytes, 32, &job);
-	for (int i = 0; i < 32; i++)
-		run[op](b, bytes);
-	per = (perf_now_ns() - t0) / 32 + 1;
-	if (needs_pong(op))
-		perf_await_op(b, &job, "put");
-	total = b->o->round_ns / per;
-	total = total < 32                                   ? 32
-		: total > PERF_SAMPLES_MAX * (uint64_t)group ? PERF_SAMPLES_MAX * (uint64_t)group
-							     : total;
-	total -= total % group;
-	if (needs_pong(op))
-		start_pong(b, op, bytes, total, &job);
 	for (uint64_t done = 0; done < total; done += group) {
-		t = perf_now_ns();
+		uint64_t t = perf_now_ns();
+
 		for (unsigned i = 0; i < group; i++)
 			run[op](b, bytes);
 		b->samples[b->count++] = (double)(perf_now_ns() - t) / (group * half);
 		if (b->o->spin) /* no helper: keepalives are ours, and one-sided operations make no progress */
 			tern_ctx_progress(b->side.ctx);
 	}
+}
+
+static void run_some(perf_bench *b, perf_op op, uint64_t bytes, uint64_t total, unsigned group)
+{
+	perf_pong *pong = &b->side.pong;
+	tern_op job;
+
+	if (needs_pong(op))
+		start_pong(b, op, bytes, total, &job);
+	if (op == PERF_NOTIFY && b->o->spin) {
+		pong->samples = b->samples;
+		pong->count_max = PERF_SAMPLES_MAX;
+		pong->count = 0;
+		if (!perf_pong_run(&b->side, bytes, total, true))
+			perf_die("put");
+		b->count = pong->count;
+	} else {
+		run_ops(b, op, bytes, total, group);
+	}
 	if (needs_pong(op))
 		perf_await_op(b, &job, "put");
 }
 
-static bool submit(perf_bench *b, perf_op op, uint64_t bytes, tern_op *t)
+void perf_sample(perf_bench *b, perf_op op, uint64_t bytes)
+{
+	unsigned group = b->kind == PERF_KIND_SHM && b->o->spin && bytes <= 4096 ? 16 : 1;
+	uint64_t most = PERF_SAMPLES_MAX * (uint64_t)group;
+	uint64_t t = perf_now_ns(), total;
+
+	run_some(b, op, bytes, 32, group);
+	total = b->o->round_ns / ((perf_now_ns() - t) / 32 + 1);
+	total = total < 32 ? 32 : total > most ? most : total;
+	run_some(b, op, bytes, total - total % group, group);
+}
+
+/*
+ * Puts of a channel arrive in order: when the last is complete at the target, so are all. The others end when
+ * their source is free again, which costs no answer of the peer's where the device has none of its own.
+ */
+static bool submit(perf_bench *b, perf_op op, uint64_t bytes, bool last, tern_op *t)
 {
 	tern_status status;
 
 	tern_op_init(t, NULL, NULL);
-	t->flags = TERN_OP_REMOTE;
+	t->flags = needs_pong(op) && !last ? TERN_OP_LOCAL : TERN_OP_REMOTE;
 	if (needs_pong(op))
 		status = tern_put(b->side.channel, b->side.out, bytes, &b->side.peer.data, 0, t);
 	else if (op == PERF_GET)
@@ -205,7 +222,8 @@ double perf_stream(perf_bench *b, perf_op op, uint64_t bytes)
 		b->side.out[0] = PERF_NO_ECHO;
 	t = perf_now_ns();
 	while (tail < total) {
-		while (head < total && head - tail < depth && submit(b, op, bytes, &ops[head % depth]))
+		while (head < total && head - tail < depth &&
+		       submit(b, op, bytes, head + 1 == total, &ops[head % depth]))
 			head++;
 		if (b->o->spin && tail % 64 == 0)
 			tern_ctx_progress(b->side.ctx);

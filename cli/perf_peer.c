@@ -60,13 +60,85 @@ bool perf_side_init(perf_side *side, tern_ctx *ctx, uint64_t bytes)
 	       tern_mem_export(mem, flag, 4096, TERN_ACCESS_WRITE, &side->mine.flag) == TERN_OK;
 }
 
+/* ---- a ping-pong of notifications ---- */
+
+static void pong_answer(perf_side *side)
+{
+	perf_pong *p = &side->pong;
+	tern_op *op = &p->ops[p->next % PERF_PONG_OPS];
+	tern_status status = TERN_AGAIN;
+
+	if (tern_op_test(op) != TERN_AGAIN) {
+		tern_op_init(op, NULL, NULL);
+		op->flags = TERN_OP_LOCAL;
+		status = tern_put_notify(side->channel, side->out, p->bytes, &side->peer.data, 0, 0, op);
+	}
+	p->owed = status == TERN_AGAIN;
+	p->failed = p->failed || (status != TERN_OK && status != TERN_AGAIN);
+	if (status == TERN_OK) {
+		p->answers--;
+		p->next++;
+	}
+}
+
+static void pong_take_time(perf_pong *p)
+{
+	uint64_t now = perf_now_ns();
+
+	if (p->count < p->count_max)
+		p->samples[p->count++] = (double)(now - p->last_ns) / 2;
+	p->last_ns = now;
+}
+
+bool perf_pong_run(perf_side *side, uint64_t bytes, uint64_t rounds, bool first)
+{
+	perf_pong *p = &side->pong;
+
+	p->bytes = bytes;
+	p->answers = rounds;
+	p->failed = false;
+	p->last_ns = perf_now_ns();
+	p->left = rounds;
+	p->owed = first;
+	if (p->early > 0) {
+		p->early--;
+		p->left--;
+		p->owed = true;
+	}
+	for (unsigned polls = 1; p->left > 0 || p->answers > 0; polls++) {
+		if (p->owed)
+			pong_answer(side);
+		tern_ctx_progress(side->ctx);
+		if (p->failed ||
+		    (polls % 4096 == 0 && tern_link_status(tern_channel_link(side->channel)) != TERN_OK))
+			return false;
+	}
+	/* What is not inline is the device's until it says so. */
+	for (unsigned i = 0; i < PERF_PONG_OPS; i++)
+		while (tern_op_test(&p->ops[i]) == TERN_AGAIN)
+			tern_ctx_progress(side->ctx);
+	return true;
+}
+
 void perf_on_notify(tern_channel *channel, uint32_t value, uint64_t bytes, void *arg)
 {
 	perf_side *side = arg;
+	perf_pong *p = &side->pong;
 
 	(void)channel, (void)value, (void)bytes;
 	__atomic_fetch_add(&side->notified, 1, __ATOMIC_RELEASE);
+	if (p->left == 0) {
+		p->early++;
+		return;
+	}
+	p->left--;
+	if (p->samples)
+		pong_take_time(p);
+	if (p->answers > 0)
+		pong_answer(side);
 }
+
+/* ---- one put ---- */
 
 static bool await_flag(perf_side *side, uint64_t value)
 {
@@ -80,22 +152,10 @@ static bool await_flag(perf_side *side, uint64_t value)
 	return true;
 }
 
-static bool spin_for_notify(perf_side *side, uint64_t value)
-{
-	for (unsigned polls = 1; __atomic_load_n(&side->notified, __ATOMIC_ACQUIRE) < value; polls++) {
-		tern_ctx_progress(side->ctx);
-		if (polls % 4096 == 0 && tern_link_status(tern_channel_link(side->channel)) != TERN_OK)
-			return false;
-	}
-	return true;
-}
-
-bool perf_await_put(perf_side *side, uint64_t value, bool flag, bool spin)
+bool perf_await_put(perf_side *side, uint64_t value, bool flag)
 {
 	if (flag)
 		return await_flag(side, value);
-	if (spin)
-		return spin_for_notify(side, value);
 	for (;;) {
 		uint64_t seen = tern_ctx_events(side->ctx);
 
@@ -198,24 +258,33 @@ static void on_job(tern_rpc_request *request, const void *args, uint64_t bytes, 
 	__atomic_store_n(&t->request, request, __ATOMIC_RELEASE);
 }
 
-static void run_job(target *t)
+static void answer_puts(target *t, bool flag)
 {
-	tern_rpc_request *request = t->request;
 	const perf_job *job = &t->job;
-	bool flag = job->kind == PERF_JOB_PONG_FLAG, spin = job->spin;
 	tern_op op;
 
-	for (uint64_t i = 0; i < job->rounds && job->kind != PERF_JOB_EXIT; i++) {
-		if (!perf_await_put(&t->side, job->first + i, flag, spin) ||
+	for (uint64_t i = 0; i < job->rounds; i++) {
+		if (!perf_await_put(&t->side, job->first + i, flag) ||
 		    !perf_put(&t->side, job->bytes, job->first + i, flag, &op))
 			break;
 		if (flag && i % 64 == 0) /* no helper: keepalives are ours */
 			tern_ctx_progress(t->side.ctx);
-		while (spin && tern_op_test(&op) == TERN_AGAIN)
+		while (flag && tern_op_test(&op) == TERN_AGAIN)
 			tern_ctx_progress(t->side.ctx);
-		if (!spin && tern_op_wait(t->side.ctx, &op, 0) != TERN_OK)
+		if (!flag && tern_op_wait(t->side.ctx, &op, 0) != TERN_OK)
 			break;
 	}
+}
+
+static void run_job(target *t)
+{
+	tern_rpc_request *request = t->request;
+	const perf_job *job = &t->job;
+
+	if (job->kind == PERF_JOB_PONG_NOTIFY && job->spin)
+		perf_pong_run(&t->side, job->bytes, job->rounds, false);
+	else if (job->kind != PERF_JOB_EXIT)
+		answer_puts(t, job->kind == PERF_JOB_PONG_FLAG);
 	t->gone = job->kind == PERF_JOB_EXIT;
 	__atomic_store_n(&t->request, NULL, __ATOMIC_RELEASE);
 	tern_rpc_reply(request, TERN_OK, NULL, 0);
@@ -246,7 +315,7 @@ int perf_target(const char *address, uint64_t bytes, const char *transport, bool
 	tern_ctx_params params = {.name = "perf target",
 				  .listen = "",
 				  .transports = transport,
-				  .flags = spin ? TERN_CTX_NO_HELPER : 0};
+				  .flags = spin ? TERN_CTX_SINGLE_OWNER : 0};
 	tern_channel_params channel = {.on_message = on_message,
 				       .on_notify = on_notify,
 				       .on_closed = on_closed,

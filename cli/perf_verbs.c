@@ -275,7 +275,7 @@ static int run(const perf_options *o, const char *tool, uint64_t bytes, uint64_t
 /* #bytes #iterations t_min t_max t_typical t_avg ...: microseconds */
 double perftest_latency_ns(const perf_options *o, const char *tool, uint64_t bytes)
 {
-	uint64_t count = bytes > 65536 ? 50 : LAT_ROUNDS;
+	uint64_t count = bytes >= 65536 ? 50 : LAT_ROUNDS;
 	double values[COLUMNS];
 	int n = run(o, tool, bytes, count, values);
 
