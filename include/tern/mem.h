@@ -152,7 +152,7 @@ typedef struct tern_mem_stats {
 	uint64_t extents_huge; /* backed by huge pages */
 	uint64_t extents_thp;  /* transparent huge pages advised and allowed */
 	uint64_t extents_4k;
-	uint64_t registrations; /* extents x devices */
+	uint64_t registrations; /* (extents + regions) x devices */
 	uint64_t keys;          /* live */
 	uint64_t cache_hits;    /* blocks that a thread took from its own cache, without a lock */
 	uint64_t staging_copies;
@@ -169,6 +169,8 @@ typedef struct tern_mem_stats {
 	uint64_t refused_frees; /* freed twice, or not a block of this memory */
 	uint64_t damage;        /* debug mode: blocks written past their end or after their free */
 	uint64_t numa_nodes;    /* bit i: extents lie on node i */
+	uint64_t regions;       /* of foreign and GPU memory, registered */
+	uint64_t region_bytes;
 } tern_mem_stats;
 void tern_mem_stats_get(tern_mem *mem, tern_mem_stats *stats);
 

@@ -517,6 +517,12 @@ tern_status tn_region_export(tern_mem *mem, const void *ptr, uint64_t bytes, uin
 	return status;
 }
 
+void tn_regions_stats(const tern_mem *mem, tern_mem_stats *stats)
+{
+	stats->regions = mem->regions->count;
+	stats->region_bytes = mem->regions->bytes;
+}
+
 void tn_regions_check(const tern_mem *mem)
 {
 	const struct tn_regions *r = mem->regions;

@@ -86,6 +86,8 @@ uint64_t tn_gpu_block_usable(tern_mem *mem, const void *ptr);
  */
 tern_status tn_pin_preflight(uint64_t limit, uint64_t pinned, uint64_t bytes, uint32_t devices);
 
+/* Grow held: fills in what it is about regions. */
+void tn_regions_stats(const tern_mem *mem, tern_mem_stats *stats);
 /* Grow held: the invariants above. */
 void tn_regions_check(const tern_mem *mem);
 

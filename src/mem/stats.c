@@ -6,6 +6,7 @@
  * Threads: any; takes grow, then each arena's lock. Tests: tests/unit/mem/test_cache.c, test_model.c.
  */
 #include "mem/cache.h"
+#include "mem/foreign.h"
 #include "mem/pool.h"
 
 static void add_extents(const tern_mem *mem, tern_mem_stats *stats)
@@ -54,6 +55,7 @@ void tern_mem_stats_get(tern_mem *mem, tern_mem_stats *stats)
 	stats->committed_bytes = mem->committed;
 	stats->extents = mem->extents;
 	stats->registrations = mem->registrations;
+	tn_regions_stats(mem, stats);
 	stats->grows_ahead = mem->grows_ahead;
 	stats->grows_waited = mem->grows_waited;
 	stats->shrinks = mem->shrinks;
@@ -105,7 +107,9 @@ void tern_mem_stats_get(tern_mem *mem, tern_mem_stats *stats)
 	X(mappings)           \
 	X(refused_frees)      \
 	X(damage)             \
-	X(numa_nodes)
+	X(numa_nodes)         \
+	X(regions)            \
+	X(region_bytes)
 
 void tn_mem_counters(tern_mem *mem, void (*fn)(const char *name, uint64_t value, void *arg), void *arg)
 {

@@ -69,6 +69,8 @@ static void test_register(void **state)
 	assert_int_equal(devs[0].live, 1);
 	assert_int_equal(devs[1].live, 1);
 	assert_int_equal(stats_of(mem).registrations, 2);
+	assert_int_equal(stats_of(mem).regions, 1);
+	assert_int_equal(stats_of(mem).region_bytes, PAGES(4));
 	ext = tn_mem_local_of(mem, at + 5, PAGES(4) - 5);
 	assert_non_null(ext);
 	assert_ptr_equal(ext, tn_region_extent(region));
