@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """`tern perf` measures what it says and prints it in both forms. Times are not judged."""
+import glob
 import json
+import shutil
 import unittest
 
 from common import tern
@@ -58,6 +60,39 @@ class Perf(unittest.TestCase):
         out = tern("perf", "--op", "put,call", "--sizes", "8", "--rounds", 1, "--round-time", "10ms", check=0)[1]
         self.assertIn("limit", out)
         self.assertIn("put", out)
+
+
+def active_device():
+    for state in glob.glob("/sys/class/infiniband/*/ports/1/state"):
+        with open(state, encoding="ascii") as file:
+            if "ACTIVE" in file.read():
+                return True
+    return False
+
+
+@unittest.skipUnless(active_device(), "no RDMA device: tests/vm runs this over Soft-RoCE")
+class Verbs(unittest.TestCase):
+    def run_perf(self, *args):
+        return json.loads(tern("perf", "--json", "--transport", "verbs", "--round-time", "100ms", *args, check=0)[1])
+
+    def test_queue_pairs_and_registrations_do_not_grow_with_threads(self):
+        out = self.run_perf("--threads", 32)
+        self.assertEqual(out["transport"], "verbs")
+        self.assertEqual([row["threads"] for row in out["threads"]], [1, 2, 4, 8, 16, 32])
+        for key in ("lanes", "registrations"):
+            self.assertEqual(len({row[key] for row in out["threads"]}), 1, out)
+            self.assertGreater(out["threads"][0][key], 0)
+
+    def test_rows_stand_beside_perftest(self):
+        out = self.run_perf("--spin", "--rounds", 1, "--op", "put,notify,get", "--sizes", "8,64K")
+        self.assertEqual(len(out["rows"]), 6)
+        limits = {(row["op"], row["bytes"]): row["limit_us"] for row in out["rows"]}
+        for (op, size), limit in limits.items():
+            if shutil.which("ib_write_lat"):
+                self.assertGreater(limit, 0, (op, size))
+            else:
+                self.assertIsNone(limit)
+                self.assertIn("install perftest", out["no_limit"])
 
 
 if __name__ == "__main__":
