@@ -7,6 +7,7 @@ with real machines and verbs.
 """
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,16 +23,18 @@ FEATURES, CLASSES = 64, 4
 
 def enter():
     """Become root of a user namespace with an empty network; that ends with the process."""
-    probe = subprocess.run(["unshare", "--user", "--map-root-user", "--net", "true"], capture_output=True, text=True, check=False)
+    os.environ["PATH"] = "/usr/sbin:/sbin:" + os.environ["PATH"]
+    probe = subprocess.run(["unshare", "--user", "--map-root-user", "--net", "sh", "-c",
+                            "ip link add x type veth peer y && command -v nsenter"], capture_output=True, text=True, check=False)
     if probe.returncode != 0:
-        print(f"skipped: no network namespaces here ({probe.stderr.strip()})")
+        print(f"skipped: no networks of one's own here ({probe.stderr.strip()})")
         sys.exit(77)
     os.environ[INSIDE] = "1"
     os.execvp("unshare", ["unshare", "--user", "--map-root-user", "--net", sys.executable, "-B", __file__, *sys.argv[1:]])
 
 
 def ip(*args, inside=()):
-    subprocess.run([*inside, "ip", *args], check=True, env={**os.environ, "PATH": "/usr/sbin:/sbin:" + os.environ["PATH"]})
+    subprocess.run([*inside, "ip", *args], check=True)
 
 
 def make_dataset(folder):
@@ -151,7 +154,7 @@ class Hosts(unittest.TestCase):
         server = self.start("server", 0, cluster, "--workers", 1, *self.COMMON[2:], *self.GEOMETRY, "--timeout", 3)
         worker = self.start("worker", 0, cluster, "--workers", 1, *self.COMMON[2:], "--data", self.folder, "--timeout", 2)
         _, err = self.finish(worker, 1)
-        self.assertIn(f"server1 did not answer at {cluster.split(',')[1]}", err)
+        self.assertRegex(err, rf"server1 .*at {re.escape(cluster.split(',')[1])}")  # refused, or no answer in time
         self.finish(server, 1)
 
     def test_losses_that_cannot_be_written(self):
