@@ -50,7 +50,7 @@ void doctor_say(doctor *d, verdict v, const char *check, const char *change, con
 
 verdict doctor_missing(const doctor *d)
 {
-	return strcmp(d->mode, "required") == 0 ? VERDICT_FAIL : VERDICT_WARN;
+	return strcmp(d->mode, "required") == 0 || d->device ? VERDICT_FAIL : VERDICT_WARN;
 }
 
 /* ---- facts ---- */
@@ -143,7 +143,7 @@ static void check_providers(doctor *d, bool self_test)
 	for (unsigned i = 0; tern_provider_probe(i, &p) == TERN_OK; i++) {
 		char check[48];
 		bool verbs = strcmp(p.name, "verbs") == 0;
-		verdict v = !p.usable ? verbs && !d->device ? doctor_missing(d) : VERDICT_FAIL : VERDICT_OK;
+		verdict v = p.usable ? VERDICT_OK : verbs ? doctor_missing(d) : VERDICT_FAIL;
 
 		if (strcmp(p.name, "loop") == 0)
 			continue; /* of use to tests alone */
@@ -163,9 +163,12 @@ static void check_providers(doctor *d, bool self_test)
 
 static void examine(doctor *d, bool self_test)
 {
+	host_names devices;
+
 	say_software(d);
 	find_mode(d);
 	find_facts(d);
+	d->device = host_list(&devices, "/sys/class/infiniband");
 	doctor_library(d);
 	doctor_devices(d);
 	doctor_host(d);

@@ -42,7 +42,7 @@ typedef struct doctor {
 /* change: what to do about it; NULL with VERDICT_OK. */
 __attribute__((format(printf, 5, 6))) void doctor_say(doctor *d, verdict v, const char *check,
 						      const char *change, const char *fmt, ...);
-/* For what is missing on the way to RDMA: a failure if verbs are required, else a warning. */
+/* For what is missing on the way to RDMA: a failure if there is a device or verbs are required, else a warning. */
 verdict doctor_missing(const doctor *d);
 /* The value of a fact of verbs, NULL if there is none. */
 __attribute__((format(printf, 2, 3))) const char *doctor_fact_get(const doctor *d, const char *fmt, ...);

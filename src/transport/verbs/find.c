@@ -42,15 +42,15 @@ static void note(finder *f, const char *text)
 	TN_LOG(INFO, VERBS, "skipped: %s", text);
 }
 
-/* The first RDMA device that the kernel shows, library or not. */
-static bool kernel_device(char *name, size_t bytes)
+/* The first entry of a folder whose name starts so. */
+static bool first_entry(const char *folder, const char *prefix, char *name, size_t bytes)
 {
-	DIR *dir = opendir(SYSFS);
+	DIR *dir = opendir(folder);
 	const struct dirent *entry;
 	bool any = false;
 
 	while (dir && !any && (entry = readdir(dir))) {
-		if (entry->d_name[0] == '.')
+		if (entry->d_name[0] == '.' || strncmp(entry->d_name, prefix, strlen(prefix)) != 0)
 			continue;
 		snprintf(name, bytes, "%.60s", entry->d_name);
 		any = true;
@@ -58,6 +58,12 @@ static bool kernel_device(char *name, size_t bytes)
 	if (dir)
 		closedir(dir);
 	return any;
+}
+
+/* The first RDMA device that the kernel shows, library or not. */
+static bool kernel_device(char *name, size_t bytes)
+{
+	return first_entry(SYSFS, "", name, bytes);
 }
 
 bool tn_vb_present(void)
@@ -230,15 +236,19 @@ static void try_list(finder *f, struct ibv_device **list, int count, const char 
 
 static tern_status nothing(const finder *f, int count)
 {
-	char name[64];
+	char name[64], node[64];
 
 	if (f->why[0])
 		return tn_fail(TERN_E_NO_DEVICE, "%s", f->why);
 	if (count == 0 && !tn_verbs_api_is_overridden() && kernel_device(name, sizeof(name)))
-		return tn_fail(TERN_E_NO_DEVICE,
-			       "the kernel has the RDMA device %s, libibverbs shows none: install "
-			       "ibverbs-providers; if it is there, its ABI does not fit the kernel's",
-			       name);
+		return tn_fail(
+			TERN_E_NO_DEVICE, "the kernel has the RDMA device %s, libibverbs shows none: %s",
+			name,
+			first_entry("/dev/infiniband", "uverbs", node, sizeof(node))
+				? "install ibverbs-providers; if it is there, its ABI does not fit the "
+				  "kernel's"
+				: "/dev/infiniband/uverbs* is not there: pass it into the container "
+				  "(--device), or run udevadm trigger");
 	return tn_fail(TERN_E_NO_DEVICE,
 		       "no RDMA devices on this host (see 'rdma link'); for tests without a NIC: "
 		       "'rdma link add rxe0 type rxe netdev IF'");
