@@ -9,6 +9,8 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include <tern/mem.h>
+
 #include "host.h"
 
 #define MEMLOCK_LEAST (64ull << 20) /* below: hardly the buffers of a few links */
@@ -155,26 +157,27 @@ static void check_container(doctor *d)
 			   docker ? "docker" : "podman");
 }
 
-/* GPU memory reaches a NIC through nvidia_peermem or as a dma-buf. */
+/* GPU memory reaches a NIC as a dma-buf, or is staged. A described host says it in a fact. */
 static void check_gpu(doctor *d)
 {
+	const char *said = doctor_fact_get(d, "gpu.dma_buf");
+	tern_gpu_info gpu = {.dma_buf = said && strcmp(said, "yes") == 0};
 	char version[256];
-	bool peermem;
 
 	if (!host_keyed(version, sizeof(version), "/proc/driver/nvidia/version", "NVRM version"))
 		return;
-	peermem = host_exists("/sys/module/nvidia_peermem") || host_exists("/sys/module/nv_peer_mem");
 	doctor_say(d, VERDICT_OK, "gpu_driver", NULL, "%s", version);
-	if (!d->device)
+	if (!d->device || (host_is_real() && tern_gpu_probe(0, &gpu) != TERN_OK))
 		return;
-	if (peermem)
-		doctor_say(d, VERDICT_OK, "gpu_direct", NULL, "nvidia_peermem is loaded");
+	if (gpu.dma_buf)
+		doctor_say(d, VERDICT_OK, "gpu_direct", NULL, "NICs can be given GPU memory as dma-bufs");
 	else
-		doctor_say(
-			d, VERDICT_WARN, "gpu_direct",
-			"modprobe nvidia_peermem, or the open kernel modules with Linux 5.12 or later "
-			"(dma-buf)",
-			"nvidia_peermem is not loaded: transfers of GPU memory need dma-buf, or are staged");
+		doctor_say(d, VERDICT_WARN, "gpu_direct",
+			   "the open NVIDIA kernel modules and Linux 5.12 or later give dma-bufs (tern does "
+			   "not use "
+			   "nvidia_peermem)",
+			   "transfers of GPU memory are staged through host memory%s%s",
+			   gpu.reason[0] ? ": " : "", gpu.reason);
 }
 
 void doctor_host(doctor *d)

@@ -211,9 +211,9 @@ class Described(unittest.TestCase):
     def test_gpu(self):
         nvidia = {"/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54"}
         f = self.examine(nvidia)
-        self.expect(f, "gpu_direct", "warn", "not loaded", "modprobe nvidia_peermem")
-        f = self.examine({**nvidia, "/sys/module/nvidia_peermem/version": "550.54"})
-        self.expect(f, "gpu_direct", "ok", "nvidia_peermem is loaded")
+        self.expect(f, "gpu_direct", "warn", "staged", "open NVIDIA kernel modules")
+        f = self.examine(nvidia, {**FACTS, "gpu.dma_buf": "yes"})
+        self.expect(f, "gpu_direct", "ok", "dma-bufs")
 
     def test_required(self):
         _, out, _ = tern("info", "--config", "--json", check=0)
