@@ -472,33 +472,52 @@ static void test_threads(void **state)
 	end(&x);
 }
 
-/* A forked child can neither use nor end what its parent registered; the parent goes on. */
-static void test_fork(void **state)
+static int fork_child(stage_pair *x, tern_region *region)
+{
+	tern_region *own;
+
+	x->foreign[0] ^= 1; /* its own copy */
+	if (tern_mem_unregister(region) != TERN_E_FORKED)
+		return 1;
+	if (tern_put(x->p.dial.channel, x->foreign, 9, &x->key, 0, &x->op) != TERN_E_FORKED)
+		return 2;
+	if (tern_mem_register(tern_ctx_mem(x->p.dial.ctx), x->foreign, 9, 0, &own) != TERN_E_FORKED)
+		return 3;
+	return 0;
+}
+
+/* rdma-core PR#1222, byteps#54, gloo#340: a forked child can neither use nor end what its parent registered, and the
+   parent goes on. */
+static void fork_over(const char *provider)
 {
 	tern_region *region;
 	stage_pair x;
 	int status;
 	pid_t pid;
 
-	(void)state;
-	begin(&x, "verbs");
+	begin(&x, provider);
 	assert_ok(tern_mem_register(tern_ctx_mem(x.p.dial.ctx), x.foreign, REGION, 0, &region));
+	fill(x.foreign, 100000, 6);
 	pid = fork();
 	assert_true(pid >= 0);
-	if (pid == 0) {
-		bool good = tern_mem_unregister(region) == TERN_E_FORKED &&
-			    tern_put(x.p.dial.channel, x.foreign, 9, &x.key, 0, &x.op) == TERN_E_FORKED;
-
-		_exit(good ? 0 : 1);
-	}
+	if (pid == 0)
+		_exit(fork_child(&x, region));
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
-	fill(x.foreign, 100000, 6);
 	assert_ok(complete(x.p.dial.ctx, &x.op,
 			   tern_put(x.p.dial.channel, x.foreign, 100000, &x.key, 0, &x.op)));
 	assert_true(filled(x.dst, 100000, 6));
 	assert_ok(tern_mem_unregister(region));
 	end(&x);
+}
+
+static void test_fork(void **state)
+{
+	(void)state;
+	fork_over("loop");
+	fork_over("shm");
+	fork_over("tcp");
+	fork_over("verbs");
 }
 
 int main(void)
