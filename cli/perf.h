@@ -62,6 +62,9 @@ enum perf_job_kind {
 	PERF_JOB_PONG_FLAG = 1,   /* answer each flag with a flagged put of the same size */
 	PERF_JOB_PONG_NOTIFY = 2, /* answer each notification with a put that notifies */
 	PERF_JOB_EXIT = 3,
+	PERF_JOB_REST =
+		4, /* sleep while there is nothing to do, until the next job: a stream needs no spinner */
+	PERF_JOB_SPIN = 5,
 };
 
 /* Keys of the target's memory, and later of the initiator's. */

@@ -207,7 +207,18 @@ static bool submit(perf_bench *b, perf_op op, uint64_t bytes, bool last, tern_op
 	return status == TERN_OK;
 }
 
-double perf_stream(perf_bench *b, perf_op op, uint64_t bytes)
+/* As perftest's server does: where the target has nothing to do in a stream, it does not spin beside it. */
+static void let_target(perf_bench *b, perf_op op, uint32_t kind)
+{
+	perf_job job = {.kind = kind};
+	tern_rpc_call_params call = {.method = PERF_METHOD_JOB, .args = &job, .args_bytes = sizeof(job)};
+
+	if (b->o->spin && b->side.passive && op != PERF_SEND &&
+	    tern_rpc_call_wait(b->rpc, &call, 10000000000ull, NULL) != TERN_OK)
+		perf_die("the target did not answer");
+}
+
+static double stream(perf_bench *b, perf_op op, uint64_t bytes)
 {
 	static tern_op ops[PERF_IN_FLIGHT];
 	unsigned depth = b->kind == PERF_KIND_VERBS ? PERF_IN_FLIGHT : 16;
@@ -235,4 +246,14 @@ double perf_stream(perf_bench *b, perf_op op, uint64_t bytes)
 			perf_await_op(b, &ops[tail++ % depth], perf_op_names[op]);
 	}
 	return (double)bytes * (double)total / (double)(perf_now_ns() - t);
+}
+
+double perf_stream(perf_bench *b, perf_op op, uint64_t bytes)
+{
+	double rate;
+
+	let_target(b, op, PERF_JOB_REST);
+	rate = stream(b, op, bytes);
+	let_target(b, op, PERF_JOB_SPIN);
+	return rate;
 }

@@ -192,7 +192,7 @@ typedef struct target {
 	perf_side side;
 	perf_job job;
 	tern_rpc_request *request; /* the job's, answered when it is done */
-	bool spin, gone;
+	bool spin, rest, gone;
 } target;
 
 static void on_message(tern_channel *channel, const void *msg, uint64_t bytes, void *arg)
@@ -281,9 +281,10 @@ static void run_job(target *t)
 	tern_rpc_request *request = t->request;
 	const perf_job *job = &t->job;
 
+	t->rest = job->kind == PERF_JOB_REST;
 	if (job->kind == PERF_JOB_PONG_NOTIFY && job->spin)
 		perf_pong_run(&t->side, job->bytes, job->rounds, false);
-	else if (job->kind != PERF_JOB_EXIT)
+	else if (job->kind == PERF_JOB_PONG_NOTIFY || job->kind == PERF_JOB_PONG_FLAG)
 		answer_puts(t, job->kind == PERF_JOB_PONG_FLAG);
 	t->gone = job->kind == PERF_JOB_EXIT;
 	__atomic_store_n(&t->request, NULL, __ATOMIC_RELEASE);
@@ -348,7 +349,7 @@ int perf_target(const char *address, uint64_t bytes, const char *transport, bool
 
 		if (__atomic_load_n(&t->request, __ATOMIC_ACQUIRE))
 			run_job(t);
-		else if (spin)
+		else if (spin && !t->rest)
 			tern_ctx_progress(ctx);
 		else
 			tern_ctx_wait_past(ctx, seen, 100000000);
