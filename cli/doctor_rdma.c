@@ -95,9 +95,8 @@ static void check_permission(doctor *d, const char *device)
 	}
 	if (err)
 		doctor_say(d, VERDICT_FAIL, check,
-			   "give this user read and write: rdma-core's udev rules set 0666, or chgrp and "
-			   "chmod; in a "
-			   "container also the device cgroup (--device)",
+			   "give this user read and write (the kernel's own mode is 0666: look for udev "
+			   "rules); in a container also the device cgroup (--device)",
 			   "/dev/infiniband/%s: %s", node, strerror(err));
 	else if (doctor_fact_get(d, "library") && (!opens || strcmp(opens, "opens") != 0))
 		doctor_say(d, VERDICT_FAIL, check,
