@@ -51,7 +51,7 @@ static void *try_alloc(const request *r, tn_cache *cache)
 	if (r->class) {
 		ptr = cache ? tn_cache_refill(arena, cache, tn_class_index(r->class), r->asked) : NULL;
 		if (!ptr)
-			ptr = tn_cache_alloc_orphan(arena, tn_class_index(r->class), r->asked);
+			ptr = tn_cache_alloc_orphan(arena, tn_class_index(r->class));
 		if (ptr)
 			return ptr;
 		ptr = tn_slab_alloc(arena, r->class);
@@ -111,27 +111,13 @@ static tern_status alloc_slow(const request *r, void **ptr)
 	return TERN_OK;
 }
 
-tern_status tern_mem_alloc(tern_mem *mem, uint64_t bytes, uint64_t align, uint32_t access, tern_mem_kind kind,
-			   void **ptr)
+/* Whatever is not common. */
+__attribute__((noinline)) static tern_status alloc_any(tern_mem *mem, uint64_t bytes, uint64_t align,
+						       uint32_t access, tern_mem_kind kind, void **ptr)
 {
 	uint64_t asked = bytes;
 	request r;
 
-	if (!ptr)
-		return tn_fail(TERN_E_INVALID, "ptr is NULL");
-	*ptr = NULL;
-	if (!mem)
-		return tn_fail(TERN_E_INVALID, "mem is NULL");
-	if (TN_UNLIKELY(tn_mem_inherited(mem)))
-		return tn_mem_here(mem);
-	/* The common case in few branches; whatever is not common comes back as NULL. */
-	if (TN_LIKELY(bytes - 1 < TN_SMALL_MAX) && TN_LIKELY(align <= TN_ALIGN_MIN) &&
-	    TN_LIKELY((align & (align - 1)) == 0) && TN_LIKELY(access < 4) &&
-	    TN_LIKELY(kind == TERN_MEM_HOST)) {
-		*ptr = tn_cache_alloc(mem, access, tn_class_of_bytes(bytes), bytes);
-		if (TN_LIKELY(*ptr != NULL))
-			return TERN_OK;
-	}
 	TN_TRY(check_arguments(bytes, align, access, kind));
 	if (kind == TERN_MEM_DEVICE)
 		return tn_gpu_block_alloc(mem, bytes, access, ptr);
@@ -143,14 +129,36 @@ tern_status tern_mem_alloc(tern_mem *mem, uint64_t bytes, uint64_t align, uint32
 		      .asked = asked};
 	r.pages = r.class ? r.class->pages : TN_MAX((bytes + TN_PAGE_BYTES - 1) >> TN_PAGE_SHIFT, 1);
 	r.align_pages = r.class ? 1 : (uint32_t)TN_MAX(align >> TN_PAGE_SHIFT, 1);
-	if (r.class && kind == TERN_MEM_HOST)
-		*ptr = tn_cache_alloc(mem, access, tn_class_index(r.class), asked);
+	if (r.class)
+		*ptr = tn_cache_alloc(mem, r.arena->index, tn_class_index(r.class));
 	if (!*ptr)
 		TN_TRY(alloc_slow(&r, ptr));
 	TN_ASSERT(((uintptr_t)*ptr & (align - 1)) == 0);
 	if (TN_UNLIKELY(mem->debug))
 		tn_debug_born(mem, *ptr, asked, r.class ? r.class->bytes : r.pages << TN_PAGE_SHIFT);
 	return TERN_OK;
+}
+
+tern_status tern_mem_alloc(tern_mem *mem, uint64_t bytes, uint64_t align, uint32_t access, tern_mem_kind kind,
+			   void **ptr)
+{
+	if (TN_UNLIKELY(!ptr))
+		return tn_fail(TERN_E_INVALID, "ptr is NULL");
+	*ptr = NULL;
+	if (TN_UNLIKELY(!mem))
+		return tn_fail(TERN_E_INVALID, "mem is NULL");
+	if (TN_UNLIKELY(tn_mem_inherited(mem)))
+		return tn_mem_here(mem);
+	/* The common case, in few branches. 0 and 64 say the same. */
+	if (TN_LIKELY(bytes - 1 < TN_SMALL_MAX) && TN_LIKELY((align & ~TN_ALIGN_MIN) == 0) &&
+	    TN_LIKELY(access < 4) && TN_LIKELY(kind == TERN_MEM_HOST)) {
+		void *block = tn_cache_alloc(mem, access, tn_class_of_bytes(bytes));
+
+		*ptr = block;
+		if (TN_LIKELY(block != NULL))
+			return TERN_OK;
+	}
+	return alloc_any(mem, bytes, align, access, kind, ptr);
 }
 
 bool tn_block_find(tn_ext *ext, const void *ptr, tn_block *block)
@@ -213,16 +221,14 @@ void tn_free_refused(tern_mem *mem, const void *ptr, const char *why)
 		tn_debug_refused(mem, ptr);
 }
 
-/* Arena's lock held: the block goes, whoever owns its slab. False: it is free already. */
-static bool free_locked(tn_arena *arena, const tn_block *block, uint32_t *settle)
+/* Arena's lock held: the block goes, whoever owns its slab. As tn_cache_free. */
+static int32_t free_locked(tn_arena *arena, const tn_block *block)
 {
 	uint64_t bit = 1ull << block->object;
 
 	atomic_fetch_and_explicit(&block->run->key_mask, ~bit, memory_order_relaxed);
 	if (block->run->state == TN_RUN_SLAB && block->run->cache != 0)
-		return tn_cache_free_locked(
-			arena, &(tn_slab_ref){.ext = block->ext, .run = block->run, .object = block->object},
-			settle);
+		return tn_cache_free_locked(arena, block->ext, block->run, block->object);
 	TN_ASSERT(arena->blocks > 0 && arena->used_bytes >= block->bytes);
 	arena->blocks--;
 	arena->used_bytes -= block->bytes;
@@ -230,14 +236,13 @@ static bool free_locked(tn_arena *arena, const tn_block *block, uint32_t *settle
 		tn_slab_free(arena, block->run, block->object);
 	else
 		tn_runs_free(arena, block->run);
-	return true;
+	return 0;
 }
 
 /* Free one block; `settled`: its keys were revoked before and nobody reaches it any more. */
 static void free_block(tern_mem *mem, void *ptr, bool settled)
 {
-	const char *why = "not the start of a live block (freed twice?)";
-	uint32_t settle = 0;
+	int32_t result = TN_FREE_NOT_DONE;
 	bool parked = false;
 	tn_block block;
 	tn_ext *ext = lock_extent(mem, ptr);
@@ -252,20 +257,18 @@ static void free_block(tern_mem *mem, void *ptr, bool settled)
 	if (tn_block_find(ext, ptr, &block) && block.base == ptr) {
 		/* Keys go before the block can be given to somebody else. */
 		parked = (block.run->key_mask >> block.object & 1) && !settled;
-		if (parked) {
+		if (parked)
 			tn_keys_revoke_block(&mem->keys, ptr);
-			why = NULL;
-		} else if (free_locked(arena, &block, &settle)) {
-			why = NULL;
-		}
+		else
+			result = free_locked(arena, &block);
 	}
 	pthread_mutex_unlock(&arena->lock);
-	if (settle)
-		tn_cache_settle(mem, settle);
-	if (why)
-		tn_free_refused(mem, ptr, why);
-	else if (parked && !tn_guards_park(mem, ptr))
+	if (result > 0)
+		tn_cache_settle(mem, (uint32_t)result);
+	if (parked && !tn_guards_park(mem, ptr))
 		free_block(mem, ptr, true);
+	else if (!parked && result < 0)
+		tn_free_refused(mem, ptr, "not the start of a live block (freed twice?)");
 }
 
 static void free_settled(tern_mem *mem)
@@ -276,24 +279,30 @@ static void free_settled(tern_mem *mem)
 		free_block(mem, ptr, true);
 }
 
+__attribute__((noinline)) static void free_any(tern_mem *mem, void *ptr)
+{
+	tn_cache_get(mem); /* a thread that only frees needs one too, or it would come here each time */
+	if (TN_UNLIKELY(mem->debug))
+		tn_debug_died(mem, ptr);
+	free_block(mem, ptr, false);
+}
+
 void tern_mem_free(tern_mem *mem, void *ptr)
 {
-	uint32_t settle;
+	int32_t result;
 
 	/* A child's frees are no-ops: the block is its parent's. */
 	if (TN_UNLIKELY(!ptr) || TN_UNLIKELY(!mem) || TN_UNLIKELY(tn_mem_inherited(mem)))
 		return;
 	if (TN_UNLIKELY(atomic_load_explicit(&mem->guards.parked_count, memory_order_relaxed) != 0))
 		free_settled(mem);
-	if (TN_LIKELY(tn_cache_free(mem, ptr, &settle))) {
-		if (TN_UNLIKELY(settle != 0))
-			tn_cache_settle(mem, settle);
+	result = tn_cache_free(mem, ptr);
+	if (TN_LIKELY(result == 0))
 		return;
-	}
-	tn_cache_get(mem); /* a thread that only frees needs one too, or it would come here each time */
-	if (TN_UNLIKELY(mem->debug))
-		tn_debug_died(mem, ptr);
-	free_block(mem, ptr, false);
+	if (result > 0)
+		tn_cache_settle(mem, (uint32_t)result);
+	else
+		free_any(mem, ptr);
 }
 
 /* What the owner may use: in debug mode the canary begins behind what was asked. */

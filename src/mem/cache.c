@@ -18,7 +18,6 @@
 #include "base/log.h"
 #include "mem/cache.h"
 
-#define EMPTY_SLABS_MAX 512u
 #define BATCH_MAX       16u
 #define BATCH_BYTES_MAX (128ull << 10)
 #define SPINS_MAX       200u
@@ -87,9 +86,8 @@ static void room_add(tn_heap *heap, tn_run *slab)
 	}
 }
 
-void tn_heap_edge(tn_arena *arena, tn_heap *heap, tn_run *slab, uint64_t before, uint64_t after)
+void tn_heap_edge(tn_heap *heap, tn_run *slab, uint64_t before, uint64_t after)
 {
-	(void)arena;
 	TN_ASSERT(after == free_mask(slab) && after != 0);
 	if (slab == heap->class[slab->class].slab)
 		return;
@@ -99,7 +97,7 @@ void tn_heap_edge(tn_arena *arena, tn_heap *heap, tn_run *slab, uint64_t before,
 }
 
 /* Take over what others freed. */
-static void take_over(tn_arena *arena, tn_heap *heap)
+static void take_over(tn_heap *heap)
 {
 	tn_run *slab;
 
@@ -118,7 +116,7 @@ static void take_over(tn_arena *arena, tn_heap *heap)
 		atomic_fetch_sub_explicit(&heap->remote, n * (TN_REMOTE_ONE + tn_classes[slab->class].bytes),
 					  memory_order_relaxed);
 		if (before == 0 || is_empty(slab))
-			tn_heap_edge(arena, heap, slab, before, before | mask);
+			tn_heap_edge(heap, slab, before, before | mask);
 		slab = next;
 	}
 }
@@ -137,7 +135,7 @@ bool tn_heap_next(tn_arena *arena, tn_heap *heap, uint32_t class)
 
 	TN_ASSERT(free_mask(c->slab) == 0);
 	if (!slab || is_empty(slab)) {
-		take_over(arena, heap);
+		take_over(heap);
 		if (free_mask(c->slab) != 0)
 			return true;
 		slab = TN_LIST_FIRST(&c->room, tn_run, link);
@@ -151,11 +149,6 @@ bool tn_heap_next(tn_arena *arena, tn_heap *heap, uint32_t class)
 	return true;
 }
 
-bool tn_heap_over(const tern_mem *mem, const tn_heap *heap)
-{
-	return tn_counter_read(&heap->empty_bytes) > mem->cache_bytes || heap->empty_slabs > EMPTY_SLABS_MAX;
-}
-
 /* Arena's lock held. Give empty slabs back until at most that much is kept; 0: the current ones too. */
 static void give_back(tn_arena *arena, tn_heap *heap, uint64_t keep_bytes)
 {
@@ -166,7 +159,7 @@ static void give_back(tn_arena *arena, tn_heap *heap, uint64_t keep_bytes)
 			tn_run *slab = TN_LIST_ENTRY(c->room.prev, tn_run, link);
 
 			if (!is_empty(slab) || (tn_counter_read(&heap->empty_bytes) <= keep_bytes &&
-						heap->empty_slabs <= EMPTY_SLABS_MAX / 2))
+						heap->empty_slabs <= TN_EMPTY_SLABS_MAX / 2))
 				break;
 			tn_list_remove(&slab->link);
 			count_empty(heap, slab, false);
@@ -191,12 +184,10 @@ static inline bool is_orphan(const tn_cache *cache)
 	return atomic_load(&cache->owner) == 0;
 }
 
-/* Wait until the turn that was under way after the barrier has ended. */
+/* Stolen, and past the barrier: the owner leaves, and is turned away when it comes again. */
 static void wait_turn(const tn_cache *cache)
 {
-	uint32_t turn = atomic_load(&cache->turn);
-
-	for (uint32_t spins = 0; (turn & 1) && atomic_load(&cache->turn) == turn; spins++) {
+	for (uint32_t spins = 0; atomic_load(&cache->turn) != 0; spins++) {
 		if (spins < SPINS_MAX)
 			tn_cpu_relax();
 		else
@@ -227,9 +218,13 @@ void tn_caches_passed(tern_mem *mem)
 
 	if (count == 0)
 		return;
-	tn_os_mem_barrier();
 	for (uint32_t i = 0; i < count; i++)
+		atomic_fetch_add(&mem->caches[i]->stolen, 1);
+	tn_os_mem_barrier();
+	for (uint32_t i = 0; i < count; i++) {
 		wait_turn(mem->caches[i]);
+		unsteal(mem->caches[i]);
+	}
 }
 
 static void remote_push(tn_heap *heap, tn_run *slab)
@@ -241,28 +236,29 @@ static void remote_push(tn_heap *heap, tn_run *slab)
 	} while (!atomic_compare_exchange_weak(&heap->remote_first, &first, slab));
 }
 
-bool tn_cache_free_remote(tern_mem *mem, const tn_slab_ref *ref, uint32_t *settle)
+int32_t tn_cache_free_remote(tern_mem *mem, tn_ext *ext, tn_run *run, uint32_t object)
 {
-	tn_cache *cache = tn_cache_by_id(mem, ref->run->cache);
-	tn_heap *heap = heap_of(cache, ref->ext->arena);
-	uint64_t bit = 1ull << ref->object, bytes = tn_classes[ref->run->class].bytes;
+	tn_cache *cache = tn_cache_by_id(mem, run->cache);
+	tn_heap *heap = heap_of(cache, ext->arena);
+	uint64_t bit = 1ull << object, bytes = tn_classes[run->class].bytes;
 	uint64_t had = atomic_fetch_add_explicit(&heap->remote, TN_REMOTE_ONE + bytes, memory_order_relaxed);
-	uint64_t before = atomic_fetch_or_explicit(&ref->run->remote_mask, bit, memory_order_acq_rel);
+	uint64_t before = atomic_fetch_or_explicit(&run->remote_mask, bit, memory_order_acq_rel);
+	bool settle = false;
 
 	if (before & bit) {
 		atomic_fetch_sub_explicit(&heap->remote, TN_REMOTE_ONE + bytes, memory_order_relaxed);
-		return false;
+		return TN_FREE_NOT_DONE;
 	}
 	had &= TN_REMOTE_BYTES;
 	if (before == 0) {
-		remote_push(heap, ref->run);
+		remote_push(heap, run);
 		/* Either the thread that ends sees what was pushed, or its end is seen here. */
-		if (is_orphan(cache))
-			*settle = tn_settle_of(cache->id, ref->ext->arena);
+		settle = is_orphan(cache);
 	}
-	if (had / mem->cache_bytes != (had + bytes) / mem->cache_bytes)
-		*settle = tn_settle_of(cache->id, ref->ext->arena);
-	return true;
+	/* The cap is crossed: once per its size. No division, this is a common path. */
+	if (had < mem->cache_bytes && had + bytes >= mem->cache_bytes)
+		settle = true;
+	return settle ? (int32_t)tn_settle_of(cache->id, ext->arena_index) : 0;
 }
 
 /* Arena's lock held: orphans stay orphans. */
@@ -273,23 +269,23 @@ static bool mine_or_orphan(const tn_cache *cache)
 	return owner == 0 || owner == my_mark();
 }
 
-bool tn_cache_free_locked(tn_arena *arena, const tn_slab_ref *ref, uint32_t *settle)
+int32_t tn_cache_free_locked(tn_arena *arena, tn_ext *ext, tn_run *run, uint32_t object)
 {
-	tn_cache *cache = tn_cache_by_id(arena->mem, ref->run->cache);
+	tn_cache *cache = tn_cache_by_id(arena->mem, run->cache);
 	tn_heap *heap = heap_of(cache, arena);
 
+	if (!tn_slab_live(run, object))
+		return TN_FREE_NOT_DONE;
 	if (!mine_or_orphan(cache))
-		return tn_cache_free_remote(arena->mem, ref, settle);
-	if (!tn_slab_live(ref->run, ref->object))
-		return false;
-	tn_heap_put(arena, heap, ref->run, ref->object);
+		return tn_cache_free_remote(arena->mem, ext, run, object);
+	tn_heap_put(heap, run, object);
 	if (is_orphan(cache)) {
-		take_over(arena, heap);
+		take_over(heap);
 		give_back(arena, heap, 0);
 	} else if (tn_heap_over(arena->mem, heap)) {
 		give_back(arena, heap, arena->mem->cache_bytes / 2);
 	}
-	return true;
+	return 0;
 }
 
 void tn_cache_settle(tern_mem *mem, uint32_t settle)
@@ -303,7 +299,7 @@ void tn_cache_settle(tern_mem *mem, uint32_t settle)
 	mine = mine_or_orphan(cache);
 	if (!mine)
 		steal(cache);
-	take_over(arena, heap);
+	take_over(heap);
 	if (is_orphan(cache))
 		give_back(arena, heap, 0);
 	else if (tn_heap_over(mem, heap))
@@ -338,7 +334,7 @@ void tn_caches_reclaim(tn_arena *arena, bool idle)
 
 		wait_turn(mem->caches[i]);
 		if (heap && (!idle || heap->allocs_seen == allocs)) {
-			take_over(arena, heap);
+			take_over(heap);
 			give_back(arena, heap, 0);
 		}
 		if (heap)
@@ -383,6 +379,19 @@ static tn_heap *heap_make(tn_cache *cache, tn_arena *arena)
 	return heap;
 }
 
+/* What is asked for, for the estimate of waste: halved now and then, so that it follows the program. */
+static void sample(tn_heap_class *c, uint64_t asked)
+{
+	uint16_t n = c->sampled;
+
+	if (n >= 1024) {
+		n /= 2;
+		tn_count_set(&c->asked_bytes, tn_counter_read(&c->asked_bytes) / 2);
+	}
+	c->sampled = (uint16_t)(n + 1);
+	tn_count_own(&c->asked_bytes, asked);
+}
+
 void *tn_cache_refill(tn_arena *arena, tn_cache *cache, uint32_t class, uint64_t asked)
 {
 	tn_heap *heap = heap_make(cache, arena);
@@ -403,12 +412,13 @@ void *tn_cache_refill(tn_arena *arena, tn_cache *cache, uint32_t class, uint64_t
 			room_add(heap, slab);
 		}
 		if (c->batch < BATCH_MAX && c->batch * 2 * slab_bytes(class) <= BATCH_BYTES_MAX)
-			c->batch *= 2;
+			c->batch = (uint16_t)(c->batch * 2);
 	}
-	return tn_heap_take(c, &tn_classes[class], asked);
+	sample(c, asked);
+	return tn_heap_take(c, &tn_classes[class]);
 }
 
-void *tn_cache_alloc_orphan(tn_arena *arena, uint32_t class, uint64_t asked)
+void *tn_cache_alloc_orphan(tn_arena *arena, uint32_t class)
 {
 	tern_mem *mem = arena->mem;
 
@@ -418,7 +428,7 @@ void *tn_cache_alloc_orphan(tn_arena *arena, uint32_t class, uint64_t asked)
 		if (!heap || !is_orphan(mem->caches[i]))
 			continue;
 		if (free_mask(heap->class[class].slab) != 0 || tn_heap_next(arena, heap, class))
-			return tn_heap_take(&heap->class[class], &tn_classes[class], asked);
+			return tn_heap_take(&heap->class[class], &tn_classes[class]);
 	}
 	return NULL;
 }
@@ -437,7 +447,7 @@ static void orphan(tern_mem *mem, tn_cache *cache)
 			continue;
 		pthread_mutex_lock(&arena->lock);
 		if (is_orphan(cache)) {
-			take_over(arena, heap);
+			take_over(heap);
 			give_back(arena, heap, 0);
 		}
 		pthread_mutex_unlock(&arena->lock);
@@ -597,14 +607,13 @@ static void sum_class(const tn_heap_class *c, uint32_t class, tn_cache_sums *sum
 {
 	uint64_t frees = tn_counter_read(&c->frees), allocs = tn_counter_read(&c->allocs);
 	uint64_t asked = tn_counter_read(&c->asked_bytes), bytes = tn_classes[class].bytes;
-	uint64_t live = allocs > frees ? allocs - frees : 0;
+	uint64_t live = allocs > frees ? allocs - frees : 0, sampled = c->sampled;
 
 	sums->allocs += allocs;
 	sums->blocks += live;
 	sums->used_bytes += live * bytes;
-	if (allocs && allocs * bytes > asked)
-		sums->waste_bytes +=
-			(uint64_t)((double)live * (double)(allocs * bytes - asked) / (double)allocs);
+	if (sampled && sampled * bytes > asked)
+		sums->waste_bytes += live * (sampled * bytes - asked) / sampled;
 	sums->free_bytes += atomic_load_explicit(&c->slabs, memory_order_relaxed) * slab_bytes(class);
 }
 

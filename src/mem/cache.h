@@ -4,11 +4,11 @@
  *
  *   cache   one per (thread, pool); outlives its thread as an orphan, until another thread adopts it
  *   heap    the cache's part of one arena: slabs that it owns. Their free bits are its free lists, out of band
- *   turn    odd while the owner is inside; a plain store
+ *   turn    1 while the owner is inside; a plain store of a constant: nothing waits for the one before
  *   stolen  how many others work on heaps of the cache, or wait to
  *
- *   owner      turn++ (odd) ; stolen == 0 ? work without lock : wait for the arena's lock ; turn++ (even)
- *   any other  arena's lock ; stolen++ ; barrier in all threads ; until turn is even or moves ; work ; stolen--
+ *   owner      turn = 1 ; stolen == 0 ? work without lock : wait for the arena's lock ; turn = 0
+ *   any other  arena's lock ; stolen++ ; barrier in all threads ; until turn == 0 ; work ; stolen--
  *
  * The two sides are Dekker's: a store, a full barrier, a load. The owner's barrier is made by the other side
  * (membarrier), where the kernel has it; else both pay for one. So a heap is touched by its owner inside a turn
@@ -37,10 +37,11 @@ typedef struct tn_heap_class {
 	tn_run *slab; /* allocated from, never NULL; in no list */
 	uint8_t *base;
 	tn_counter allocs, frees; /* blocks so far; written under the heap's rule */
-	tn_counter asked_bytes;   /* of all allocs */
+	tn_counter asked_bytes;   /* of a sample of the allocs: those that took the lock */
 	tn_list room;             /* other slabs with free objects, empty ones last */
 	_Atomic uint32_t slabs;   /* owned */
-	uint32_t batch;           /* slabs to fetch next time */
+	uint16_t batch;           /* slabs to fetch next time */
+	_Atomic uint16_t sampled;
 } tn_heap_class;
 _Static_assert(sizeof(tn_heap_class) == TN_CACHE_LINE, "one line per class");
 
@@ -82,15 +83,13 @@ static inline tn_cache *tn_cache_current(const tern_mem *mem)
 /* False: somebody works on it, take the lock. */
 static inline bool tn_cache_enter(tn_cache *cache)
 {
-	uint32_t turn = atomic_load_explicit(&cache->turn, memory_order_relaxed);
-
-	TN_ASSERT(!(turn & 1));
+	TN_ASSERT(atomic_load_explicit(&cache->turn, memory_order_relaxed) == 0);
 #ifdef TN_MEM_SYMMETRIC /* the thread sanitizer knows neither fences nor membarrier */
-	atomic_exchange(&cache->turn, turn + 1);
+	atomic_exchange(&cache->turn, 1);
 	if (TN_LIKELY(atomic_load(&cache->stolen) == 0))
 		return true;
 #else
-	atomic_store_explicit(&cache->turn, turn + 1, memory_order_relaxed);
+	atomic_store_explicit(&cache->turn, 1, memory_order_relaxed);
 	if (TN_UNLIKELY(!tn_os_mem_asymmetric))
 		atomic_thread_fence(memory_order_seq_cst);
 	else
@@ -98,34 +97,31 @@ static inline bool tn_cache_enter(tn_cache *cache)
 	if (TN_LIKELY(atomic_load_explicit(&cache->stolen, memory_order_acquire) == 0))
 		return true;
 #endif
-	atomic_store_explicit(&cache->turn, turn + 2, memory_order_release);
+	atomic_store_explicit(&cache->turn, 0, memory_order_release);
 	return false;
 }
 
 static inline void tn_cache_leave(tn_cache *cache)
 {
-	uint32_t turn = atomic_load_explicit(&cache->turn, memory_order_relaxed);
-
-	TN_ASSERT(turn & 1);
-	atomic_store_explicit(&cache->turn, turn + 1, memory_order_release);
+	TN_ASSERT(atomic_load_explicit(&cache->turn, memory_order_relaxed) == 1);
+	atomic_store_explicit(&cache->turn, 0, memory_order_release);
 }
 
 /* Inside a turn. Another slab becomes the current one, without the lock; false: there is none. */
 bool tn_heap_next(tn_arena *arena, tn_heap *heap, uint32_t class);
 
 /* One object of the current slab, which has one. */
-static inline void *tn_heap_take(tn_heap_class *c, const tn_class *class, uint64_t asked)
+static inline void *tn_heap_take(tn_heap_class *c, const tn_class *class)
 {
 	uint64_t mask = atomic_load_explicit(&c->slab->free_mask, memory_order_relaxed);
 
 	atomic_store_explicit(&c->slab->free_mask, mask & (mask - 1), memory_order_relaxed);
 	tn_count_own(&c->allocs, 1);
-	tn_count_own(&c->asked_bytes, asked);
 	return c->base + (uint64_t)(unsigned)__builtin_ctzll(mask) * class->bytes;
 }
 
 /* A block of the class from the thread's own slabs; NULL: take the lock. */
-static inline void *tn_cache_alloc(tern_mem *mem, uint32_t arena, uint32_t class, uint64_t asked)
+static inline void *tn_cache_alloc(tern_mem *mem, uint32_t arena, uint32_t class)
 {
 	tn_cache *cache = tn_cache_current(mem);
 	void *ptr = NULL;
@@ -139,7 +135,7 @@ static inline void *tn_cache_alloc(tern_mem *mem, uint32_t arena, uint32_t class
 
 		if (TN_LIKELY(atomic_load_explicit(&c->slab->free_mask, memory_order_relaxed) != 0) ||
 		    tn_heap_next(&mem->arenas[arena], heap, class))
-			ptr = tn_heap_take(c, &tn_classes[class], asked);
+			ptr = tn_heap_take(c, &tn_classes[class]);
 	}
 	tn_cache_leave(cache);
 	return ptr;
@@ -155,22 +151,24 @@ typedef struct tn_slab_ref {
 /* The object of a slab that starts at ptr; false: none does. Inside a turn, or under the arena's lock. */
 static inline bool tn_slab_find(const tern_mem *mem, const void *ptr, tn_slab_ref *ref)
 {
+	const tn_class *class;
+	uint32_t page, entry;
 	uint64_t offset;
-	uint32_t page;
 
 	ref->ext = tn_mem_ext_of(mem, ptr);
 	if (TN_UNLIKELY(!ref->ext))
 		return false;
 	offset = (uint64_t)((const uint8_t *)ptr - (const uint8_t *)ref->ext->pub.base);
 	page = (uint32_t)(offset >> TN_PAGE_SHIFT);
-	ref->run = &ref->ext->runs[ref->ext->runs[page].head];
-	/* Inside a run of another kind `head` is a leftover. */
-	if (ref->run->state != TN_RUN_SLAB || page - ref->run->head >= ref->run->pages)
+	entry = ref->ext->slab_map[page];
+	if (TN_UNLIKELY(entry == 0))
 		return false;
-	offset -= (uint64_t)ref->run->head << TN_PAGE_SHIFT;
-	ref->object = tn_class_object(&tn_classes[ref->run->class], offset);
-	return (uint64_t)ref->object * tn_classes[ref->run->class].bytes == offset &&
-	       ref->object < tn_classes[ref->run->class].objects;
+	page -= TN_SLAB_DISTANCE(entry);
+	class = &tn_classes[TN_SLAB_CLASS(entry)];
+	ref->run = &ref->ext->runs[page];
+	offset -= (uint64_t)page << TN_PAGE_SHIFT;
+	ref->object = tn_class_object(class, offset);
+	return (uint64_t)ref->object * class->bytes == offset && ref->object < class->objects;
 }
 
 /* Is the object live (not free, whoever freed it)? True answers hold only while the caller owns the block. */
@@ -183,12 +181,17 @@ static inline bool tn_slab_live(const tn_run *run, uint32_t object)
 }
 
 /* Inside a turn of the owner, or with the heap stolen. The slab had no room, or has no live object now. */
-void tn_heap_edge(tn_arena *arena, tn_heap *heap, tn_run *slab, uint64_t before, uint64_t after);
-/* True: full up to its cap. */
-bool tn_heap_over(const tern_mem *mem, const tn_heap *heap);
+void tn_heap_edge(tn_heap *heap, tn_run *slab, uint64_t before, uint64_t after);
+#define TN_EMPTY_SLABS_MAX 512u
+/* True: it keeps more than its cap. */
+static inline bool tn_heap_over(const tern_mem *mem, const tn_heap *heap)
+{
+	return atomic_load_explicit(&heap->empty_bytes, memory_order_relaxed) > mem->cache_bytes ||
+	       heap->empty_slabs > TN_EMPTY_SLABS_MAX;
+}
 
 /* The owner, or a thief, frees an object that is live. */
-static inline void tn_heap_put(tn_arena *arena, tn_heap *heap, tn_run *slab, uint32_t object)
+static inline void tn_heap_put(tn_heap *heap, tn_run *slab, uint32_t object)
 {
 	uint64_t before = atomic_load_explicit(&slab->free_mask, memory_order_relaxed);
 	uint64_t after = before | 1ull << object;
@@ -197,48 +200,48 @@ static inline void tn_heap_put(tn_arena *arena, tn_heap *heap, tn_run *slab, uin
 	atomic_store_explicit(&slab->free_mask, after, memory_order_relaxed);
 	tn_count_own(&heap->class[slab->class].frees, 1);
 	if (TN_UNLIKELY(before == 0) || TN_UNLIKELY(after == tn_class_full(&tn_classes[slab->class])))
-		tn_heap_edge(arena, heap, slab, before, after);
+		tn_heap_edge(heap, slab, before, after);
 }
 
 /* What the caller hands to tn_cache_settle once it is outside: a heap that holds too much. 0 = nothing. */
-static inline uint32_t tn_settle_of(uint32_t cache, const tn_arena *arena)
+static inline uint32_t tn_settle_of(uint32_t cache, uint32_t arena)
 {
-	return arena->index << 16 | cache;
+	return arena << 16 | cache;
 }
 
-/* A block of a slab that another cache owns. False: it was freed before. */
-bool tn_cache_free_remote(tern_mem *mem, const tn_slab_ref *ref, uint32_t *settle);
+/* A block of a slab that another cache owns. The return value is that of tn_cache_free. */
+int32_t tn_cache_free_remote(tern_mem *mem, tn_ext *ext, tn_run *run, uint32_t object);
 
 /*
- * Free a block without the lock, into the thread's own cache or towards another's. False: nothing was done (it
- * has keys, is a run, is no live block, or somebody works on the cache).
+ * Free a block without the lock, into the thread's own cache or towards another's. Below 0: nothing was done (it
+ * has keys, is a run, is no live block, or somebody works on the cache); above: tn_cache_settle. By value
+ * throughout: nothing here lives in memory.
  */
-static inline bool tn_cache_free(tern_mem *mem, void *ptr, uint32_t *settle)
+#define TN_FREE_NOT_DONE (-1)
+static inline int32_t tn_cache_free(tern_mem *mem, void *ptr)
 {
 	tn_cache *cache = tn_cache_current(mem);
-	bool done = false;
+	int32_t result = TN_FREE_NOT_DONE;
 	tn_slab_ref ref;
 
-	*settle = 0;
 	if (TN_UNLIKELY(!cache) || TN_UNLIKELY(!tn_cache_enter(cache)))
-		return false;
+		return TN_FREE_NOT_DONE;
 	if (TN_LIKELY(tn_slab_find(mem, ptr, &ref)) && TN_LIKELY(tn_slab_live(ref.run, ref.object)) &&
 	    TN_LIKELY(!(atomic_load_explicit(&ref.run->key_mask, memory_order_relaxed) >> ref.object & 1))) {
 		if (TN_LIKELY(ref.run->cache == cache->id)) {
-			tn_arena *arena = ref.ext->arena;
-			tn_heap *heap =
-				atomic_load_explicit(&cache->heaps[arena->index], memory_order_relaxed);
+			tn_heap *heap = atomic_load_explicit(&cache->heaps[ref.ext->arena_index],
+							     memory_order_relaxed);
 
-			tn_heap_put(arena, heap, ref.run, ref.object);
+			tn_heap_put(heap, ref.run, ref.object);
+			result = 0;
 			if (TN_UNLIKELY(heap->empty_slabs) && tn_heap_over(mem, heap))
-				*settle = tn_settle_of(cache->id, arena);
-			done = true;
+				result = (int32_t)tn_settle_of(cache->id, ref.ext->arena_index);
 		} else if (ref.run->cache != 0) {
-			done = tn_cache_free_remote(mem, &ref, settle);
+			result = tn_cache_free_remote(mem, ref.ext, ref.run, ref.object);
 		}
 	}
 	tn_cache_leave(cache);
-	return done;
+	return result;
 }
 
 /* ---- cache.c ---- */
@@ -253,9 +256,9 @@ static inline tn_cache *tn_cache_by_id(const tern_mem *mem, uint32_t id)
 /* Arena's lock held. Slabs for the calling thread's cache, and one object of them. NULL: no page is left. */
 void *tn_cache_refill(tn_arena *arena, tn_cache *cache, uint32_t class, uint64_t asked);
 /* Arena's lock held. An object of a slab whose thread has ended. NULL: none. */
-void *tn_cache_alloc_orphan(tn_arena *arena, uint32_t class, uint64_t asked);
-/* Arena's lock held. Free an object of a cache's slab, whoever owns it. False: freed before. */
-bool tn_cache_free_locked(tn_arena *arena, const tn_slab_ref *ref, uint32_t *settle);
+void *tn_cache_alloc_orphan(tn_arena *arena, uint32_t class);
+/* Arena's lock held. Free an object of a cache's slab, whoever owns it. As tn_cache_free. */
+int32_t tn_cache_free_locked(tn_arena *arena, tn_ext *ext, tn_run *run, uint32_t object);
 /* No lock held. Bring a heap down to half of its cap, an orphan's to nothing. */
 void tn_cache_settle(tern_mem *mem, uint32_t settle);
 /*

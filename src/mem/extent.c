@@ -171,9 +171,11 @@ static void meta_free(tn_ext *ext)
 {
 	free(ext->runs_raw);
 	free(ext->heads);
+	free(ext->slab_map);
 	ext->runs = NULL;
 	ext->runs_raw = NULL;
 	ext->heads = NULL;
+	ext->slab_map = NULL;
 }
 
 static tern_status meta_alloc(tn_ext *ext, uint64_t bytes)
@@ -188,8 +190,9 @@ static tern_status meta_alloc(tn_ext *ext, uint64_t bytes)
 		/* calloc: large tables come as zero pages. One more, to start at a cache line. */
 		ext->runs_raw = calloc(pages + 1, sizeof(*ext->runs));
 		ext->heads = calloc((pages + 63) / 64, sizeof(*ext->heads));
+		ext->slab_map = calloc(pages, sizeof(*ext->slab_map));
 	}
-	if (ext->runs_raw && ext->heads) {
+	if (ext->runs_raw && ext->heads && ext->slab_map) {
 		ext->runs = (tn_run *)(((uintptr_t)ext->runs_raw + TN_CACHE_LINE - 1) &
 				       ~(uintptr_t)(TN_CACHE_LINE - 1));
 		return TERN_OK;
@@ -218,6 +221,7 @@ static tern_status extent_begin(tn_arena *arena, uint32_t slot, uint64_t bytes)
 			       .bytes = bytes,
 			       .fd = -1};
 	ext->arena = arena;
+	ext->arena_index = arena->index;
 	mem->extents++;
 	mem->committed += bytes;
 	arena->committed += bytes;

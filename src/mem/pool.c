@@ -246,17 +246,6 @@ tern_status tn_mem_here(const tern_mem *mem)
 		       "the child, or call exec");
 }
 
-tn_ext *tn_mem_ext_of(const tern_mem *mem, const void *ptr)
-{
-	uint64_t offset = (uint64_t)((uintptr_t)ptr - (uintptr_t)mem->base);
-	uint16_t slot;
-
-	if (offset >= mem->reserved)
-		return NULL;
-	slot = atomic_load_explicit(&mem->granules[offset >> TN_GRANULE_SHIFT], memory_order_acquire);
-	return slot ? (tn_ext *)&mem->ext[slot - 1] : NULL;
-}
-
 const tn_extent *tn_mem_extent_of(const tern_mem *mem, const void *ptr)
 {
 	tn_ext *ext = tn_mem_ext_of(mem, ptr);

@@ -57,7 +57,7 @@
 
 typedef enum tn_run_state { TN_RUN_NONE, TN_RUN_FREE, TN_RUN_LARGE, TN_RUN_SLAB } tn_run_state;
 
-/* Descriptor of one page; valid at the first page of a run, and `head` at the last one, in slabs at each. */
+/* Descriptor of one page; valid at the first page of a run, and `head` at the last one. */
 typedef struct tn_run {
 	tn_list link;               /* FREE: in a bin; SLAB with room: in its class */
 	_Atomic uint64_t free_mask; /* SLAB: bit i set = object i is free. Written by the owner (cache.h) */
@@ -76,13 +76,20 @@ _Static_assert(sizeof(tn_run) == 64, "a cache line each");
 
 typedef struct tn_arena tn_arena;
 
+/* An entry of slab_map: the way from any page of a slab to its class and its first page, in two bytes. */
+#define TN_SLAB_PAGE        0x8000u
+#define TN_SLAB_CLASS(e)    ((uint32_t)(e) >> 6 & 31)
+#define TN_SLAB_DISTANCE(e) ((uint32_t)(e)&63)
+
 typedef struct tn_ext {
 	tn_extent pub;
 	_Atomic bool live;
 	tn_arena *arena;
+	uint32_t arena_index;
 	tn_run *runs; /* [page_count], at a cache line in runs_raw */
 	void *runs_raw;
-	uint64_t *heads; /* bitmap of page_count bits */
+	uint16_t *slab_map; /* [page_count], TN_SLAB_*; 0 = no slab's page */
+	uint64_t *heads;    /* bitmap of page_count bits */
 	uint32_t page_count;
 	uint32_t pages_used;  /* in LARGE and SLAB runs; guarded by the arena's lock */
 	uint32_t uses;        /* of this slot so far: index = uses * TN_MEM_EXTENTS_MAX + slot */
@@ -220,7 +227,16 @@ struct tern_mem {
 /* TERN_OK, or TERN_E_FORKED with its text in a child of the process that made the pool. */
 tern_status tn_mem_here(const tern_mem *mem);
 /* As tn_mem_extent_of, with the metadata. */
-tn_ext *tn_mem_ext_of(const tern_mem *mem, const void *ptr);
+static inline tn_ext *tn_mem_ext_of(const tern_mem *mem, const void *ptr)
+{
+	uint64_t offset = (uint64_t)((uintptr_t)ptr - (uintptr_t)mem->base);
+	uint16_t slot;
+
+	if (TN_UNLIKELY(offset >= mem->reserved))
+		return NULL;
+	slot = atomic_load_explicit(&mem->granules[offset >> TN_GRANULE_SHIFT], memory_order_acquire);
+	return TN_LIKELY(slot != 0) ? (tn_ext *)&mem->ext[slot - 1] : NULL;
+}
 
 static inline bool tn_mem_inherited(const tern_mem *mem)
 {
@@ -278,6 +294,8 @@ tn_run *tn_runs_alloc(tn_arena *arena, uint32_t pages, uint32_t align_pages, tn_
 void tn_runs_free(tn_arena *arena, tn_run *run);
 /* The run that page p of the extent lies in. */
 tn_run *tn_runs_find(tn_ext *ext, uint32_t page);
+/* The pages of a slab of the class begin, or (map false) end, to say so. */
+void tn_runs_map_slab(tn_ext *ext, const tn_run *slab, bool map);
 /* Pages of the largest free run. */
 uint64_t tn_runs_largest(tn_arena *arena);
 void tn_runs_check(tn_arena *arena, tn_ext *ext);

@@ -94,10 +94,6 @@ static tn_run *run_new(tn_ext *ext, uint32_t first, uint32_t pages, tn_run_state
 			.state = (uint8_t)state};
 	tn_list_init(&run->link);
 	ext->runs[first + pages - 1].head = first;
-	if (state == TN_RUN_SLAB) { /* found from any of its pages without a search: cache.h */
-		for (uint32_t page = first + 1; page < first + pages; page++)
-			ext->runs[page].head = first;
-	}
 	head_set(ext, first);
 	return run;
 }
@@ -263,6 +259,14 @@ tn_run *tn_runs_find(tn_ext *ext, uint32_t page)
 	return &ext->runs[word * 64 + 63 - (uint32_t)__builtin_clzll(bits)];
 }
 
+void tn_runs_map_slab(tn_ext *ext, const tn_run *slab, bool map)
+{
+	TN_ASSERT(slab->state == TN_RUN_SLAB && slab->pages <= 64 && slab->class < 32);
+	for (uint32_t i = 0; i < slab->pages; i++)
+		ext->slab_map[slab->head + i] =
+			map ? (uint16_t)(TN_SLAB_PAGE | (uint32_t)slab->class << 6 | i) : 0;
+}
+
 uint64_t tn_runs_largest(tn_arena *arena)
 {
 	uint64_t largest = 0;
@@ -298,6 +302,13 @@ void tn_runs_check(tn_arena *arena, tn_ext *ext)
 			TN_ASSERT((arena->bin_levels >> level & 1) && (arena->bin_subs[level] >> sub & 1));
 		} else {
 			used += run->pages;
+		}
+		for (uint32_t i = 0; i < run->pages; i++) {
+			uint32_t entry = ext->slab_map[page + i];
+
+			TN_ASSERT((entry != 0) == (run->state == TN_RUN_SLAB));
+			TN_ASSERT(entry == 0 ||
+				  (TN_SLAB_DISTANCE(entry) == i && TN_SLAB_CLASS(entry) == run->class));
 		}
 		if (run->state == TN_RUN_SLAB && run->cache == 0)
 			TN_ASSERT(tn_list_linked(&run->link) == (run->free_mask != 0));

@@ -77,6 +77,7 @@ tn_run *tn_slab_take(tn_arena *arena, uint32_t class, uint16_t cache)
 		if (!slab)
 			return NULL;
 		slab->class = (uint8_t) class;
+		tn_runs_map_slab(&arena->mem->ext[slab->slot], slab, true);
 		mask_set(slab, tn_class_full(&tn_classes[class]));
 	}
 	TN_ASSERT(slab->state == TN_RUN_SLAB && slab->class == class && mask_of(slab) != 0);
@@ -90,6 +91,7 @@ void tn_slab_give(tn_arena *arena, tn_run *slab)
 	TN_ASSERT(!tn_list_linked(&slab->link) && slab->remote_mask == 0);
 	TN_ASSERT(mask_of(slab) == tn_class_full(&tn_classes[slab->class]));
 	slab->cache = 0;
+	tn_runs_map_slab(&arena->mem->ext[slab->slot], slab, false);
 	tn_runs_free(arena, slab);
 }
 

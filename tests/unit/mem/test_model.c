@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Random operations against a naive oracle: a list of live blocks that must not overlap, keep their contents,
- * lie in an extent of their class, and keys that must be live exactly as long as the oracle says.
+ * lie in an extent of their class, and keys that must be live exactly as long as the oracle says. In one run
+ * several threads do the steps, one at a time as the dice say, and now and then one of them ends and another takes
+ * its place: blocks are freed by other threads than those that allocated them, alive and ended.
  */
+#include <pthread.h>
+
 #include "base/rand.h"
 #include "mem_test.h"
 
@@ -190,33 +194,103 @@ static void check_stats(model *m)
 	assert_true(stats.committed_bytes >= used);
 }
 
-static void run(uint64_t seed, uint64_t limit, int steps)
+static void step_once(model *m, int step)
+{
+	/* Phases of growth and of decay, so that both full and empty pools are met. */
+	uint64_t grow = step / 500 % 2 ? 30 : 50;
+	uint64_t dice = tn_rand_below(&m->rand, 100);
+
+	if (dice < grow)
+		do_alloc(m);
+	else if (dice < 80)
+		do_free(m);
+	else if (dice < 87)
+		do_export(m);
+	else if (dice < 92)
+		do_revoke(m);
+	else
+		do_check(m);
+	if (step % 50 == 0) {
+		tn_mem_check(m->mem);
+		check_stats(m);
+	}
+}
+
+/* The threads that take turns. `turn` says whose step it is. */
+#define ACTORS 4
+static struct {
+	pthread_mutex_t lock;
+	pthread_cond_t moved;
+	model *m;
+	int turn, step, steps;
+	int leaves; /* the actor that ends after its step, -1 = none */
+} stage = {.lock = PTHREAD_MUTEX_INITIALIZER, .moved = PTHREAD_COND_INITIALIZER};
+
+static void *actor(void *arg)
+{
+	int me = (int)(intptr_t)arg;
+	bool stay = true;
+
+	pthread_mutex_lock(&stage.lock);
+	while (stay) {
+		while (stage.turn != me && stage.step < stage.steps)
+			pthread_cond_wait(&stage.moved, &stage.lock);
+		if (stage.step >= stage.steps)
+			break;
+		step_once(stage.m, stage.step++);
+		if (stage.step % 100 == 0) {
+			stage.leaves = me;
+			stay = false;
+		}
+		stage.turn = stay ? (int)tn_rand_below(&stage.m->rand, ACTORS) : -1;
+		pthread_cond_broadcast(&stage.moved);
+	}
+	pthread_mutex_unlock(&stage.lock);
+	return NULL;
+}
+
+static void act(model *m, int steps)
+{
+	pthread_t threads[ACTORS];
+
+	stage.m = m;
+	stage.step = stage.turn = 0;
+	stage.steps = steps;
+	stage.leaves = -1;
+	for (intptr_t i = 0; i < ACTORS; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, actor, (void *)i), 0);
+	pthread_mutex_lock(&stage.lock);
+	while (stage.step < stage.steps) {
+		int gone = stage.leaves;
+
+		if (gone < 0) {
+			pthread_cond_wait(&stage.moved, &stage.lock);
+			continue;
+		}
+		pthread_mutex_unlock(&stage.lock);
+		pthread_join(threads[gone], NULL);
+		assert_int_equal(pthread_create(&threads[gone], NULL, actor, (void *)(intptr_t)gone), 0);
+		pthread_mutex_lock(&stage.lock);
+		stage.leaves = -1;
+		stage.turn = gone;
+		pthread_cond_broadcast(&stage.moved);
+	}
+	pthread_mutex_unlock(&stage.lock);
+	for (int i = 0; i < ACTORS; i++)
+		pthread_join(threads[i], NULL);
+}
+
+static void run(uint64_t seed, uint64_t limit, int steps, bool threads)
 {
 	static model m;
 
 	memset(&m, 0, sizeof(m));
 	m.mem = make_pool(limit);
 	m.rand.state = seed;
-	for (int step = 0; step < steps; step++) {
-		/* Phases of growth and of decay, so that both full and empty pools are met. */
-		uint64_t grow = step / 500 % 2 ? 30 : 50;
-		uint64_t dice = tn_rand_below(&m.rand, 100);
-
-		if (dice < grow)
-			do_alloc(&m);
-		else if (dice < 80)
-			do_free(&m);
-		else if (dice < 87)
-			do_export(&m);
-		else if (dice < 92)
-			do_revoke(&m);
-		else
-			do_check(&m);
-		if (step % 50 == 0) {
-			tn_mem_check(m.mem);
-			check_stats(&m);
-		}
-	}
+	if (threads)
+		act(&m, steps);
+	for (int step = 0; step < steps && !threads; step++)
+		step_once(&m, step);
 	while (m.nblocks)
 		do_free(&m);
 	tn_mem_check(m.mem);
@@ -228,7 +302,7 @@ static void random_operations(void **state)
 {
 	(void)state;
 	for (uint64_t seed = 1; seed <= 6; seed++)
-		run(seed, 0, 4000);
+		run(seed, 0, 4000, false);
 }
 
 /* With a budget extents come and go. */
@@ -236,7 +310,14 @@ static void random_operations_under_pressure(void **state)
 {
 	(void)state;
 	for (uint64_t seed = 101; seed <= 106; seed++)
-		run(seed, 20 * MiB, 4000);
+		run(seed, 20 * MiB, 4000, false);
+}
+
+static void random_operations_of_threads(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 201; seed <= 206; seed++)
+		run(seed, seed % 2 ? 20 * MiB : 0, 4000, true);
 }
 
 int main(void)
@@ -244,6 +325,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(random_operations),
 		cmocka_unit_test(random_operations_under_pressure),
+		cmocka_unit_test(random_operations_of_threads),
 	};
 
 	return cmocka_run_group_tests(tests, quiet, NULL);
