@@ -136,6 +136,7 @@ grep -qE '^transport (shm|tcp)' "$errors.out" || fail "a job without permission:
 chmod 0666 "$node"
 echo "done: a job goes on"
 
+"$tern" info --memory | grep -qE "verbs.registrations.$VM_RDMA +[1-9]" || fail "tern info --memory: no registrations"
 "$tern" doctor >"$errors" 2>&1 || fail "doctor at the end: status $?"
 grep -qE '^ok +self_test.verbs' "$errors" || fail "doctor at the end: no self-test of verbs"
 rm -f "$errors" "$errors.out"

@@ -91,6 +91,7 @@ static tern_status vb_reg(void *arg, const tn_extent *ext, void **reg, uint32_t 
 
 	if (!mr)
 		return ext->gpu ? refused_gpu(rail) : refused(rail, ext);
+	atomic_fetch_add_explicit(&rail->registrations, 1, memory_order_relaxed);
 	*reg = mr;
 	*lkey = mr->lkey;
 	*rkey = mr->rkey;
@@ -102,8 +103,10 @@ static void vb_dereg(void *arg, const tn_extent *ext, void *reg)
 	tn_vb_rail *rail = arg;
 
 	(void)ext;
-	if (reg != rail)
-		rail->dev->api->dereg_mr(reg);
+	if (reg == rail)
+		return;
+	rail->dev->api->dereg_mr(reg);
+	atomic_fetch_sub_explicit(&rail->registrations, 1, memory_order_relaxed);
 }
 
 const tn_registrar tn_vb_registrar = {.reg = vb_reg, .dereg = vb_dereg};

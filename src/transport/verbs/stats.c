@@ -49,12 +49,17 @@ void tn_vb_counters_each(tn_dev *base, tern_counter_fn fn, void *arg)
 {
 	tn_vb_dev *dev = tn_vb_dev_of(base);
 	uint64_t rnr = 0;
+	char name[96];
 
 	for (uint32_t i = 0; i < dev->rail_count; i++) {
 		const tn_vb_rail *rail = &dev->rails[i];
 
 		if (rail->cq)
 			rnr += tn_vb_rnr_read(rail) - rail->rnr_at_open;
+		if (!fn || !rail->cq)
+			continue;
+		snprintf(name, sizeof(name), "verbs.registrations.%s", rail->name);
+		fn(name, atomic_load_explicit(&rail->registrations, memory_order_relaxed), arg);
 	}
 	tn_count_set(&dev->counters.rnr, rnr);
 	tn_counters_each(counter_names, &dev->counters, "verbs", fn, arg);

@@ -242,8 +242,9 @@ struct tn_vb_rail {
 	uint32_t cq_unacked; /* events taken */
 	uint32_t mem_slot;
 	bool attached;
-	bool refused;  /* a registration; its cause is in the detail text */
-	bool in_order; /* ibv_query_qp_data_in_order says so of writes */
+	_Atomic uint32_t registrations; /* alive: extents and regions */
+	bool refused;                   /* a registration; its cause is in the detail text */
+	bool in_order;                  /* ibv_query_qp_data_in_order says so of writes */
 	uint32_t inline_bytes;
 	/* receive buffers */
 	uint8_t *recv_memory;
