@@ -264,7 +264,7 @@ int main(int argc, char **argv)
 				row(&cases[i], args.threads[t]);
 		}
 	}
-	if (!args.only) {
+	if (!args.only || strcmp(args.only, "registered") == 0) {
 		registered(65536);
 		registered(1 << 20);
 	}
