@@ -29,6 +29,14 @@ static bool is_zero(const union ibv_gid *gid)
 	return memcmp(gid, &zero, sizeof(zero)) == 0;
 }
 
+/* 127.0.0.0/8 or ::1: what a device over lo has. */
+static bool is_loopback(const union ibv_gid *gid)
+{
+	static const union ibv_gid six = {.raw = {[15] = 1}};
+
+	return tn_vb_gid_is_v4(gid) ? gid->raw[12] == 127 : memcmp(gid, &six, sizeof(six)) == 0;
+}
+
 int tn_vb_gid_score(const union ibv_gid *gid, tn_vb_gid_kind kind, const char **why)
 {
 	bool link_local = gid->raw[0] == 0xfe && (gid->raw[1] & 0xc0) == 0x80;
@@ -48,6 +56,10 @@ int tn_vb_gid_score(const union ibv_gid *gid, tn_vb_gid_kind kind, const char **
 	}
 	if (link_local) {
 		*why = "link-local";
+		return 0;
+	}
+	if (is_loopback(gid)) {
+		*why = "loopback";
 		return 0;
 	}
 	if (kind == TN_VB_GID_UNKNOWN) {

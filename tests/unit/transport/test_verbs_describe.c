@@ -105,10 +105,16 @@ static void no_usable_entry(void **state)
 	(void)state;
 	memset(card.gids, 0, sizeof(card.gids));
 	card.gids[1] = (fake_gid){"fe80::1", IBV_GID_TYPE_ROCE_V2};
+	card.gids[2] = (fake_gid){"::ffff:127.0.0.1", IBV_GID_TYPE_ROCE_V2};
+	card.gids[3] = (fake_gid){"::1", IBV_GID_TYPE_ROCE_V2};
 	fake_reset(&card, 1);
 	assert_ok(describe());
 	snprintf(key, sizeof(key), "%s.port1.gid.1", card.name);
 	has(key, "link-local");
+	snprintf(key, sizeof(key), "%s.port1.gid.2", card.name);
+	has(key, "loopback");
+	snprintf(key, sizeof(key), "%s.port1.gid.3", card.name);
+	has(key, "loopback");
 	snprintf(key, sizeof(key), "%s.port1.gid_choice", card.name);
 	has(key, "-1 ");
 	has(key, "routed address");
