@@ -92,7 +92,8 @@ struct tern_op {
 #define TERN_OP_REMOTE 1u
 /*
  * Puts: complete at the LOCAL level where that comes earlier (verbs), without an answer of the peer's. For who
- * hears of the data's arrival in another way. A put that completed so and does not arrive ends the link.
+ * hears of the data's arrival in another way. If one that completed so may be lost because its lane broke, its
+ * channel ends with TERN_E_INDETERMINATE.
  */
 #define TERN_OP_LOCAL 2u
 /* op->stream is an event (CUevent), not a stream (CUstream). */

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "channel/channel_impl.h"
 #include "channel/shell.h"
+#include "channel/stage.h"
 #include "mem/gpu.h"
 
 #define REDIAL_MIN_NS (5 * TN_NS_PER_MS)
@@ -59,6 +60,9 @@ static void fill_sizes(const tern_ctx *ctx, tn_link_config *config)
 	config->lane_timeout_ns = tn_opt_u64(o, rows, "lane_timeout");
 	config->keepalive_ns = tn_opt_u64(o, rows, "keepalive");
 	config->keepalive_misses = (uint32_t)tn_opt_u64(o, rows, "keepalive_misses");
+	config->copy = tn_stage_copy;
+	config->copy_arg = ctx->mem;
+	config->recover_ns = tn_opt_u64(o, rows, "recover");
 	config->verdict_ns = tn_opt_u64(o, rows, "verdict");
 	config->close_timeout_ns = tn_opt_u64(o, rows, "close_timeout");
 }

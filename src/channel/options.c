@@ -86,6 +86,12 @@ const tn_option_row tn_link_option_rows[] = {
 	 .max = 1000,
 	 .help = "unanswered questions until the peer counts as lost"},
 	{.layer = "link",
+	 .name = "recover",
+	 .type = TN_OPT_DURATION,
+	 .dflt = "10s",
+	 .help = "lanes that break are rebuilt within this time, or the link ends; 0 = a broken lane ends "
+		 "it"},
+	{.layer = "link",
 	 .name = "verdict",
 	 .type = TN_OPT_DURATION,
 	 .dflt = "500ms",

@@ -311,6 +311,16 @@ static bool in_gpu(const tern_mem *mem, const tn_link_iov *piece)
 	return piece->bytes > 0 && !tn_mem_extent_of(mem, piece->base) && tn_gpu_owns(piece->base);
 }
 
+tern_status tn_stage_copy(void *to, const void *from, uint64_t bytes, void *arg)
+{
+	const tern_mem *mem = arg;
+
+	if (TN_UNLIKELY(tn_gpu_on()) && !tn_mem_extent_of(mem, from) && tn_gpu_owns(from))
+		return tn_gpu_copy_out(to, from, bytes);
+	memcpy(to, from, bytes);
+	return TERN_OK;
+}
+
 /* The pieces behind the header, one after the other. */
 static tern_status gather(const tern_mem *mem, const tn_link_post *post, tn_stage_chunk *chunk)
 {

@@ -71,6 +71,8 @@ struct tn_shell_lane;
 tern_status tn_stage_post(struct tn_shell_lane *slane, const tn_link_post *post, tn_wr *wr);
 /* Lock held. A frame of a message, whose pieces may lie in GPU memory. */
 tern_status tn_stage_send(struct tn_shell_lane *slane, const tn_link_post *post, bool *done);
+/* For the link: copy from memory of the program, which may lie in a GPU. arg: the pool. */
+tern_status tn_stage_copy(void *to, const void *from, uint64_t bytes, void *arg);
 /* Lock held. A request completed: what it held is given back, a get's bytes go to their place. */
 tern_status tn_stage_done(struct tern_link *link, uint64_t cookie, tern_status status);
 void tn_stage_tags_fini(tn_stage_tags *tags);

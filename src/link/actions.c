@@ -48,8 +48,8 @@ bool tn_link_next_action(tn_link *link, uint64_t now_ns, tn_link_action *act)
 bool tn_link_pending(const tn_link *link)
 {
 	return link->ctrl_out_bytes || link->peer_ask || link->ctrl_closing || link->lane_work ||
-	       link->reach_ask || link->up_due || link->credit_due || link->xfer_ready || link->fail_count ||
-	       link->state >= TN_LINK_CLOSING || !tn_list_empty(&link->done) ||
-	       !tn_list_empty(&link->events) || !tn_list_empty(&link->ctl) ||
+	       link->reach_ask || link->up_due || link->credit_due || tn_lk_journal_due(link) ||
+	       link->xfer_ready || link->fail_count || link->state >= TN_LINK_CLOSING ||
+	       !tn_list_empty(&link->done) || !tn_list_empty(&link->events) || !tn_list_empty(&link->ctl) ||
 	       !tn_list_empty(&link->msg_ready);
 }

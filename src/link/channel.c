@@ -166,7 +166,7 @@ void tn_lk_chan_update(tn_link *link, tn_lk_chan *chan)
 
 void tn_lk_chan_owe(tn_link *link, tn_lk_chan *chan, uint32_t ctl)
 {
-	if (link->state != TN_LINK_UP)
+	if (!tn_lk_alive(link))
 		return;
 	chan->ctl |= ctl;
 	if (!tn_list_linked(&chan->ctl_node))
@@ -200,11 +200,21 @@ void tn_lk_chan_stop(tn_link *link, tn_lk_chan *chan, tern_status status)
 	}
 }
 
+void tn_lk_chan_spoil(tn_link *link, tn_lk_chan *chan)
+{
+	if (chan->spoilt || chan->released || chan->peer_done || chan->state == TN_CHAN_ENDED)
+		return;
+	chan->spoilt = chan->closed_due = true;
+	chan->status = TERN_E_INDETERMINATE;
+	tn_lk_chan_stop(link, chan, TERN_E_INDETERMINATE);
+	tn_lk_chan_advance(link, chan);
+}
+
 /* The peer's end of it is over: what it sent has arrived. The shell is told once our ops have ended. */
 static void peer_done(tn_link *link, tn_lk_chan *chan, tern_status status)
 {
 	chan->peer_done = true;
-	if (!chan->released) {
+	if (!chan->released && !chan->spoilt) {
 		chan->status = status;
 		chan->closed_due = true;
 	}
@@ -216,7 +226,7 @@ void tn_lk_chan_advance(tn_link *link, tn_lk_chan *chan)
 	bool idle = chan->ops == 0 && chan->wrs == 0 && !chan->abort_due;
 
 	if (chan->state == TN_CHAN_OPEN && (chan->released || chan->close_received) && idle &&
-	    !(chan->ctl & TN_CTL_OK) && link->state == TN_LINK_UP) {
+	    !(chan->ctl & TN_CTL_OK) && tn_lk_alive(link)) {
 		set_state(link, chan, TN_CHAN_CLOSING);
 		chan->ctl &= ~(uint32_t)TN_CTL_WINDOW;
 		tn_lk_chan_owe(link, chan, TN_CTL_CLOSE);
@@ -252,7 +262,8 @@ void tn_lk_chans_end(tn_link *link)
 		}
 		if (chan->state != TN_CHAN_ENDED) {
 			set_state(link, chan, TN_CHAN_ENDED);
-			if (!chan->released && !chan->closed_due && !(chan->events & TN_EVENT_CLOSED)) {
+			if (!chan->released && !chan->spoilt && !chan->closed_due &&
+			    !(chan->events & TN_EVENT_CLOSED)) {
 				chan->status = status;
 				chan->closed_due = !chan->peer_done;
 			}
@@ -277,7 +288,7 @@ tern_status tn_link_channel_open(tn_link *link, const char *service, void *user,
 {
 	tn_lk_chan *chan;
 
-	if (link->state != TN_LINK_UP)
+	if (!tn_lk_alive(link) || link->close_wanted)
 		return tn_fail(link->state >= TN_LINK_CLOSING && link->status != TERN_OK ? link->status
 											 : TERN_E_STATE,
 			       "the link is not up (%s)", tn_link_state_name(link->state));
@@ -306,7 +317,7 @@ tern_status tn_link_channel_accept(tn_link *link, uint32_t channel, void *user, 
 {
 	tn_lk_chan *chan = tn_lk_chan_get(link, channel);
 
-	if (!chan || chan->state != TN_CHAN_INCOMING || link->state != TN_LINK_UP) {
+	if (!chan || chan->state != TN_CHAN_INCOMING || !tn_lk_alive(link)) {
 		if (chan)
 			chan->user = user;
 		return TERN_E_STATE;

@@ -93,7 +93,8 @@ static void check_op(const tn_link *link, const tn_lk_op *op)
 	TN_ASSERT((op->state == TN_LOP_QUEUED || op->state == TN_LOP_ACTIVE || op->state == TN_LOP_DONE) ==
 		  tn_list_linked(&op->node));
 	/* An op that nothing keeps must have ended. */
-	TN_ASSERT(op->state != TN_LOP_POSTED || op->wrs > 0 || op->lost || (op->need_ack && !op->acked));
+	TN_ASSERT(op->state != TN_LOP_POSTED || op->wrs > 0 || op->lost || op->redo ||
+		  (op->need_ack && !op->acked));
 }
 
 static void check_ops(const tn_link *link, recount *n)
@@ -173,5 +174,7 @@ void tn_link_check(const tn_link *link, int level)
 	check_lanes(link, &n);
 	check_ops(link, &n);
 	check_chans(link, &n);
+	if (link->resumes)
+		tn_lk_journal_check(link);
 	tn_timers_check(&link->timers);
 }

@@ -18,9 +18,9 @@ static tn_lk_chan *open_channel(tn_link *link, uint32_t channel)
 {
 	tn_lk_chan *chan = &link->chans[channel & 0xffff];
 
-	if (TN_UNLIKELY(link->state != TN_LINK_UP || (channel & 0xffff) >= link->chan_high ||
-			chan->handle != channel || !tn_lk_chan_can_send(chan) || chan->released ||
-			chan->close_received))
+	if (TN_UNLIKELY(link->state != TN_LINK_UP || tn_lk_journal_due(link) ||
+			(channel & 0xffff) >= link->chan_high || chan->handle != channel ||
+			!tn_lk_chan_can_send(chan) || chan->released || chan->close_received))
 		return NULL;
 	if (TN_UNLIKELY(link->wr_live + TN_WR_RESERVE >= link->config.wrs_max || !tn_lk_has_op_row(link) ||
 			chan->ops >= link->config.channel_ops_max))
@@ -46,14 +46,16 @@ bool tn_link_fast_send(tn_link *link, uint32_t channel, const tn_link_iov *iov, 
 	if (!tn_lk_lane_ready(link, lane) || tn_lk_credits(lane) <= TN_CREDIT_RESERVE ||
 	    lane->frames >= link->config.lane_data_frames || !tn_lk_window_open(link, total) ||
 	    tn_lk_fragment_bytes(link, chan, total, true) != total || total > chan->peer_message_max ||
-	    total + TN_FRAME_COST > chan->tx_window - chan->tx_sent)
+	    total + TN_FRAME_COST > chan->tx_window - chan->tx_sent ||
+	    !tn_lk_journal_room(link, lane, total + sizeof(tn_frame_data), false))
 		return false;
 	wr = tn_lk_wr_peek(link);
 	wr->kind = TN_WR_DATA;
 	wr->chan = tn_lk_chan_index(link, chan);
 	wr->bytes = total;
 	wr->last = true;
-	tn_lk_data_fill(link, lane, wr, chan, true, params->level == TN_LINK_REMOTE);
+	tn_lk_data_fill(link, lane, wr, chan, true,
+			params->level == TN_LINK_REMOTE || tn_lk_journal_half_full(link));
 	tn_lk_frame_post(link, lane, wr, sizeof(tn_frame_data), &fast->post);
 	for (uint32_t i = 0; i < count; i++)
 		if (iov[i].bytes)
@@ -121,8 +123,10 @@ static bool type_allows(const tn_link *link, const tn_lk_lane *lane, const tn_lk
 	switch (xfer->type) {
 	case TN_XFER_PUT_NOTIFY:
 		return xfer->bytes > 0 && xfer->value >> TN_LINK_NOTIFY_BITS == 0 &&
+		       (!link->resumes || link->remote_done || tn_lk_journal_keeps(lane, xfer->bytes)) &&
 		       tn_lk_imm_fits(link, chan) &&
-		       tn_lk_credits(lane) > (lane->index == 0 ? TN_CREDIT_RESERVE : 0);
+		       tn_lk_credits(lane) > (lane->index == 0 ? TN_CREDIT_RESERVE : 0) &&
+		       tn_lk_journal_room(link, lane, TN_JOURNAL_IMM_BYTES, false);
 	case TN_XFER_PUT_FLAG:
 		return (link->caps & TN_LINK_CAP_ORDERED_WRITES) && xfer->flag_offset % 8 == 0;
 	case TN_XFER_GET:
@@ -187,13 +191,14 @@ static tn_link_fast_result keep(tn_link *link, tn_lk_chan *chan, tn_lk_wr *wr, c
 
 	if (fast->phase == PHASE_FLAG) {
 		op->sent = op->length;
+		op->silent = !link->remote_done;
 		tn_lk_xfer_begin(link, chan, op, &link->lanes[wr->lane]);
 		tn_lk_xfer_to_tails(link, chan, op);
 	} else {
 		tn_list_push_back(fast->phase == PHASE_MESSAGE ? &chan->msgs : &chan->xfers, &op->node);
 	}
 	wr->op = tn_lk_op_index(link, op);
-	tn_lk_commit(link, wr);
+	tn_lk_commit(link, wr, &fast->post, done);
 	*handle = tn_lk_op_handle(link, op);
 	if (done)
 		tn_lk_wr_complete(link, wr, TERN_OK, 0);
@@ -207,6 +212,7 @@ static tn_link_fast_result flag_again(tn_link *link, tn_lk_chan *chan, tn_lk_lan
 	tn_lk_op *op = make_op(link, chan, fast);
 
 	op->sent = op->length;
+	op->silent = !link->remote_done;
 	tn_lk_xfer_begin(link, chan, op, lane);
 	tn_lk_xfer_to_tails(link, chan, op);
 	tn_lk_chan_update(link, chan);
@@ -225,13 +231,17 @@ tn_link_fast_result tn_link_fast_posted(tn_link *link, tn_link_fast *fast, tern_
 	link->posting = TN_NONE;
 	if (TN_UNLIKELY(status != TERN_OK)) {
 		wr->kind = TN_WR_FREE;
-		if (status == TERN_AGAIN && fast->phase == PHASE_FLAG && fast->xfer->bytes > 0)
+		if ((status == TERN_AGAIN || tn_lk_can_recover(link, status)) && fast->phase == PHASE_FLAG &&
+		    fast->xfer->bytes > 0)
 			return flag_again(link, chan, lane, fast, handle);
-		return status == TERN_AGAIN ? TN_FAST_AGAIN : TN_FAST_FAILED;
+		/* A lane that is gone is rebuilt: the op waits for it. */
+		return status == TERN_AGAIN || tn_lk_can_recover(link, status) ? TN_FAST_AGAIN
+									       : TN_FAST_FAILED;
 	}
 	if (!done || (fast->phase == PHASE_MESSAGE && fast->params->level == TN_LINK_REMOTE))
 		return keep(link, chan, wr, fast, done, handle);
-	tn_lk_consume(link, lane, wr);
+	wr->op = TN_NONE;
+	tn_lk_consume(link, lane, wr, &fast->post, true);
 	if (fast->phase == PHASE_MESSAGE)
 		count_message(link, chan, wr->bytes);
 	else if (wr->kind == TN_WR_IMM)

@@ -69,7 +69,8 @@ static tern_status send_hello(tn_link *link, uint64_t now_ns)
 	tn_wire_hello hello = {
 		.version = TN_WIRE_VERSION,
 		.version_min = TN_WIRE_VERSION_MIN,
-		.features = TN_WIRE_FEATURES,
+		.features =
+			link->config.recover_ns ? TN_WIRE_FEATURES : TN_WIRE_FEATURES & ~TN_FEATURE_RESUME,
 		.flags = link->config.secret_bytes ? TN_HELLO_SECRET : 0,
 	};
 	tn_writer w = tn_lk_out_begin(link);
@@ -199,6 +200,7 @@ static const char *on_hello(tn_link *link, const uint8_t *payload, uint32_t byte
 	memcpy(link->peer.name, hello.name, sizeof(hello.name));
 	link->peer.version = TN_MIN(hello.version, (uint16_t)TN_WIRE_VERSION);
 	link->peer.features = hello.features & TN_WIRE_FEATURES;
+	link->resumes = link->config.recover_ns && (link->peer.features & TN_FEATURE_RESUME);
 	link->peer_ask = link->peer_known = true;
 	return NULL;
 }

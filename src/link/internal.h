@@ -142,6 +142,10 @@ typedef struct tn_lk_op {
 	bool lost;       /* a wr failed with its lane */
 	bool tail;       /* in the channel's tails: data is posted, its notification is not */
 	bool flag_posted;
+	bool remote; /* ends when it has arrived */
+	bool redo;   /* POSTED, and its data and notification go again (journal.c) */
+	bool silent; /* a piece was done at its post, though nobody said that it arrived */
+	bool resent; /* a message whose end goes again */
 	void *user;
 	uint64_t length, sent;
 	union {
@@ -160,6 +164,43 @@ typedef struct tn_lk_op {
 	};
 } tn_lk_op;
 
+/* ---- the log (journal.c) ---- */
+
+#define TN_JOURNAL_ROWS          1024u /* a lane's units that may be open; no lane grants more */
+#define TN_JOURNAL_RESERVE_ROWS  64u   /* of lane 0, for frames of the link's own */
+#define TN_JOURNAL_ROWS_ALL      (16u * TN_JOURNAL_ROWS) /* of log 0: after a break it takes those of all lanes */
+#define TN_JOURNAL_RING_BYTES    (256u << 10)
+#define TN_JOURNAL_RESERVE_BYTES (8u << 10)
+#define TN_JOURNAL_PUT_MAX       1024u
+#define TN_JOURNAL_IMM_BYTES     (TN_JOURNAL_PUT_MAX + TN_LINK_KEY_BYTES + 8u)
+
+typedef enum tn_lk_note_what {
+	TN_NOTE_VOID,   /* arrived, or not to be sent again */
+	TN_NOTE_FRAME,  /* body and payload are in the ring */
+	TN_NOTE_NOTIFY, /* body is in small[]; its data arrived, or lies with op */
+	TN_NOTE_PUT,    /* a notification, and its put: key, offset, data in the ring */
+} tn_lk_note_what;
+
+/* A frame or an immediate that may not have arrived. */
+typedef struct tn_lk_note {
+	uint32_t slot, unit; /* lane->consumed and tx_units with it; while it is open */
+	uint8_t what;        /* tn_lk_note_what */
+	uint8_t type;        /* of the frame */
+	uint8_t body;        /* bytes of the frame's header after the head */
+	bool orphan;         /* its op ended before it arrived, and not well */
+	bool written;        /* PUT: the data was sent again */
+	uint32_t chan;       /* handle of ours */
+	uint32_t bytes;      /* payload */
+	uint64_t op;         /* handle, 0 = none: ends, or is acknowledged, when this arrived */
+	uint64_t at, end;    /* in the ring */
+	uint8_t small[16];
+} tn_lk_note;
+
+typedef struct tn_lk_journal {
+	tn_lk_note *rows;
+	uint32_t mask, head, next, tail;
+} tn_lk_journal;
+
 /* ---- work requests ---- */
 
 typedef enum tn_lk_wr_kind {
@@ -168,11 +209,13 @@ typedef enum tn_lk_wr_kind {
 	TN_WR_CREDIT,
 	TN_WR_BYE,
 	TN_WR_ABORT,
+	TN_WR_AGAIN, /* a frame of the log */
 	TN_WR_DATA,
 	TN_WR_NOTIFY, /* also SYNC */
 	TN_WR_WRITE,
 	TN_WR_IMM,
 	TN_WR_FLAG,
+	TN_WR_REDO, /* a write of the log */
 	TN_WR_READ,
 } tn_lk_wr_kind;
 
@@ -185,6 +228,7 @@ typedef struct tn_lk_wr {
 	uint32_t bit;
 	uint32_t serial; /* the lane's tx_serial with it */
 	bool last;       /* the op's last piece */
+	uint32_t note;   /* its row of the lane's log */
 	uint64_t bytes;
 	uint32_t told_grant, told_seen; /* in the header */
 	_Alignas(16) uint8_t header[TN_WR_HEADER_BYTES];
@@ -229,6 +273,7 @@ typedef struct tn_lk_chan {
 	bool close_sent, close_received, peer_done; /* peer_done: and all it sent has arrived */
 	bool paused;
 	bool closed_due; /* CHANNEL_CLOSED follows once its ops have ended */
+	bool spoilt;     /* puts that had ended may be lost: CHANNEL_CLOSED(INDETERMINATE) */
 	tern_status status;
 	uint32_t ops, wrs;
 	tn_list msgs;  /* QUEUED, and the first may be ACTIVE */
@@ -250,6 +295,7 @@ typedef struct tn_lk_chan {
 	uint32_t ready_lane, ready_class; /* while xfer_node is linked */
 	uint64_t notifies_tx, notifies_rx, close_notifies;
 	uint32_t notify_lane, notify_slot; /* of the last notification: lane's index, receive slot's number */
+	uint32_t silent_slot;              /* units of its lane before it */
 	uint32_t silent_lane, silent_serial; /* of the last put that ended at its post, without an answer */
 	char service[TN_NAME_MAX];           /* later: words of a refusal */
 } tn_lk_chan;
@@ -276,6 +322,8 @@ enum {
 	TN_TIMER_ACK,
 	TN_TIMER_RETRY,
 	TN_TIMER_VERDICT,
+	TN_TIMER_RECOVER,
+	TN_TIMER_REWIRE, /* RECOVERING, no provider worked: from the first one again */
 	TN_TIMER_COUNT,
 };
 
@@ -346,6 +394,18 @@ struct tn_link {
 	uint32_t lane_work; /* lanes in CREATE, CONNECT, CLOSE */
 	uint32_t lanes_live;
 	char reason[TN_LINK_TEXT_MAX];
+	/* ---- recovery ---- */
+	bool resumes;  /* both sides can, and it is wanted */
+	bool torn;     /* something that was sent could not be kept: a break ends the link */
+	bool draining; /* RECOVERING: until both have said what arrived */
+	bool resume_sent, resume_received;
+	bool close_wanted; /* an orderly close waits for new lanes */
+	uint32_t rewires;  /* times that no provider worked since the lanes broke */
+	uint32_t redo_wrs; /* writes of the log that are out */
+	tn_wire_resume resume;
+	tn_lk_journal journal[TN_LINK_LANES_MAX]; /* by the lane's index */
+	uint8_t *ring;
+	uint64_t ring_head, ring_tail;
 	tn_lk_addr addr[TN_LINK_LANES_MAX];
 	tn_lk_lane lanes[TN_LANE_SLOTS];
 	uint8_t ctrl_in[TN_CTRL_HEAD_BYTES + TN_CTRL_BYTES_MAX];
@@ -404,6 +464,67 @@ bool tn_lk_next_lane(tn_link *link, tn_link_action *act);
 /* NULL for a stale handle. */
 tn_lk_lane *tn_lk_lane_get(tn_link *link, uint32_t handle);
 
+/* The first provider again, for new lanes. */
+void tn_lk_wiring_again(tn_link *link, uint64_t now_ns);
+
+/* ---- recover.c ---- */
+
+/* A lane broke with that status: could it be mended? */
+bool tn_lk_can_recover(const tn_link *link, tern_status status);
+void tn_lk_recover(tn_link *link, tern_status status, const char *why, uint64_t now_ns);
+void tn_lk_peer_recovers(tn_link *link, const char *why, uint64_t now_ns);
+/* After a lane is gone. */
+void tn_lk_recover_step(tn_link *link, uint64_t now_ns);
+const char *tn_lk_resume_message(tn_link *link, const uint8_t *payload, uint32_t bytes, uint64_t now_ns);
+void tn_lk_recovered(tn_link *link, uint64_t now_ns);
+/* The op behind a handle, unless its end is decided. */
+tn_lk_op *tn_lk_op_get(const tn_link *link, uint64_t handle);
+void tn_lk_note_arrived(tn_link *link, const tn_lk_note *note);
+void tn_lk_note_lost(tn_link *link, tn_lk_note *note);
+
+/* Channels and ops are served: lanes may be missing for a while. */
+static inline bool tn_lk_alive(const tn_link *link)
+{
+	return link->state == TN_LINK_UP || link->state == TN_LINK_RECOVERING;
+}
+
+static inline bool tn_lk_wiring(const tn_link *link)
+{
+	return link->state == TN_LINK_WIRING || (link->state == TN_LINK_RECOVERING && !link->draining);
+}
+
+/* ---- journal.c ---- */
+
+/* May a unit with `bytes` of body and payload go? own: a frame of the link's own. */
+bool tn_lk_journal_room(const tn_link *link, const tn_lk_lane *lane, uint64_t bytes, bool own);
+/* Does a put of one immediate that ends with its post fit? */
+static inline bool tn_lk_journal_keeps(const tn_lk_lane *lane, uint64_t bytes)
+{
+	return lane->index == 0 && bytes <= TN_JOURNAL_PUT_MAX;
+}
+
+/* The peer should say soon what it has. */
+bool tn_lk_journal_half_full(const tn_link *link);
+/* The provider took it; done: at once. */
+void tn_lk_journal_add(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, const tn_link_post *post, bool done);
+/* The peer's totals of the lane rose. */
+void tn_lk_journal_prune(tn_link *link, tn_lk_lane *lane);
+/* An immediate was refused by the target: it took no slot. */
+void tn_lk_journal_refused(tn_link *link, const tn_lk_lane *lane, const tn_lk_wr *wr);
+/* The lane is gone, and the peer had received that many units. What it had not goes to log 0 again. */
+void tn_lk_journal_settle(tn_link *link, const tn_lk_lane *lane, uint32_t received);
+/* The next thing to send again. False: nothing, or not now. */
+bool tn_lk_journal_next(tn_link *link, tn_lk_lane *lane, tn_link_post *post);
+void tn_lk_journal_sent(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr);
+/* Something is to be sent again. */
+bool tn_lk_journal_due(const tn_link *link);
+/* The op ended, not well, and its notification may not have arrived: then it is not sent again either. */
+void tn_lk_journal_orphan(tn_link *link, uint64_t op);
+/* The op ended before it was sent again. */
+void tn_lk_journal_void(tn_link *link, uint64_t op);
+uint8_t *tn_lk_journal_bytes(const tn_link *link, const tn_lk_note *note);
+void tn_lk_journal_check(const tn_link *link);
+
 /* ---- channel.c ---- */
 
 tn_lk_chan *tn_lk_chan_get(const tn_link *link, uint32_t handle);
@@ -414,6 +535,8 @@ void tn_lk_chan_advance(tn_link *link, tn_lk_chan *chan);
 void tn_lk_chan_owe(tn_link *link, tn_lk_chan *chan, uint32_t ctl);
 /* End all ops of the channel that are not DONE. */
 void tn_lk_chan_stop(tn_link *link, tn_lk_chan *chan, tern_status status);
+/* Puts that were said to have ended may be lost: the channel ends with TERN_E_INDETERMINATE. */
+void tn_lk_chan_spoil(tn_link *link, tn_lk_chan *chan);
 /* The link ended: tell the shell. */
 void tn_lk_chans_end(tn_link *link);
 bool tn_lk_next_event(tn_link *link, tn_link_action *act);
@@ -453,9 +576,11 @@ static inline bool tn_lk_has_op_row(const tn_link *link)
 bool tn_lk_next_post(tn_link *link, tn_link_action *act);
 void tn_lk_wr_complete(tn_link *link, tn_lk_wr *wr, tern_status status, uint64_t now_ns);
 /* The provider took it: move all ledgers. */
-void tn_lk_commit(tn_link *link, tn_lk_wr *wr);
+void tn_lk_commit(tn_link *link, tn_lk_wr *wr, const tn_link_post *post, bool done);
 /* Credits and totals of a frame or an immediate that the provider took. */
-void tn_lk_consume(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr);
+void tn_lk_consume(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, const tn_link_post *post, bool done);
+/* Fill a peeked row. */
+tn_lk_wr *tn_lk_wr_begin(tn_link *link, tn_lk_wr_kind kind, tn_lk_chan *chan, tn_lk_op *op, uint64_t bytes);
 /* The next row to use; it stays free until it is taken. There must be one. */
 tn_lk_wr *tn_lk_wr_peek(tn_link *link);
 void tn_lk_wr_take(tn_link *link, tn_lk_wr *wr);

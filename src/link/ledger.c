@@ -68,7 +68,7 @@ static void told(tn_link *link, tn_lk_lane *lane, uint32_t grant, uint32_t seen)
 		link->credit_due &= ~(1u << lane->index);
 }
 
-void tn_lk_consume(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr)
+void tn_lk_consume(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, const tn_link_post *post, bool done)
 {
 	lane->tx_serial++;
 	if (is_frame(wr->kind)) {
@@ -76,12 +76,15 @@ void tn_lk_consume(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr)
 		lane->consumed++;
 		lane->tx_units++;
 		told(link, lane, wr->told_grant, wr->told_seen);
+		if (wr->kind != TN_WR_AGAIN)
+			tn_lk_journal_add(link, lane, wr, post, done);
 		tn_count_own(&link->counters.frames_tx, 1);
 	} else if (wr->kind == TN_WR_IMM) {
 		TN_ASSERT(tn_lk_credits(lane) > 0);
 		lane->consumed++;
 		if (!link->remote_done)
 			lane->tx_units++;
+		tn_lk_journal_add(link, lane, wr, post, done);
 		tn_count_own(&link->counters.imms_tx, 1);
 	} else if (wr->kind == TN_WR_READ) {
 		tn_count_own(&link->counters.reads, 1);
@@ -120,6 +123,7 @@ void tn_lk_silent_sent(tn_lk_lane *lane, tn_lk_chan *chan)
 {
 	chan->silent_lane = lane->index;
 	chan->silent_serial = lane->tx_serial;
+	chan->silent_slot = lane->consumed;
 }
 
 void tn_lk_xfer_begin(tn_link *link, tn_lk_chan *chan, tn_lk_op *op, tn_lk_lane *lane)
@@ -163,10 +167,13 @@ static void commit_message(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn
 	tn_list_remove(&chan->msg_node);
 }
 
-static void commit_xfer(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk_op *op, tn_lk_wr *wr)
+static void commit_xfer(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk_op *op, tn_lk_wr *wr,
+			bool done)
 {
 	tn_lk_xfer_begin(link, chan, op, lane);
-	if (!link->remote_done && !op->need_ack && (wr->kind == TN_WR_WRITE || wr->kind == TN_WR_FLAG))
+	/* One that was done at its post may take effect after its op was stopped. */
+	if (!link->remote_done && (done || !op->need_ack) &&
+	    (wr->kind == TN_WR_WRITE || wr->kind == TN_WR_FLAG))
 		tn_lk_silent_sent(lane, chan);
 	switch (wr->kind) {
 	case TN_WR_IMM:
@@ -228,21 +235,23 @@ static void commit_credit(tn_link *link, tn_lk_wr *wr)
 	tn_count_own(&link->counters.credit_frames, 1);
 }
 
-void tn_lk_commit(tn_link *link, tn_lk_wr *wr)
+void tn_lk_commit(tn_link *link, tn_lk_wr *wr, const tn_link_post *post, bool done)
 {
 	tn_lk_lane *lane = &link->lanes[wr->lane];
 	tn_lk_chan *chan = wr->chan == TN_NONE ? NULL : &link->chans[wr->chan];
 	tn_lk_op *op = wr->op == TN_NONE ? NULL : &link->ops[wr->op];
 
 	tn_lk_wr_take(link, wr);
-	tn_lk_consume(link, lane, wr);
+	tn_lk_consume(link, lane, wr, post, done);
 	wr->serial = lane->tx_serial;
 	lane->wrs++;
 	link->in_flight += wr->bytes;
 	if (chan)
 		chan->wrs++;
-	if (op)
+	if (op) {
 		op->wrs++;
+		op->silent |= done && !link->remote_done && wr->kind != TN_WR_READ;
+	}
 	switch (wr->kind) {
 	case TN_WR_CTL:
 		commit_ctl(link, chan, wr);
@@ -257,11 +266,15 @@ void tn_lk_commit(tn_link *link, tn_lk_wr *wr)
 		chan->abort_due = false;
 		chan->tx_seq++;
 		break;
+	case TN_WR_AGAIN:
+	case TN_WR_REDO:
+		tn_lk_journal_sent(link, lane, wr);
+		break;
 	case TN_WR_DATA:
 		commit_message(link, lane, chan, op, wr);
 		break;
 	default:
-		commit_xfer(link, lane, chan, op, wr);
+		commit_xfer(link, lane, chan, op, wr, done);
 		break;
 	}
 	if (chan)
@@ -285,10 +298,13 @@ static void wr_failed(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, tn_lk_op *o
 		/* The target refused it: no immediate came, so its slot and its count are still there. */
 		if (wr->kind == TN_WR_IMM) {
 			lane->consumed--;
+			tn_lk_journal_refused(link, lane, wr);
 			link->chans[wr->chan].notifies_tx--;
 		}
-		op->failed = true;
-		tn_lk_op_stop(link, op, status);
+		if (op) {
+			op->failed = true;
+			tn_lk_op_stop(link, op, status);
+		}
 		return;
 	}
 	if (op)
@@ -310,6 +326,8 @@ void tn_lk_wr_complete(tn_link *link, tn_lk_wr *wr, tern_status status, uint64_t
 	link->in_flight -= wr->bytes;
 	if (wr->kind == TN_WR_DATA)
 		lane->frames--;
+	if (wr->kind == TN_WR_REDO)
+		link->redo_wrs--;
 	if (chan)
 		chan->wrs--;
 	if (op)
@@ -378,7 +396,7 @@ void tn_link_posted(tn_link *link, const tn_link_post *post, tern_status status,
 		refused(link, wr, status, now_ns);
 		return;
 	}
-	tn_lk_commit(link, wr);
+	tn_lk_commit(link, wr, post, done);
 	if (done) {
 		tn_lk_wr_complete(link, wr, TERN_OK, now_ns);
 		tn_lk_closing_step(link, now_ns);

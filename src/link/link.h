@@ -131,9 +131,14 @@ typedef struct tn_link_config {
 	uint64_t ack_delay_ns;     /* 0: acknowledge a message that asks for it at the next action */
 	uint64_t retry_ns;         /* 50 us: a lane that said AGAIN is tried again after this, if nothing
 	                              else happened on it before */
-	uint64_t verdict_ns;       /* 50 ms: after a lane died, how long to wait for the control connection to
+	uint64_t recover_ns; /* 10 s: lanes that broke under a link that is up are rebuilt within this, or the
+	                        link ends; 0 = a broken lane ends the link. Both sides must want it */
+	uint64_t verdict_ns; /* 50 ms: after a lane died, how long to wait for the control connection to
 	                              tell whether the peer died with it */
-	tn_link_log_fn log;        /* NULL = none */
+	/* Copies from memory that ops name, where plain memcpy (NULL) can't: of a GPU. */
+	tern_status (*copy)(void *to, const void *from, uint64_t bytes, void *arg);
+	void *copy_arg;
+	tn_link_log_fn log; /* NULL = none */
 	void *log_arg;
 } tn_link_config;
 
@@ -448,6 +453,7 @@ typedef enum tn_link_state {
 	TN_LINK_SETUP,
 	TN_LINK_WIRING,
 	TN_LINK_UP,
+	TN_LINK_RECOVERING, /* UP, but its lanes are being rebuilt: ops wait */
 	TN_LINK_CLOSING,
 	TN_LINK_DRAINING,
 	TN_LINK_DOWN,
@@ -507,7 +513,9 @@ tn_link_rivalry tn_link_rivals(const tn_link *older, const tn_link *newer, tern_
 	X(ops_failed)       \
 	X(stale)            \
 	X(dropped)          \
-	X(pings)
+	X(pings)            \
+	X(recoveries)       \
+	X(resent)
 TN_COUNTERS_STRUCT(tn_link_counters, TN_LINK_COUNTERS)
 const tn_link_counters *tn_link_get_counters(const tn_link *link);
 

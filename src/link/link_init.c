@@ -23,6 +23,7 @@ void tn_link_config_defaults(tn_link_config *config)
 		.keepalive_misses = 5,
 		.close_timeout_ns = 500 * TN_NS_PER_MS,
 		.retry_ns = 50 * TN_NS_PER_US,
+		.recover_ns = 10 * TN_NS_PER_SEC,
 		.verdict_ns = 50 * TN_NS_PER_MS,
 	};
 }
@@ -34,8 +35,10 @@ static size_t round_line(size_t n)
 	return (n + TN_CACHE_LINE - 1) & ~(size_t)(TN_CACHE_LINE - 1);
 }
 
+#define TABLES 6
+
 /* Offsets of the tables; returns the size of all. */
-static size_t layout(const tn_link_config *config, size_t at[4])
+static size_t layout(const tn_link_config *config, size_t at[TABLES])
 {
 	size_t n = round_line(sizeof(tn_link));
 
@@ -46,12 +49,19 @@ static size_t layout(const tn_link_config *config, size_t at[4])
 	at[2] = n;
 	n += round_line((size_t)config->channels_max * sizeof(tn_lk_chan));
 	at[3] = n;
-	return n + round_line((size_t)config->channels_max * sizeof(tn_lk_fail));
+	n += round_line((size_t)config->channels_max * sizeof(tn_lk_fail));
+	at[4] = at[5] = n;
+	if (config->recover_ns == 0)
+		return n;
+	n += round_line(TN_JOURNAL_RING_BYTES);
+	at[5] = n;
+	return n + round_line((TN_JOURNAL_ROWS_ALL + (TN_LINK_LANES_MAX - 1) * TN_JOURNAL_ROWS) *
+			      sizeof(tn_lk_note));
 }
 
 size_t tn_link_memory_bytes(const tn_link_config *config)
 {
-	size_t at[4];
+	size_t at[TABLES];
 
 	return layout(config, at);
 }
@@ -115,12 +125,23 @@ static void init_lists(tn_link *link)
 	}
 }
 
+static void init_log(tn_link *link, uint8_t *ring, tn_lk_note *rows)
+{
+	link->ring = ring;
+	for (uint32_t i = 0; i < TN_LINK_LANES_MAX; i++) {
+		uint32_t n = i == 0 ? TN_JOURNAL_ROWS_ALL : TN_JOURNAL_ROWS;
+
+		link->journal[i] = (tn_lk_journal){.rows = rows, .mask = n - 1};
+		rows += n;
+	}
+}
+
 tern_status tn_link_init(void *memory, size_t bytes, const tn_link_config *config, uint64_t now_ns,
 			 tn_link **out)
 {
 	const char *wrong = check_config(config);
 	tn_link *link = memory;
-	size_t at[4];
+	size_t at[TABLES];
 
 	(void)now_ns;
 	*out = NULL;
@@ -145,6 +166,8 @@ tern_status tn_link_init(void *memory, size_t bytes, const tn_link_config *confi
 	link->ops = (tn_lk_op *)((uint8_t *)memory + at[1]);
 	link->chans = (tn_lk_chan *)((uint8_t *)memory + at[2]);
 	link->fails = (tn_lk_fail *)((uint8_t *)memory + at[3]);
+	if (config->recover_ns)
+		init_log(link, (uint8_t *)memory + at[4], (tn_lk_note *)((uint8_t *)memory + at[5]));
 	link->wr_free = link->op_free = link->chan_free = TN_NONE;
 	link->posting = link->provider = TN_NONE;
 	init_lists(link);

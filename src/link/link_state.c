@@ -12,6 +12,7 @@
  *	SETUP    devices and sizes are told
  *	WIRING   lanes are built on the first provider that works
  *	UP       channels and ops
+ *	RECOVERING  UP, but a lane broke: all are rebuilt (recover.c); back to UP
  *	CLOSING  an orderly end: nothing new, posted wrs finish, BYE after the last frame, CLOSED back when all
  *	         arrived
  *	DRAINING lanes close; ops end as their wrs come back; the reason is settled
@@ -26,10 +27,17 @@
 #include "link/internal.h"
 
 static const char *const state_names[] = {
-	[TN_LINK_INIT] = "INIT", [TN_LINK_DIAL] = "DIAL",       [TN_LINK_HELLO] = "HELLO",
-	[TN_LINK_AUTH] = "AUTH", [TN_LINK_SETUP] = "SETUP",     [TN_LINK_WIRING] = "WIRING",
-	[TN_LINK_UP] = "UP",     [TN_LINK_CLOSING] = "CLOSING", [TN_LINK_DRAINING] = "DRAINING",
+	[TN_LINK_INIT] = "INIT",
+	[TN_LINK_DIAL] = "DIAL",
+	[TN_LINK_HELLO] = "HELLO",
+	[TN_LINK_AUTH] = "AUTH",
+	[TN_LINK_SETUP] = "SETUP",
+	[TN_LINK_WIRING] = "WIRING",
+	[TN_LINK_UP] = "UP",
+	[TN_LINK_CLOSING] = "CLOSING",
+	[TN_LINK_DRAINING] = "DRAINING",
 	[TN_LINK_DOWN] = "DOWN",
+	[TN_LINK_RECOVERING] = "RECOVERING",
 };
 
 /* From which states (bits) a state may be entered. */
@@ -39,10 +47,11 @@ static const uint32_t predecessors[] = {
 	[TN_LINK_AUTH] = B(HELLO),
 	[TN_LINK_SETUP] = B(AUTH),
 	[TN_LINK_WIRING] = B(SETUP),
-	[TN_LINK_UP] = B(WIRING),
+	[TN_LINK_UP] = B(WIRING) | B(RECOVERING),
+	[TN_LINK_RECOVERING] = B(UP),
 	[TN_LINK_CLOSING] = B(UP),
-	[TN_LINK_DRAINING] =
-		B(INIT) | B(DIAL) | B(HELLO) | B(AUTH) | B(SETUP) | B(WIRING) | B(UP) | B(CLOSING),
+	[TN_LINK_DRAINING] = B(INIT) | B(DIAL) | B(HELLO) | B(AUTH) | B(SETUP) | B(WIRING) | B(UP) |
+			     B(RECOVERING) | B(CLOSING),
 	[TN_LINK_DOWN] = B(DRAINING),
 };
 
@@ -110,6 +119,7 @@ void tn_lk_drain(tn_link *link, uint64_t now_ns, bool verdict)
 		tn_lk_disarm(link, i);
 	link->peer_ask = link->up_due = link->reach_ask = link->reach_wait = link->wire_wait = false;
 	link->credit_due = 0;
+	link->draining = false;
 	/* Nothing will be acknowledged any more. */
 	for (uint32_t i = 0; i < link->lane_count; i++)
 		while (tn_list_pop_front(&link->by_index[i]->acks))
@@ -168,11 +178,20 @@ void tn_lk_fail_link(tn_link *link, uint64_t now_ns, tern_status status, const c
 void tn_lk_lane_failed(tn_link *link, tn_lk_lane *lane, tern_status status, const char *detail,
 		       uint64_t now_ns)
 {
-	if (link->state >= TN_LINK_DRAINING)
+	char why[TN_LINK_TEXT_MAX];
+
+	if (link->state >= TN_LINK_DRAINING || link->draining)
 		return;
 	/* A peer that has everything closes its lanes; its CLOSED is on its way. */
 	if (link->state == TN_LINK_CLOSING && link->closed_sent) {
 		tn_lk_lane_set_state(link, lane, TN_LANE_CLOSE);
+		return;
+	}
+	if (tn_lk_can_recover(link, status)) {
+		snprintf(why, sizeof(why), "lane %u (%s) broke: %.150s", lane->index,
+			 link->providers[lane->provider].name,
+			 detail && detail[0] ? detail : tern_status_text(status));
+		tn_lk_recover(link, status, why, now_ns);
 		return;
 	}
 	reason(link, link->state == TN_LINK_CLOSING ? link->status : TERN_E_LANE,
@@ -282,6 +301,8 @@ const char *tn_lk_message(tn_link *link, tn_ctrl_type type, const uint8_t *paylo
 		return on_ping(link, type, payload, bytes, now_ns);
 	case TN_CTRL_CLOSED:
 		return on_closed(link, payload, bytes, now_ns);
+	case TN_CTRL_RESUME:
+		return tn_lk_resume_message(link, payload, bytes, now_ns);
 	default:
 		return tn_lk_wiring_message(link, type, payload, bytes, now_ns);
 	}
@@ -302,6 +323,10 @@ void tn_link_close(tn_link *link, uint64_t now_ns)
 {
 	if (link->state >= TN_LINK_CLOSING)
 		return;
+	if (link->state == TN_LINK_RECOVERING) {
+		link->close_wanted = true;
+		return;
+	}
 	link->close_local = true;
 	if (link->state == TN_LINK_UP)
 		begin_closing(link, now_ns, TERN_OK, "", TERN_E_FLUSHED);
@@ -392,7 +417,7 @@ static void link_timer(tn_link *link, unsigned which, uint64_t now_ns)
 {
 	switch (which) {
 	case TN_TIMER_STEP:
-		if (link->state == TN_LINK_WIRING)
+		if (tn_lk_wiring(link))
 			tn_lk_wiring_timeout(link, now_ns);
 		else
 			tn_lk_fail_link(link, now_ns, TERN_E_DEADLINE,
@@ -415,6 +440,15 @@ static void link_timer(tn_link *link, unsigned which, uint64_t now_ns)
 		break;
 	case TN_TIMER_VERDICT:
 		settle(link);
+		break;
+	case TN_TIMER_REWIRE:
+		link->provider_next = 0;
+		link->reason[0] = 0;
+		tn_lk_wiring_again(link, now_ns);
+		break;
+	case TN_TIMER_RECOVER:
+		tn_lk_fail_link(link, now_ns, TERN_E_LANE, "no new lanes within %llu ms (link.recover)",
+				(unsigned long long)(link->config.recover_ns / TN_NS_PER_MS));
 		break;
 	default:
 		TN_UNREACHABLE();

@@ -21,7 +21,7 @@ static const char *const op_state_names[] = {
 #define B(s) (1u << TN_LOP_##s)
 static const uint32_t op_predecessors[] = {
 	[TN_LOP_FREE] = B(DONE),
-	[TN_LOP_QUEUED] = B(FREE),
+	[TN_LOP_QUEUED] = B(FREE) | B(ACTIVE) | B(POSTED), /* again: restarted on new lanes */
 	[TN_LOP_ACTIVE] = B(QUEUED),
 	[TN_LOP_POSTED] = B(QUEUED) | B(ACTIVE),
 	[TN_LOP_STOPPED] = B(ACTIVE) | B(POSTED),
@@ -66,8 +66,9 @@ tn_lk_op *tn_lk_op_new(tn_link *link, tn_lk_chan *chan, tn_lk_op_kind kind, cons
 	op->lane = TN_NONE;
 	op->wrs = 0;
 	op->status = TERN_OK;
-	op->need_ack = op->acked = op->all_posted = op->failed = op->lost = op->tail = op->flag_posted =
-		false;
+	op->redo = op->resent = op->silent = op->need_ack = op->acked = op->all_posted = op->failed =
+		op->lost = op->tail = op->flag_posted = false;
+	op->remote = params->level == TN_LINK_REMOTE;
 	op->user = params->user;
 	op->sent = 0;
 	link->op_live++;
@@ -101,8 +102,11 @@ static void finish(tn_link *link, tn_lk_op *op, tern_status status)
 	TN_ASSERT(!tn_list_linked(&op->node) && !tn_list_linked(&op->ack_node));
 	tn_lk_op_set_state(link, op, TN_LOP_DONE);
 	op->status = status;
-	if (status != TERN_OK)
+	if (status != TERN_OK) {
 		tn_count_own(&link->counters.ops_failed, 1);
+		if (op->kind == TN_OP_PUT_NOTIFY && op->lane != TN_NONE)
+			tn_lk_journal_orphan(link, tn_lk_op_handle(link, op));
+	}
 	tn_timer_cancel(&link->timers, &op->timer);
 	tn_list_push_back(&link->done, &op->node);
 	if (op->lane != TN_NONE && op->kind != TN_OP_MESSAGE) {
@@ -124,6 +128,13 @@ void tn_lk_op_stop(tn_link *link, tn_lk_op *op, tern_status status)
 	tn_list_remove(&op->node);
 	tn_list_remove(&op->ack_node);
 	op->tail = false;
+	if (op->redo) {
+		/* Its notification was counted, and is not sent again. */
+		op->redo = false;
+		op->lost = true;
+		chan->notifies_tx--;
+		tn_lk_journal_void(link, tn_lk_op_handle(link, op));
+	}
 	op->all_posted = op->state == TN_LOP_POSTED && (!op->need_ack || op->acked);
 	op->status = status;
 	/* The peer has a part of the message: it must hear that no more follows. */
@@ -156,7 +167,7 @@ void tn_lk_op_settle(tn_link *link, tn_lk_op *op)
 		bool through = op->all_posted && !op->failed && !op->lost && op->status != TERN_E_DEADLINE;
 
 		finish(link, op, through ? TERN_OK : op->status);
-	} else if (op->state == TN_LOP_POSTED && !op->lost && (!op->need_ack || op->acked)) {
+	} else if (op->state == TN_LOP_POSTED && !op->lost && !op->redo && (!op->need_ack || op->acked)) {
 		tn_list_remove(&op->ack_node);
 		finish(link, op, TERN_OK);
 	}
@@ -215,10 +226,13 @@ static tern_status admit(tn_link *link, uint32_t channel, tn_lk_chan **out)
 {
 	tn_lk_chan *chan = tn_lk_chan_get(link, channel);
 
-	if (link->state != TN_LINK_UP && link->state >= TN_LINK_CLOSING && link->status != TERN_OK)
+	if (link->state >= TN_LINK_CLOSING && link->status != TERN_OK)
 		return tn_fail(link->status, "%s", link->detail);
-	if (link->state != TN_LINK_UP || !chan || chan->released)
+	if (!tn_lk_alive(link) || link->close_wanted || !chan || chan->released)
 		return tn_fail(TERN_E_STATE, "the channel or its link is closed");
+	if (chan->spoilt)
+		return tn_fail(TERN_E_INDETERMINATE,
+			       "puts of this channel may be lost with a lane that broke");
 	if (chan->close_received || chan->state == TN_CHAN_ENDED)
 		return tn_fail(chan->status != TERN_OK ? chan->status : TERN_E_PEER_CLOSED,
 			       "the peer closed the channel");

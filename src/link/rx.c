@@ -26,18 +26,24 @@ static void acked(tn_link *link, tn_lk_lane *lane)
 
 const char *tn_lk_credit_update(tn_link *link, tn_lk_lane *lane, uint32_t grant, uint32_t seen)
 {
+	bool prune = false;
+
 	/* Totals of one lane travel on two lanes and may overtake each other: the larger one holds. */
 	if ((int32_t)(grant - lane->granted) > 0) {
 		if (grant - lane->consumed > lane->first)
 			return "more credits than the lane has slots";
 		lane->granted = grant;
+		prune = true;
 	}
 	if ((int32_t)(seen - lane->peer_seen) > 0) {
 		if ((int32_t)(seen - lane->tx_units) > 0)
 			return "acknowledgement of what was not sent";
 		lane->peer_seen = seen;
+		prune = true;
 		acked(link, lane);
 	}
+	if (prune)
+		tn_lk_journal_prune(link, lane);
 	return NULL;
 }
 
@@ -115,7 +121,7 @@ static const char *on_data(tn_link *link, const tn_frame *frame, tn_link_rx *rx)
 	if (wrong)
 		return wrong;
 	tn_lk_chan_window(link, chan);
-	if (chan->released || link->close_local) {
+	if (chan->released || chan->spoilt || link->close_local) {
 		tn_count_own(&link->counters.dropped, 1);
 		return NULL;
 	}
@@ -139,7 +145,7 @@ static const char *on_abort(tn_link *link, const tn_frame *frame, tn_link_rx *rx
 		return "ABORT of a message that was not begun";
 	chan->rx_seq++;
 	chan->rx_partial = false;
-	if (chan->released || link->close_local)
+	if (chan->released || chan->spoilt || link->close_local)
 		return NULL;
 	rx->type = TN_RX_ABORT;
 	rx->channel = chan->handle;
@@ -157,7 +163,7 @@ static const char *notified(tn_link *link, tn_lk_chan *chan, uint32_t value, uin
 	     chan->state != TN_CHAN_CLOSING) ||
 	    chan->peer_done)
 		return "a notification for a channel that is not open";
-	if (chan->released || link->close_local) {
+	if (chan->released || chan->spoilt || link->close_local) {
 		tn_count_own(&link->counters.dropped, 1);
 	} else {
 		rx->type = TN_RX_NOTIFY;
@@ -185,7 +191,7 @@ static tn_lk_lane *arrive(tn_link *link, uint32_t handle, uint64_t now_ns)
 		return NULL;
 	}
 	lane->received++;
-	if (TN_UNLIKELY(link->state == TN_LINK_WIRING) && link->wired_sent)
+	if (TN_UNLIKELY(link->state != TN_LINK_UP) && tn_lk_wiring(link) && link->wired_sent)
 		tn_lk_wiring_implied(link, now_ns);
 	return link->state == TN_LINK_UP || link->state == TN_LINK_CLOSING ? lane : NULL;
 }

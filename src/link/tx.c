@@ -56,7 +56,7 @@ void tn_lk_xfer_post(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, tn_link_post
 	post->level = link->remote_done && type != TN_POST_READ ? TN_LINK_REMOTE : TN_LINK_LOCAL;
 }
 
-static tn_lk_wr *begin(tn_link *link, tn_lk_wr_kind kind, tn_lk_chan *chan, tn_lk_op *op, uint64_t bytes)
+tn_lk_wr *tn_lk_wr_begin(tn_link *link, tn_lk_wr_kind kind, tn_lk_chan *chan, tn_lk_op *op, uint64_t bytes)
 {
 	tn_lk_wr *wr = tn_lk_wr_peek(link);
 
@@ -74,7 +74,7 @@ static tn_lk_wr *begin(tn_link *link, tn_lk_wr_kind kind, tn_lk_chan *chan, tn_l
 static bool build_open(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_link_post *post)
 {
 	bool ok = chan->ctl & TN_CTL_OK;
-	tn_lk_wr *wr = begin(link, TN_WR_CTL, chan, NULL, 0);
+	tn_lk_wr *wr = tn_lk_wr_begin(link, TN_WR_CTL, chan, NULL, 0);
 	tn_frame_open *open = (tn_frame_open *)wr->header;
 
 	wr->bit = ok ? TN_CTL_OK : TN_CTL_OPEN;
@@ -91,7 +91,7 @@ static bool build_open(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lin
 
 static bool build_fail(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_link_post *post)
 {
-	tn_lk_wr *wr = begin(link, TN_WR_CTL, chan, NULL, 0);
+	tn_lk_wr *wr = tn_lk_wr_begin(link, TN_WR_CTL, chan, NULL, 0);
 	tn_frame_fail *fail = (tn_frame_fail *)wr->header;
 
 	wr->bit = TN_CTL_FAIL;
@@ -106,7 +106,7 @@ static bool build_fail(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lin
 
 static bool build_window(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_link_post *post)
 {
-	tn_lk_wr *wr = begin(link, TN_WR_CTL, chan, NULL, 0);
+	tn_lk_wr *wr = tn_lk_wr_begin(link, TN_WR_CTL, chan, NULL, 0);
 	tn_frame_window *window = (tn_frame_window *)wr->header;
 
 	wr->bit = TN_CTL_WINDOW;
@@ -120,7 +120,7 @@ static bool build_window(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_l
 
 static bool build_close(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_link_post *post)
 {
-	tn_lk_wr *wr = begin(link, TN_WR_CTL, chan, NULL, 0);
+	tn_lk_wr *wr = tn_lk_wr_begin(link, TN_WR_CTL, chan, NULL, 0);
 	tn_frame_close *close = (tn_frame_close *)wr->header;
 
 	wr->bit = TN_CTL_CLOSE;
@@ -153,7 +153,7 @@ static bool build_ctl(tn_link *link, tn_lk_lane *lane, tn_link_post *post)
 /* Totals of the other lanes; lane 0's are in the head. */
 static bool build_credit(tn_link *link, tn_lk_lane *lane, tn_link_post *post)
 {
-	tn_lk_wr *wr = begin(link, TN_WR_CREDIT, NULL, NULL, 0);
+	tn_lk_wr *wr = tn_lk_wr_begin(link, TN_WR_CREDIT, NULL, NULL, 0);
 	tn_frame_lanes *lanes = (tn_frame_lanes *)wr->header;
 	uint32_t n = 0;
 
@@ -172,7 +172,7 @@ static bool build_credit(tn_link *link, tn_lk_lane *lane, tn_link_post *post)
 
 static bool build_bye(tn_link *link, tn_lk_lane *lane, tn_link_post *post)
 {
-	tn_lk_wr *wr = begin(link, TN_WR_BYE, NULL, NULL, 0);
+	tn_lk_wr *wr = tn_lk_wr_begin(link, TN_WR_BYE, NULL, NULL, 0);
 	tn_frame_lanes *lanes = (tn_frame_lanes *)wr->header;
 
 	tn_lk_head_fill(link, lane, wr, TN_FRAME_BYE, 0);
@@ -182,6 +182,14 @@ static bool build_bye(tn_link *link, tn_lk_lane *lane, tn_link_post *post)
 	lanes->zero = 0;
 	tn_lk_frame_post(link, lane, wr, TN_FRAME_LANES_BYTES(link->lane_count), post);
 	return true;
+}
+
+#define OWN_BYTES (TN_NAME_MAX + 64u) /* of a frame that opens, refuses or closes a channel, at most */
+
+static bool next_credit(tn_link *link, tn_lk_lane *lane, uint32_t credits, tn_link_post *post)
+{
+	return link->credit_due && (credits > 1 || lane->my_told != lane->my_granted) &&
+	       build_credit(link, lane, post);
 }
 
 /*
@@ -194,13 +202,14 @@ static bool next_own(tn_link *link, tn_lk_lane *lane, tn_link_post *post)
 
 	if (credits == 0 || !tn_lk_lane_ready(link, lane))
 		return false;
-	if (credits > 1 && link->state == TN_LINK_UP && build_ctl(link, lane, post))
+	if (tn_lk_journal_due(link))
+		return next_credit(link, lane, credits, post) || tn_lk_journal_next(link, lane, post);
+	if (credits > 1 && link->state == TN_LINK_UP && tn_lk_journal_room(link, lane, OWN_BYTES, true) &&
+	    build_ctl(link, lane, post))
 		return true;
 	if (credits > 1 && link->state == TN_LINK_CLOSING && !link->bye_sent && link->wr_live == 0)
 		return build_bye(link, lane, post);
-	if (link->credit_due && (credits > 1 || lane->my_told != lane->my_granted))
-		return build_credit(link, lane, post);
-	return false;
+	return next_credit(link, lane, credits, post);
 }
 
 /* ---- messages ---- */
@@ -246,7 +255,7 @@ void tn_lk_data_fill(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, const tn_lk_
 
 static void build_abort(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_link_post *post)
 {
-	tn_lk_wr *wr = begin(link, TN_WR_ABORT, chan, NULL, 0);
+	tn_lk_wr *wr = tn_lk_wr_begin(link, TN_WR_ABORT, chan, NULL, 0);
 
 	tn_lk_data_fill(link, lane, wr, chan, true, false);
 	((tn_frame_data *)wr->header)->head.type = TN_FRAME_ABORT;
@@ -256,11 +265,12 @@ static void build_abort(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_li
 static void build_data(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk_op *op, uint64_t n,
 		       tn_link_post *post)
 {
-	tn_lk_wr *wr = begin(link, TN_WR_DATA, chan, op, n);
+	tn_lk_wr *wr = tn_lk_wr_begin(link, TN_WR_DATA, chan, op, n);
 	bool whole = n == op->length;
 
 	wr->last = op->sent + n == op->length;
-	tn_lk_data_fill(link, lane, wr, chan, whole, wr->last && op->need_ack);
+	tn_lk_data_fill(link, lane, wr, chan, whole,
+			(wr->last && op->need_ack) || tn_lk_journal_half_full(link));
 	if (!whole) {
 		tn_frame_frag *frag = (tn_frame_frag *)wr->header;
 
@@ -279,7 +289,8 @@ static bool next_message(tn_link *link, tn_lk_lane *lane, tn_link_post *post)
 
 	if (!chan || !tn_lk_lane_ready(link, lane))
 		return false;
-	if (tn_lk_credits(lane) <= TN_CREDIT_RESERVE) {
+	if (tn_lk_credits(lane) <= TN_CREDIT_RESERVE ||
+	    !tn_lk_journal_room(link, lane, link->frame_max, chan->abort_due)) {
 		tn_count_own(&link->counters.credit_waits, 1);
 		return false;
 	}
@@ -307,7 +318,7 @@ static bool build_tail(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk_
 	tn_lk_wr *wr;
 
 	if (op->kind == TN_OP_PUT_FLAG && !op->flag_posted) {
-		wr = begin(link, TN_WR_FLAG, chan, op, sizeof(op->x.flag));
+		wr = tn_lk_wr_begin(link, TN_WR_FLAG, chan, op, sizeof(op->x.flag));
 		memcpy(wr->header, &op->x.flag, sizeof(op->x.flag));
 		tn_lk_xfer_post(link, lane, wr, post, TN_POST_WRITE);
 		post->local = wr->header;
@@ -316,11 +327,12 @@ static bool build_tail(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk_
 		wr->last = !op->need_ack;
 		return true;
 	}
-	if (tn_lk_credits(lane) <= (lane->index == 0 ? TN_CREDIT_RESERVE : 0)) {
+	if (tn_lk_credits(lane) <= (lane->index == 0 ? TN_CREDIT_RESERVE : 0) ||
+	    !tn_lk_journal_room(link, lane, 0, false)) {
 		tn_count_own(&link->counters.credit_waits, 1);
 		return false;
 	}
-	wr = begin(link, TN_WR_NOTIFY, chan, op, 0);
+	wr = tn_lk_wr_begin(link, TN_WR_NOTIFY, chan, op, 0);
 	wr->last = true;
 	tn_lk_head_fill(link, lane, wr, notify ? TN_FRAME_NOTIFY : TN_FRAME_SYNC,
 			op->need_ack ? TN_FRAME_ACK : 0);
@@ -339,7 +351,12 @@ static bool build_piece(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk
 		   tn_lk_imm_fits(link, chan);
 	tn_lk_wr *wr;
 
-	if (imm && tn_lk_credits(lane) <= (lane->index == 0 ? TN_CREDIT_RESERVE : 0)) {
+	/* What ended with its post is kept in the journal only if it fits there: else the op stays. */
+	if (link->resumes && !link->remote_done && op->kind == TN_OP_PUT_NOTIFY &&
+	    !(imm && tn_lk_journal_keeps(lane, n)))
+		op->need_ack = true;
+	if (imm && (tn_lk_credits(lane) <= (lane->index == 0 ? TN_CREDIT_RESERVE : 0) ||
+		    !tn_lk_journal_room(link, lane, TN_JOURNAL_IMM_BYTES, false))) {
 		tn_count_own(&link->counters.credit_waits, 1);
 		return false;
 	}
@@ -347,7 +364,11 @@ static bool build_piece(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk
 		tn_count_own(&link->counters.window_waits, 1);
 		return false;
 	}
-	wr = begin(link, op->kind == TN_OP_GET ? TN_WR_READ : imm ? TN_WR_IMM : TN_WR_WRITE, chan, op, n);
+	wr = tn_lk_wr_begin(link,
+			    op->kind == TN_OP_GET ? TN_WR_READ
+			    : imm                 ? TN_WR_IMM
+						  : TN_WR_WRITE,
+			    chan, op, n);
 	wr->last = op->sent + n == op->length;
 	tn_lk_xfer_post(link, lane, wr, post,
 			op->kind == TN_OP_GET ? TN_POST_READ
@@ -401,7 +422,8 @@ static bool next_xfer(tn_link *link, uint32_t class, tn_link_post *post)
 
 static bool may_post_data(const tn_link *link)
 {
-	return link->state == TN_LINK_UP && link->wr_live + TN_WR_RESERVE < link->config.wrs_max;
+	return link->state == TN_LINK_UP && !tn_lk_journal_due(link) &&
+	       link->wr_live + TN_WR_RESERVE < link->config.wrs_max;
 }
 
 static bool next_data(tn_link *link, tn_lk_lane *lane0, tn_link_post *post)

@@ -118,6 +118,17 @@ void tn_wire_put_epoch(tn_writer *w, tn_ctrl_type type, uint32_t epoch)
 	end(w, at);
 }
 
+void tn_wire_put_resume(tn_writer *w, const tn_wire_resume *resume)
+{
+	uint64_t at = begin(w, TN_CTRL_RESUME);
+
+	tn_put_u32(w, resume->epoch);
+	tn_put_u32(w, resume->lanes);
+	for (uint32_t i = 0; i < resume->lanes; i++)
+		tn_put_u32(w, resume->received[i]);
+	end(w, at);
+}
+
 static void put_words(tn_writer *w, tern_status status, const char *text)
 {
 	size_t n = text ? strnlen(text, TN_LINK_TEXT_MAX - 1) : 0;
@@ -286,6 +297,20 @@ const char *tn_wire_get_epoch(const uint8_t *payload, uint64_t bytes, uint32_t *
 	tn_reader_init(&r, payload, bytes);
 	*epoch = tn_get_u32(&r);
 	return tn_reader_done(&r) ? NULL : "malformed WIRED or CLOSED";
+}
+
+const char *tn_wire_get_resume(const uint8_t *payload, uint64_t bytes, tn_wire_resume *resume)
+{
+	tn_reader r;
+
+	tn_reader_init(&r, payload, bytes);
+	resume->epoch = tn_get_u32(&r);
+	resume->lanes = tn_get_u32(&r);
+	if (resume->lanes == 0 || resume->lanes > TN_LINK_LANES_MAX)
+		return "malformed RESUME";
+	for (uint32_t i = 0; i < resume->lanes; i++)
+		resume->received[i] = tn_get_u32(&r);
+	return tn_reader_done(&r) ? NULL : "malformed RESUME";
 }
 
 const char *tn_wire_get_ping(const uint8_t *payload, uint64_t bytes, uint64_t *number)

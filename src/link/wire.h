@@ -21,7 +21,8 @@
 #define TN_WIRE_VERSION     1
 #define TN_WIRE_VERSION_MIN 1
 #define TN_WIRE_MAGIC       0x4e524554u /* "TERN" */
-#define TN_WIRE_FEATURES    0ull        /* bits that this build knows; a feature is used if both have it */
+#define TN_FEATURE_RESUME   1ull        /* lanes that broke are rebuilt: UNWIRE of wired lanes, RESUME */
+#define TN_WIRE_FEATURES    TN_FEATURE_RESUME /* bits that this build knows; used if both have it */
 
 /* ---- control messages ---- */
 
@@ -41,6 +42,7 @@ typedef enum tn_ctrl_type {
 	TN_CTRL_PONG = 9,
 	TN_CTRL_REFUSE = 10, /* the sender ends the link: status and words */
 	TN_CTRL_CLOSED = 11, /* everything that the peer sent in this epoch has arrived */
+	TN_CTRL_RESUME = 12, /* the epoch's lanes are drained here: what each has received */
 	TN_CTRL_TYPES,
 } tn_ctrl_type;
 
@@ -86,6 +88,11 @@ typedef struct tn_wire_lane_addr {
 	uint8_t address[TN_LINK_BLOB_MAX];
 } tn_wire_lane_addr;
 
+typedef struct tn_wire_resume {
+	uint32_t epoch, lanes;
+	uint32_t received[TN_LINK_LANES_MAX]; /* frames and immediates in all, modulo 2^32 */
+} tn_wire_resume;
+
 /* UNWIRE; REFUSE has no epoch (0). */
 typedef struct tn_wire_end {
 	uint32_t epoch;
@@ -104,6 +111,7 @@ void tn_wire_put_lane_addr(tn_writer *w, uint32_t epoch, uint32_t lane, uint32_t
 void tn_wire_put_epoch(tn_writer *w, tn_ctrl_type type, uint32_t epoch); /* WIRED, CLOSED */
 void tn_wire_put_unwire(tn_writer *w, uint32_t epoch, tern_status status, const char *text);
 void tn_wire_put_refuse(tn_writer *w, tern_status status, const char *text);
+void tn_wire_put_resume(tn_writer *w, const tn_wire_resume *resume);
 void tn_wire_put_ping(tn_writer *w, tn_ctrl_type type, uint64_t number);
 
 /* The head: NULL or what is wrong. first: the stream's first message, which must be a HELLO. */
@@ -116,6 +124,7 @@ const char *tn_wire_get_wire(const uint8_t *payload, uint64_t bytes, tn_wire_wir
 const char *tn_wire_get_lane_addr(const uint8_t *payload, uint64_t bytes, tn_wire_lane_addr *addr);
 const char *tn_wire_get_end(const uint8_t *payload, uint64_t bytes, bool with_epoch, tn_wire_end *end);
 const char *tn_wire_get_epoch(const uint8_t *payload, uint64_t bytes, uint32_t *epoch);
+const char *tn_wire_get_resume(const uint8_t *payload, uint64_t bytes, tn_wire_resume *resume);
 const char *tn_wire_get_ping(const uint8_t *payload, uint64_t bytes, uint64_t *number);
 
 /* ---- frames ---- */

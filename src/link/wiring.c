@@ -127,6 +127,8 @@ static void ask_reach(tn_link *link, uint32_t provider, uint32_t peer_provider)
 	link->reach_ask = true;
 }
 
+#define REWIRE_NS (10 * TN_NS_PER_MS) /* doubles up to 64 times that */
+
 /* Dialer: the next provider to try. */
 static void try_next(tn_link *link, uint64_t now_ns)
 {
@@ -141,6 +143,14 @@ static void try_next(tn_link *link, uint64_t now_ns)
 		}
 		note_reason(link, link->providers[i].name, "the peer does not have it");
 	}
+	if (link->state == TN_LINK_RECOVERING) {
+		/* What broke may come back: TN_TIMER_RECOVER bounds it. */
+		tn_lk_log(link, TN_LOG_INFO, "no provider works now: %s", link->reason);
+		tn_lk_disarm(link, TN_TIMER_STEP);
+		tn_lk_arm(link, TN_TIMER_REWIRE, now_ns + (REWIRE_NS << TN_MIN(link->rewires, 6u)));
+		link->rewires++;
+		return;
+	}
 	tn_lk_fail_link(link, now_ns, TERN_E_UNREACHABLE, "no transport reaches the peer (%.200s)",
 			link->reason[0] ? link->reason : "none configured");
 }
@@ -151,6 +161,15 @@ static void arm_wiring(tn_link *link, uint64_t now_ns)
 	uint64_t wait = link->config.lane_timeout_ns * (link->config.active ? 1 : 2);
 
 	tn_lk_arm(link, TN_TIMER_STEP, tn_deadline(now_ns, wait));
+}
+
+void tn_lk_wiring_again(tn_link *link, uint64_t now_ns)
+{
+	link->provider = TN_NONE;
+	link->wired_sent = link->wired_received = false;
+	arm_wiring(link, now_ns);
+	if (link->config.active)
+		try_next(link, now_ns);
 }
 
 void tn_lk_wiring_start(tn_link *link, uint64_t now_ns)
@@ -221,16 +240,24 @@ static void end_attempt(tn_link *link, const char *why, uint64_t now_ns)
 static void attempt_failed(tn_link *link, tern_status status, const char *text, uint64_t now_ns)
 {
 	const char *why = text && text[0] ? text : tern_status_text(status);
-	tn_writer w = tn_lk_out_begin(link);
+	tn_writer w;
 
+	if (link->state == TN_LINK_RECOVERING) {
+		note_reason(link, link->providers[link->provider].name, why);
+		tn_lk_recover(link, status, why, now_ns);
+		return;
+	}
+	w = tn_lk_out_begin(link);
 	tn_wire_put_unwire(&w, link->epoch, status, why);
 	tn_lk_out_end(link, &w, now_ns);
-	if (link->state == TN_LINK_WIRING)
+	if (tn_lk_wiring(link))
 		end_attempt(link, why, now_ns);
 }
 
 void tn_lk_wiring_timeout(tn_link *link, uint64_t now_ns)
 {
+	if (link->state == TN_LINK_RECOVERING && !link->config.active && !link->wire_active)
+		return; /* the dialer is at it; TN_TIMER_RECOVER bounds the wait */
 	if (link->wired_sent || (!link->config.active && !link->wire_active))
 		tn_lk_fail_link(link, now_ns, TERN_E_DEADLINE, "%s",
 				"the peer did not connect its lanes in time");
@@ -242,7 +269,7 @@ void tn_link_on_reach(tn_link *link, tern_status status, const char *text, uint6
 {
 	tn_writer w;
 
-	if (!link->reach_wait || link->state != TN_LINK_WIRING)
+	if (!link->reach_wait || !tn_lk_wiring(link))
 		return;
 	link->reach_wait = false;
 	if (link->config.active) {
@@ -263,37 +290,58 @@ void tn_link_on_reach(tn_link *link, tern_status status, const char *text, uint6
 		attempt_failed(link, status, text, now_ns);
 		return;
 	}
-	if (link->state == TN_LINK_WIRING)
+	if (tn_lk_wiring(link))
 		make_lanes(link);
 }
 
 /* ---- the end of an attempt that went well ---- */
 
+/* What is sent once may have to go over any other provider: no frame is longer than all of them take. */
+static uint64_t frame_of_all(const tn_link *link)
+{
+	uint64_t bytes = TN_JOURNAL_RING_BYTES / 8;
+
+	for (uint32_t i = 0; i < link->config.provider_count; i++) {
+		uint32_t peer = find_peer_provider(link, link->providers[i].name);
+
+		if (peer != TN_NONE)
+			bytes = TN_MIN(bytes, TN_MIN(link->providers[i].send_bytes_max,
+						     link->peer_setup.providers[peer].send_bytes_max));
+	}
+	return bytes;
+}
+
 static void go_up(tn_link *link, uint64_t now_ns)
 {
 	const tn_link_provider *own = &link->providers[link->provider];
 	const tn_wire_provider *peer = &link->peer_setup.providers[link->peer_provider];
+	bool again = link->state == TN_LINK_RECOVERING;
 
 	link->caps = own->caps & peer->caps;
 	link->remote_done = link->caps & TN_LINK_CAP_REMOTE_DONE;
 	link->lane_wrs_max = own->lane_wrs_max;
-	link->frame_max = TN_MIN(own->send_bytes_max, peer->send_bytes_max);
+	link->frame_max =
+		link->resumes ? frame_of_all(link) : TN_MIN(own->send_bytes_max, peer->send_bytes_max);
 	link->chunk_max =
 		TN_MIN(link->config.chunk_bytes, TN_MIN(own->write_bytes_max, peer->write_bytes_max));
 	if (!link->reason[0])
 		snprintf(link->reason, sizeof(link->reason), "%s", "the first choice of both");
 	tn_link_set_state(link, TN_LINK_UP);
 	tn_lk_log(link, TN_LOG_INFO, "up over %s, %u lanes (%s)", own->name, link->lane_count, link->reason);
-	link->up_due = true;
 	link->heard = true;
 	tn_lk_disarm(link, TN_TIMER_STEP);
+	if (again) {
+		tn_lk_recovered(link, now_ns);
+		return;
+	}
+	link->up_due = true;
 	if (link->config.keepalive_ns)
 		tn_lk_arm(link, TN_TIMER_KEEPALIVE, tn_deadline(now_ns, link->config.keepalive_ns));
 }
 
 static void maybe_up(tn_link *link, uint64_t now_ns)
 {
-	if (link->state == TN_LINK_WIRING && link->wired_sent && link->wired_received)
+	if (tn_lk_wiring(link) && link->wired_sent && link->wired_received)
 		go_up(link, now_ns);
 }
 
@@ -313,8 +361,7 @@ static const char *on_wire(tn_link *link, const uint8_t *payload, uint32_t bytes
 
 	if (wrong)
 		return wrong;
-	if (link->config.active || wire.epoch <= link->epoch || link->wired_sent ||
-	    link->state != TN_LINK_WIRING)
+	if (link->config.active || wire.epoch <= link->epoch || link->wired_sent || !tn_lk_wiring(link))
 		return "WIRE at a wrong time";
 	own = find_provider(link->providers, link->config.provider_count, wire.provider);
 	peer = find_peer_provider(link, wire.provider);
@@ -347,9 +394,9 @@ static const char *on_lane_addr(tn_link *link, const uint8_t *payload, uint32_t 
 		return "LANE_ADDR of an epoch to come";
 	if (addr.epoch < link->epoch || !link->wire_active)
 		return NULL; /* of an attempt that failed meanwhile */
-	if (link->state != TN_LINK_WIRING || addr.lane >= link->wire_lanes || link->addr[addr.lane].has)
+	if (!tn_lk_wiring(link) || addr.lane >= link->wire_lanes || link->addr[addr.lane].has)
 		return "LANE_ADDR of a lane that is not awaited";
-	if (addr.grant < TN_GRANT_MIN || addr.grant > INT32_MAX)
+	if (addr.grant < TN_GRANT_MIN || addr.grant > (link->resumes ? TN_JOURNAL_ROWS : (uint32_t)INT32_MAX))
 		return "LANE_ADDR with a grant out of range";
 	link->addr[addr.lane] = (tn_lk_addr){.has = true, .grant = addr.grant, .bytes = addr.address_bytes};
 	memcpy(link->addr[addr.lane].blob, addr.address, addr.address_bytes);
@@ -366,9 +413,13 @@ static const char *on_unwire(tn_link *link, const uint8_t *payload, uint32_t byt
 
 	if (wrong)
 		return wrong;
+	if (end.epoch == link->epoch && tn_lk_alive(link) && link->resumes) {
+		tn_lk_peer_recovers(link, end.text[0] ? end.text : tern_status_text(end.status), now_ns);
+		return NULL;
+	}
 	if (end.epoch != link->epoch || !link->wire_active)
 		return NULL;
-	if (link->state != TN_LINK_WIRING)
+	if (!tn_lk_wiring(link))
 		return "UNWIRE of lanes that were wired";
 	snprintf(why, sizeof(why), "the peer says: %.200s",
 		 end.text[0] ? end.text : tern_status_text(end.status));
@@ -421,9 +472,10 @@ void tn_link_on_lane_created(tn_link *link, uint32_t handle, tern_status status,
 	if (!lane || lane->state != TN_LANE_CREATING)
 		return;
 	if (status != TERN_OK) {
-		bool wanted = !lane->doomed && link->state == TN_LINK_WIRING;
+		bool wanted = !lane->doomed && tn_lk_wiring(link);
 
 		tn_lk_lane_set_state(link, lane, TN_LANE_FREE);
+		tn_lk_recover_step(link, now_ns);
 		if (wanted)
 			attempt_failed(link, status, tn_detail_get(), now_ns);
 		return;
@@ -436,12 +488,14 @@ void tn_link_on_lane_created(tn_link *link, uint32_t handle, tern_status status,
 				       now_ns);
 		return;
 	}
+	if (link->resumes)
+		grant = TN_MIN(grant, TN_JOURNAL_ROWS);
 	lane->my_first = lane->my_granted = lane->my_told = grant;
 	tn_lk_lane_set_state(link, lane, TN_LANE_CREATED);
 	w = tn_lk_out_begin(link);
 	tn_wire_put_lane_addr(&w, lane->epoch, lane->index, grant, address, address_bytes);
 	tn_lk_out_end(link, &w, now_ns);
-	if (link->state == TN_LINK_WIRING)
+	if (tn_lk_wiring(link))
 		maybe_connect(link, lane);
 }
 
@@ -473,7 +527,7 @@ void tn_link_on_lane_down(tn_link *link, uint32_t handle, tern_status status, co
 
 	if (!lane || lane->state < TN_LANE_CREATED || lane->state >= TN_LANE_CLOSE)
 		return;
-	if (link->state != TN_LINK_WIRING || link->wired_sent) {
+	if (!tn_lk_wiring(link) || link->wired_sent) {
 		tn_lk_lane_failed(link, lane, status, detail, now_ns);
 		return;
 	}
@@ -495,7 +549,8 @@ void tn_link_on_lane_gone(tn_link *link, uint32_t handle, uint64_t now_ns)
 			tn_lk_wr_complete(link, wr, TERN_E_FLUSHED, now_ns);
 	}
 	tn_lk_lane_set_state(link, lane, TN_LANE_FREE);
-	if (link->wire_wait && link->state == TN_LINK_WIRING)
+	tn_lk_recover_step(link, now_ns);
+	if (link->wire_wait && tn_lk_wiring(link))
 		make_lanes(link);
 }
 

@@ -561,11 +561,18 @@ static void keepalive(void **state)
 	pair_fini(&world);
 }
 
+static void no_recovery(void)
+{
+	for (int i = 0; i < 2; i++)
+		world.node[i].config.recover_ns = 0;
+}
+
 static void lane_dies(void **state)
 {
 	(void)state;
 	/* The peer lives: its words or the time decide for LANE. */
 	fresh();
+	no_recovery();
 	pair_start(&world);
 	until_up();
 	pair_break(&world, &world.paths[TN_LINK_LANES_MAX + 1]);
@@ -575,6 +582,7 @@ static void lane_dies(void **state)
 	pair_fini(&world);
 	/* The peer died with it: the control connection tells a moment later. */
 	fresh();
+	no_recovery();
 	pair_start(&world);
 	until_up();
 	pair_break(&world, &world.paths[TN_LINK_LANES_MAX]);

@@ -27,7 +27,7 @@
 #include "base/time.h"
 #include "link/link.h"
 
-#define PAIR_PATHS 32
+#define PAIR_PATHS 256
 #define PAIR_QUEUE 128
 #define PAIR_CTRL  65536
 

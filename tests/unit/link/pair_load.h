@@ -57,7 +57,7 @@ typedef struct load_side {
 	uint32_t chan;
 	int side;
 	uint32_t handle; /* 0: not there (yet) */
-	bool incoming, open, paused, closed_told, released, drained;
+	bool incoming, open, paused, closed_told, released, drained, spoilt;
 	uint8_t *part;
 	uint64_t part_bytes;
 	uint32_t sent;      /* messages submitted from here */
@@ -77,6 +77,7 @@ struct load {
 	uint64_t bytes_max;
 	/* what was done to them */
 	bool broke, closed[2];
+	bool mended; /* lanes broke and were rebuilt: what has no record is indeterminate */
 };
 
 static inline uint8_t load_byte(const load_op *op, uint64_t at)
@@ -118,6 +119,12 @@ static inline void load_key(uint8_t key[TN_LINK_KEY_BYTES], load_region *region)
 
 /* ---- the device's side ---- */
 
+/* A put that ended at its post may have had no effect yet, as far as the link knows. */
+static inline bool load_vague(const load *l)
+{
+	return !(l->world->node[0].providers[0].caps & TN_LINK_CAP_REMOTE_DONE);
+}
+
 /* It may end before it has any effect. */
 static inline bool load_only_local(const load_op *op)
 {
@@ -141,7 +148,9 @@ static inline tern_status load_access(pair_world *world, int side, const tn_link
 	memcpy(&region, post->key, sizeof(region));
 	PAIR_CHECK(world, region && region->magic == LOAD_MAGIC && region->side != side);
 	/* Nothing of an op moves after its end, unless the device had taken a copy. */
-	PAIR_CHECK(world, region->op->done == 0 || (world->silent && post->type != TN_POST_READ));
+	PAIR_CHECK(world, region->op->done == 0 ||
+				  ((world->silent || (region->op->l->mended && load_vague(region->op->l))) &&
+				   post->type != TN_POST_READ));
 	if (region->refuses)
 		return TERN_E_BOUNDS;
 	PAIR_CHECK(world, post->offset <= region->bytes && post->bytes <= region->bytes - post->offset);
@@ -285,6 +294,8 @@ static inline void load_action(pair_world *world, int side, const tn_link_action
 			   at && at->handle == act->channel.channel && !at->released && !at->closed_told);
 		PAIR_CHECK(world, act->channel.status != TERN_OK);
 		at->closed_told = true;
+		at->spoilt = act->channel.status == TERN_E_INDETERMINATE;
+		PAIR_CHECK(world, !at->spoilt || (l->mended && load_vague(l)));
 		at->incoming = false;
 		for (uint32_t i = 0; i < l->op_count; i++)
 			PAIR_CHECK(world, !(l->ops[i].pending && l->ops[i].chan == at->chan &&
@@ -495,6 +506,7 @@ static inline void load_submit(load *l, load_side *s)
 	if (how == 0) {
 		PAIR_CHECK(l->world, op->arrived == 0 && op->notified == 0 && op->done == 0);
 		PAIR_CHECK(l->world, status == TERN_AGAIN || status == TERN_E_LIMIT || s->released ||
+					     (status == TERN_E_INDETERMINATE && l->mended && load_vague(l)) ||
 					     s->closed_told || !load_usable(l, s->side) || l->broke ||
 					     l->closed[0] || l->closed[1] ||
 					     l->chans[s->chan][!s->side].released);
@@ -570,15 +582,16 @@ static inline void load_step(load *l)
 static inline void load_judge_op(load *l, load_op *op)
 {
 	load_side *to = &l->chans[op->chan][!op->side];
-	bool heard = !to->released && !l->broke && !l->closed[!op->side];
+	bool heard = !to->released && !to->spoilt && !l->broke && !l->closed[!op->side];
 
 	PAIR_CHECK(l->world, op->done == 1 && !op->pending);
 	if (op->status != TERN_OK)
 		return;
 	/* LOCAL says that the buffer is free; it arrives unless the path broke. REMOTE says that it arrived. */
-	if (op->kind == LOAD_SEND && (heard || (op->remote && !to->released && !l->closed[!op->side])))
+	if (op->kind == LOAD_SEND &&
+	    (heard || (op->remote && !to->released && !to->spoilt && !l->closed[!op->side])))
 		PAIR_CHECK(l->world, op->arrived == 1);
-	if (op->kind == LOAD_NOTIFY && heard)
+	if (op->kind == LOAD_NOTIFY && heard && !l->chans[op->chan][op->side].spoilt)
 		PAIR_CHECK(l->world, op->notified == 1);
 }
 
@@ -591,6 +604,9 @@ static inline bool load_status_fits(const load *l, const load_op *op)
 		return true;
 	case TERN_E_LIMIT: /* the channel was refused: no row was free there */
 		return true;
+	case TERN_E_INDETERMINATE:
+		return l->broke ||
+		       (l->mended && (load_vague(l) || op->kind == LOAD_PUT || op->kind == LOAD_FLAG));
 	case TERN_E_BOUNDS:
 		return op->region.refuses;
 	case TERN_E_ACCESS:

@@ -20,12 +20,14 @@ typedef enum fault {
 	FAULT_CLOSE,
 	FAULT_ABORT,
 	FAULT_MUTE,
+	FAULT_MEND, /* lanes break again and again, and are rebuilt */
 	FAULTS
 } fault;
 
 /* Sizes and behaviour from the seed (swarm: each run has some of the features, not all). */
-static void shape(pair_world *world, load *l)
+static void shape(pair_world *world, load *l, fault what)
 {
+	bool recover = what == FAULT_MEND || (what != FAULT_BREAK && pair_chance(world, 50));
 	static const uint32_t frames[] = {512, 700, 1024, 4096};
 	uint32_t lanes = pair_pick(world, 4), caps = PAIR_CAPS;
 	uint32_t frame = frames[pair_pick(world, 4)];
@@ -54,6 +56,7 @@ static void shape(pair_world *world, load *l)
 	for (int i = 0; i < 2; i++) {
 		tn_link_config *c = &world->node[i].config;
 
+		c->recover_ns = recover ? 10 * TN_NS_PER_SEC : 0;
 		c->data_lanes = lanes;
 		c->channels_max = 4 + pair_pick(world, 12);
 		c->ops_max = 4 + pair_pick(world, 40);
@@ -95,11 +98,31 @@ static pair_path *load_a_path(pair_world *world)
 	return path;
 }
 
+/* Cut a path that carries something, if there is one. */
+static void break_some(pair_world *world, load *l)
+{
+	uint32_t first = pair_pick(world, PAIR_PATHS);
+
+	for (uint32_t i = 0; i < world->path_count; i++) {
+		pair_path *path = &world->paths[(first + i) % world->path_count];
+
+		if (!path->used || path->broken || !path->end[0].up || !path->end[1].up ||
+		    path->end[0].gone || path->end[1].gone || !pair_both_up(world))
+			continue;
+		l->mended = true;
+		pair_break(world, path);
+		return;
+	}
+}
+
 static void strike(pair_world *world, load *l, fault what)
 {
 	int side = (int)pair_pick(world, 2);
 
 	switch (what) {
+	case FAULT_MEND:
+		break_some(world, l);
+		break;
 	case FAULT_BREAK:
 		l->broke = true;
 		pair_break(world, load_a_path(world));
@@ -143,9 +166,9 @@ static void run_seed(uint64_t seed)
 
 	pair_init(&world, seed * 0x9e3779b97f4a7c15ull + 1);
 	load_init(&work, &world);
-	shape(&world, &work);
-	pair_start(&world);
 	what = (fault)pair_pick(&world, FAULTS);
+	shape(&world, &work, what);
+	pair_start(&world);
 	steps = 200 + pair_pick(&world, 255) * 8;
 	when = pair_pick(&world, 255) * steps / 255;
 	for (uint32_t i = 0; i < steps; i++) {
@@ -153,6 +176,8 @@ static void run_seed(uint64_t seed)
 			struck = true;
 			strike(&world, &work, what);
 		}
+		if (what == FAULT_MEND && pair_chance(&world, 1))
+			break_some(&world, &work);
 		if (pair_chance(&world, 35))
 			load_step(&work);
 		else
@@ -164,8 +189,8 @@ static void run_seed(uint64_t seed)
 	PAIR_CHECK(&world, PAIR_UNTIL(&world, pair_both_up(&world), 20000));
 	if (!struck)
 		strike(&world, &work, what);
-	if (what == FAULT_NONE) {
-		/* No fault: everything ends by itself, nobody is down, and then the close is orderly. */
+	if (what == FAULT_NONE || what == FAULT_MEND) {
+		/* No fault that stays: everything ends by itself, nobody is down, and then the close is orderly. */
 		for (uint32_t i = 0; i < 400000 && !load_idle(&work); i++) {
 			pair_step(&world);
 			load_settle(&work);
@@ -177,7 +202,7 @@ static void run_seed(uint64_t seed)
 		pair_pump(&world, 0);
 	}
 	PAIR_CHECK(&world, PAIR_UNTIL(&world, pair_both_down(&world), 400000));
-	if (what == FAULT_NONE || what == FAULT_CLOSE)
+	if (what == FAULT_NONE || what == FAULT_CLOSE || what == FAULT_MEND)
 		for (int i = 0; i < 2; i++)
 			PAIR_CHECK(&world,
 				   world.node[i].status == (work.closed[i] ? TERN_OK : TERN_E_PEER_CLOSED));

@@ -225,7 +225,8 @@ static void control(void **state)
 	INJECT(tn_wire_put_wire(&w, 2, "mem", 3), "WIRE");
 	INJECT(tn_wire_put_lane_addr(&w, 1, 0, 10, some, 3), "LANE_ADDR");
 	INJECT(tn_wire_put_lane_addr(&w, 9, 0, 10, some, 3), "to come");
-	INJECT(tn_wire_put_unwire(&w, 1, TERN_E_LANE, "no"), "UNWIRE");
+	INJECT(tn_wire_put_resume(&w, &(tn_wire_resume){.epoch = 1, .lanes = 3}), "RESUME at a wrong time");
+	INJECT(tn_wire_put_resume(&w, &(tn_wire_resume){.epoch = 1}), "malformed RESUME");
 	INJECT(tn_wire_put_epoch(&w, TN_CTRL_CLOSED, 1), "CLOSED without");
 	INJECT(tn_put_u64(&w, UINT64_MAX), "unknown control message");
 #undef INJECT

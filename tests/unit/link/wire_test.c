@@ -92,6 +92,8 @@ static void make_control(void)
 	ROW("PONG", tn_wire_put_ping(&w, TN_CTRL_PONG, 9));
 	ROW("REFUSE", tn_wire_put_refuse(&w, TERN_E_VERSION, "too old"));
 	ROW("CLOSED", tn_wire_put_epoch(&w, TN_CTRL_CLOSED, 7));
+	ROW("RESUME",
+	    tn_wire_put_resume(&w, &(tn_wire_resume){.epoch = 7, .lanes = 2, .received = {3, 0x01020304}}));
 #undef ROW
 }
 
@@ -216,6 +218,7 @@ static const char *parse_control(const uint8_t *bytes, uint32_t n, bool first)
 		tn_wire_wire wire;
 		tn_wire_lane_addr addr;
 		tn_wire_end end;
+		tn_wire_resume resume;
 		uint64_t number;
 		uint32_t epoch;
 	} u;
@@ -243,6 +246,8 @@ static const char *parse_control(const uint8_t *bytes, uint32_t n, bool first)
 	case TN_CTRL_PING:
 	case TN_CTRL_PONG:
 		return tn_wire_get_ping(payload, n, &u.number);
+	case TN_CTRL_RESUME:
+		return tn_wire_get_resume(payload, n, &u.resume);
 	case TN_CTRL_AUTH:
 		return n == 32 ? NULL : "length";
 	default:

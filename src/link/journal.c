@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What was sent and may not have arrived: a log per lane of the frames and notifications that a new lane would
+ * have to carry again. Rows are in order of sending; a row goes when the peer's totals cover it.
+ *
+ *	log 0           head ..... next ..... tail      the stream of lane 0, in which all that is sent again goes
+ *	                  sent, open  | to be sent again (empty but after a break)
+ *	logs of others  head ..... next = tail          notifications only
+ *
+ *	ring            bytes of log 0's rows, in the same order: bodies and payloads of frames, and puts that
+ *	                ended at their post though nobody said that they arrived
+ *
+ *   ring_head <= each row's at < its end <= ring_tail;  ring_tail - ring_head <= ring_bytes
+ *
+ * Must not: decide what an op's end is (recover.c). Threads: none. Tests: tests/unit/link/pair_test.c.
+ */
+#include "link/internal.h"
+
+#define PUT_HEAD (TN_LINK_KEY_BYTES + 8u)
+
+static tn_lk_note *row(tn_lk_journal *log, uint32_t at)
+{
+	return &log->rows[at & log->mask];
+}
+
+/* ---- the ring ---- */
+
+/* Where n bytes would begin: a row's bytes lie in one piece. */
+static uint64_t ring_place(const tn_link *link, uint64_t n)
+{
+	uint64_t in = link->ring_tail & (TN_JOURNAL_RING_BYTES - 1);
+
+	return link->ring_tail + (in + n > TN_JOURNAL_RING_BYTES ? TN_JOURNAL_RING_BYTES - in : 0);
+}
+
+static bool ring_fits(const tn_link *link, uint64_t n)
+{
+	return ring_place(link, n) + n - link->ring_head <= TN_JOURNAL_RING_BYTES;
+}
+
+uint8_t *tn_lk_journal_bytes(const tn_link *link, const tn_lk_note *note)
+{
+	return link->ring + (note->at & (TN_JOURNAL_RING_BYTES - 1));
+}
+
+static void ring_take(tn_link *link, tn_lk_note *note, uint64_t n)
+{
+	TN_ASSERT(ring_fits(link, n));
+	note->at = ring_place(link, n);
+	note->end = link->ring_tail = note->at + n;
+}
+
+bool tn_lk_journal_room(const tn_link *link, const tn_lk_lane *lane, uint64_t bytes, bool own)
+{
+	const tn_lk_journal *log = &link->journal[lane->index];
+
+	if (!link->resumes)
+		return true;
+	if (log->tail - log->head >= TN_JOURNAL_ROWS + (own ? TN_JOURNAL_RESERVE_ROWS : 0))
+		return false;
+	/* Frames of the link's own have the reserve. */
+	return lane->index != 0 || ring_fits(link, bytes + (own ? 0 : TN_JOURNAL_RESERVE_BYTES));
+}
+
+bool tn_lk_journal_half_full(const tn_link *link)
+{
+	return link->resumes && (link->ring_tail - link->ring_head > TN_JOURNAL_RING_BYTES / 2 ||
+				 link->journal[0].tail - link->journal[0].head > TN_JOURNAL_ROWS / 2);
+}
+
+/* ---- rows come ---- */
+
+static void keep(tn_link *link, uint8_t *to, const void *from, uint64_t bytes)
+{
+	if (bytes == 0)
+		return;
+	if (!link->config.copy)
+		memcpy(to, from, bytes);
+	else if (link->config.copy(to, from, bytes, link->config.copy_arg) != TERN_OK)
+		link->torn = true;
+}
+
+static void note_frame(tn_link *link, tn_lk_note *note, const tn_link_post *post)
+{
+	uint64_t n = post->iov[0].bytes - sizeof(tn_frame_head);
+	const uint8_t *header = post->iov[0].base;
+	uint8_t *to;
+
+	TN_ASSERT(n <= TN_WR_HEADER_BYTES - sizeof(tn_frame_head));
+	note->what = TN_NOTE_FRAME;
+	note->type = header[0];
+	note->body = (uint8_t)n;
+	note->bytes = (uint32_t)post->bytes;
+	for (uint32_t i = 1; i < post->iov_count; i++)
+		n += post->iov[i].bytes;
+	note->bytes = (uint32_t)(n - note->body);
+	ring_take(link, note, n);
+	to = tn_lk_journal_bytes(link, note);
+	memcpy(to, header + sizeof(tn_frame_head), note->body);
+	to += note->body;
+	for (uint32_t i = 1; i < post->iov_count; i++) {
+		keep(link, to, post->iov[i].base, post->iov[i].bytes);
+		to += post->iov[i].bytes;
+	}
+}
+
+/* The put ended with its post: if it does not arrive, its bytes are needed again. */
+static void note_silent(tn_link *link, tn_lk_note *note, const tn_link_post *post)
+{
+	uint8_t *to;
+
+	note->what = TN_NOTE_PUT;
+	note->bytes = (uint32_t)post->bytes;
+	ring_take(link, note, PUT_HEAD + post->bytes);
+	to = tn_lk_journal_bytes(link, note);
+	memcpy(to, post->key, TN_LINK_KEY_BYTES);
+	memcpy(to + TN_LINK_KEY_BYTES, &post->offset, 8);
+	keep(link, to + PUT_HEAD, post->local, post->bytes);
+}
+
+static void note_notify(tn_lk_note *note, uint32_t channel, uint32_t value, uint64_t bytes)
+{
+	note->what = TN_NOTE_NOTIFY;
+	note->type = TN_FRAME_NOTIFY;
+	memcpy(note->small, &channel, 4);
+	memcpy(note->small + 4, &value, 4);
+	memcpy(note->small + 8, &bytes, 8);
+}
+
+static void note_where(const tn_lk_lane *lane, tn_lk_note *note, bool unit)
+{
+	note->slot = lane->consumed;
+	/* What is no unit has arrived when the unit after it has. */
+	note->unit = lane->tx_units + !unit;
+}
+
+void tn_lk_journal_add(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, const tn_link_post *post, bool done)
+{
+	tn_lk_journal *log = &link->journal[lane->index];
+	uint8_t type = wr->kind == TN_WR_IMM ? TN_FRAME_NOTIFY : wr->header[0];
+	const tn_lk_chan *chan = wr->chan == TN_NONE ? NULL : &link->chans[wr->chan];
+	tn_lk_note *note;
+
+	if (!link->resumes || type == TN_FRAME_CREDIT || type == TN_FRAME_SYNC || type == TN_FRAME_BYE)
+		return;
+	TN_ASSERT(log->next == log->tail);
+	note = row(log, log->tail);
+	*note = (tn_lk_note){.chan = chan ? chan->handle : 0, .at = link->ring_tail, .end = link->ring_tail};
+	if (wr->kind == TN_WR_IMM) {
+		note_notify(note, chan->peer, post->imm & ((1u << TN_LINK_NOTIFY_BITS) - 1), wr->bytes);
+		if (done && !link->remote_done && tn_lk_journal_keeps(lane, wr->bytes))
+			note_silent(link, note, post);
+	} else if (type == TN_FRAME_NOTIFY) {
+		const tn_frame_notify *frame = (const tn_frame_notify *)wr->header;
+
+		note_notify(note, frame->channel, frame->value, frame->bytes);
+	} else {
+		note_frame(link, note, post);
+	}
+	if (wr->op != TN_NONE && (type == TN_FRAME_NOTIFY || (wr->last && link->ops[wr->op].need_ack)))
+		note->op = tn_lk_op_handle(link, &link->ops[wr->op]);
+	note_where(lane, note, wr->kind != TN_WR_IMM || !link->remote_done);
+	wr->note = log->tail++;
+	log->next = log->tail;
+}
+
+/* ---- rows go ---- */
+
+static void drop_void(tn_link *link, tn_lk_journal *log)
+{
+	while (log->head != log->tail && row(log, log->head)->what == TN_NOTE_VOID) {
+		if (log->next == log->head)
+			log->next++;
+		log->head++;
+	}
+	if (log == &link->journal[0])
+		link->ring_head = log->head == log->tail ? link->ring_tail : row(log, log->head)->at;
+}
+
+void tn_lk_journal_prune(tn_link *link, tn_lk_lane *lane)
+{
+	tn_lk_journal *log = &link->journal[lane->index];
+	uint32_t taken = lane->granted - lane->first;
+
+	if (!link->resumes)
+		return;
+	for (uint32_t at = log->head; at != log->next; at++) {
+		tn_lk_note *note = row(log, at);
+
+		if (note->what == TN_NOTE_VOID)
+			continue;
+		if ((int32_t)(taken - note->slot) < 0 && (int32_t)(lane->peer_seen - note->unit) < 0)
+			break;
+		note->what = TN_NOTE_VOID;
+	}
+	drop_void(link, log);
+}
+
+void tn_lk_journal_refused(tn_link *link, const tn_lk_lane *lane, const tn_lk_wr *wr)
+{
+	tn_lk_journal *log = &link->journal[lane->index];
+
+	if (!link->resumes)
+		return;
+	for (uint32_t at = log->head; at != log->next; at++) {
+		tn_lk_note *note = row(log, at);
+
+		if (at == wr->note)
+			note->what = TN_NOTE_VOID;
+		else if ((int32_t)(at - wr->note) > 0)
+			note->slot--;
+	}
+	drop_void(link, log);
+}
+
+void tn_lk_journal_orphan(tn_link *link, uint64_t op)
+{
+	for (uint32_t i = 0; i < TN_LINK_LANES_MAX && link->resumes; i++) {
+		tn_lk_journal *log = &link->journal[i];
+
+		for (uint32_t at = log->head; at != log->tail; at++)
+			row(log, at)->orphan |= row(log, at)->op == op;
+	}
+}
+
+static void drop_notify(tn_link *link, tn_lk_note *note)
+{
+	tn_lk_chan *chan = tn_lk_chan_get(link, note->chan);
+
+	if (chan)
+		chan->notifies_tx--;
+	note->what = TN_NOTE_VOID;
+}
+
+void tn_lk_journal_settle(tn_link *link, const tn_lk_lane *lane, uint32_t received)
+{
+	tn_lk_journal *log = &link->journal[lane->index];
+
+	for (uint32_t at = log->head; at != log->next; at++) {
+		tn_lk_note *note = row(log, at);
+
+		if (note->what == TN_NOTE_VOID)
+			continue;
+		if ((int32_t)(received - note->slot) >= 0) {
+			tn_lk_note_arrived(link, note);
+			note->what = TN_NOTE_VOID;
+		} else {
+			if (note->orphan)
+				drop_notify(link, note);
+			else
+				tn_lk_note_lost(link, note);
+		}
+	}
+	/* What was waiting already begins anew. */
+	for (uint32_t at = log->next; at != log->tail; at++)
+		if (row(log, at)->what != TN_NOTE_VOID && row(log, at)->orphan)
+			drop_notify(link, row(log, at));
+		else if (row(log, at)->what != TN_NOTE_VOID)
+			tn_lk_note_lost(link, row(log, at));
+	drop_void(link, log);
+	log->next = log->head;
+	if (log == &link->journal[0])
+		return;
+	for (; log->head != log->tail; log->head++) {
+		tn_lk_note *to = row(&link->journal[0], link->journal[0].tail);
+
+		if (row(log, log->head)->what == TN_NOTE_VOID)
+			continue;
+		TN_ASSERT(link->journal[0].tail - link->journal[0].head <= link->journal[0].mask);
+		*to = *row(log, log->head);
+		to->at = to->end = link->ring_tail;
+		link->journal[0].tail++;
+	}
+	log->next = log->tail;
+}
+
+/* ---- sending again ---- */
+
+static bool redo_write(tn_link *link, tn_lk_lane *lane, tn_lk_op *op, uint64_t n, tn_link_post *post)
+{
+	tn_lk_wr *wr;
+
+	if (op && !tn_lk_window_open(link, n))
+		return false;
+	wr = tn_lk_wr_begin(link, TN_WR_REDO, NULL, op, n);
+	tn_lk_xfer_post(link, lane, wr, post, TN_POST_WRITE);
+	return true;
+}
+
+/* The data of a notification that did not arrive. False with *hold: not now. */
+static bool redo_data(tn_link *link, tn_lk_lane *lane, tn_lk_note *note, tn_link_post *post, bool *hold)
+{
+	tn_lk_op *op = tn_lk_op_get(link, note->op);
+
+	if (op && op->redo && op->sent < op->length) {
+		*hold = true;
+		if (!redo_write(link, lane, op, TN_MIN(op->length - op->sent, link->chunk_max), post))
+			return false;
+		post->local = (uint8_t *)op->x.local + op->sent;
+		post->key = op->x.key;
+		post->offset = op->x.offset + op->sent;
+		return true;
+	}
+	if (note->what == TN_NOTE_PUT && !note->written && !(op && op->redo)) {
+		const uint8_t *from = tn_lk_journal_bytes(link, note);
+
+		*hold = true;
+		if (!redo_write(link, lane, NULL, note->bytes, post))
+			return false;
+		post->key = from;
+		memcpy(&post->offset, from + TN_LINK_KEY_BYTES, 8);
+		post->local = (uint8_t *)(uintptr_t)(from + PUT_HEAD);
+		return true;
+	}
+	/* A notification comes after its data. */
+	*hold = link->remote_done && link->redo_wrs > 0;
+	return false;
+}
+
+static void redo_frame(tn_link *link, tn_lk_lane *lane, const tn_lk_note *note, tn_link_post *post)
+{
+	tn_lk_op *op = tn_lk_op_get(link, note->op);
+	bool notify = note->what != TN_NOTE_FRAME;
+	tn_lk_wr *wr = tn_lk_wr_begin(link, TN_WR_AGAIN, NULL, notify && op && op->redo ? op : NULL, 0);
+	const uint8_t *from = notify ? note->small : tn_lk_journal_bytes(link, note);
+	uint32_t body = notify ? sizeof(note->small) : note->body;
+
+	wr->bytes = notify ? 0 : note->bytes;
+	tn_lk_head_fill(link, lane, wr, (tn_frame_type)note->type,
+			op || tn_lk_journal_half_full(link) ? TN_FRAME_ACK : 0);
+	memcpy(wr->header + sizeof(tn_frame_head), from, body);
+	tn_lk_frame_post(link, lane, wr, sizeof(tn_frame_head) + body, post);
+	if (wr->bytes > 0)
+		post->iov[post->iov_count++] = (tn_link_iov){from + body, wr->bytes};
+}
+
+bool tn_lk_journal_next(tn_link *link, tn_lk_lane *lane, tn_link_post *post)
+{
+	tn_lk_journal *log = &link->journal[0];
+	tn_lk_note *note;
+	bool hold = false;
+
+	drop_void(link, log);
+	for (; log->next != log->tail && row(log, log->next)->what == TN_NOTE_VOID; log->next++)
+		;
+	if (log->next == log->tail || !tn_lk_lane_ready(link, lane))
+		return false;
+	note = row(log, log->next);
+	if (note->what != TN_NOTE_FRAME) {
+		if (redo_data(link, lane, note, post, &hold))
+			return true;
+		if (hold)
+			return false;
+	}
+	if (tn_lk_credits(lane) <= 1) {
+		tn_count_own(&link->counters.credit_waits, 1);
+		return false;
+	}
+	redo_frame(link, lane, note, post);
+	return true;
+}
+
+void tn_lk_journal_sent(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr)
+{
+	tn_lk_journal *log = &link->journal[0];
+	tn_lk_note *note = row(log, log->next);
+	tn_lk_op *op = tn_lk_op_get(link, note->op);
+	tn_lk_chan *chan = tn_lk_chan_get(link, note->chan);
+
+	if (wr->kind == TN_WR_REDO) {
+		link->redo_wrs++;
+		if (op && op->redo)
+			op->sent += wr->bytes;
+		else
+			note->written = true;
+		return;
+	}
+	wr->note = log->next++;
+	note_where(lane, note, true);
+	tn_count_own(&link->counters.resent, 1);
+	if (note->what != TN_NOTE_FRAME && chan) {
+		chan->notify_lane = 0;
+		chan->notify_slot = lane->consumed;
+		tn_lk_chan_update(link, chan); /* the next one goes behind it */
+	}
+	if (!op)
+		return;
+	op->redo = op->resent = false;
+	if (op->need_ack && !op->acked && op->state == TN_LOP_POSTED) {
+		op->ack_unit = lane->tx_units;
+		tn_list_push_back(&lane->acks, &op->ack_node);
+	}
+}
+
+void tn_lk_journal_void(tn_link *link, uint64_t op)
+{
+	tn_lk_journal *log = &link->journal[0];
+
+	for (uint32_t at = log->next; at != log->tail; at++)
+		if (row(log, at)->op == op)
+			row(log, at)->what = TN_NOTE_VOID;
+}
+
+bool tn_lk_journal_due(const tn_link *link)
+{
+	return link->journal[0].next != link->journal[0].tail;
+}
+
+void tn_lk_journal_check(const tn_link *link)
+{
+	const tn_lk_journal *log = &link->journal[0];
+	uint64_t at = link->ring_head;
+
+	TN_ASSERT(link->ring_tail - link->ring_head <= TN_JOURNAL_RING_BYTES);
+	TN_ASSERT(log->next - log->head <= log->tail - log->head && log->tail - log->head <= log->mask + 1);
+	for (uint32_t i = log->head; i != log->tail; i++) {
+		const tn_lk_note *note = row((tn_lk_journal *)(uintptr_t)log, i);
+
+		if (note->what == TN_NOTE_VOID)
+			continue;
+		TN_ASSERT(note->at >= at && note->end >= note->at && note->end <= link->ring_tail);
+		at = note->end;
+	}
+	for (uint32_t i = 1; i < TN_LINK_LANES_MAX; i++)
+		TN_ASSERT(link->journal[i].next == link->journal[i].tail);
+}

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Lanes break under traffic, again and again, and nobody notices more than latency: messages come once and in
+ * order, notified puts come once with their data, and the link stays the same. The program's argument is the
+ * provider. FIELD-BUGS: NCCL#1557, a link's flap kills the job, and a failover must not duplicate.
+ */
+#include "base/fault.h"
+#include "chan_test.h"
+
+#define STREAM "test.stream"
+#define SLOTS  4u
+#define SLOT   (4ull << 20)
+
+/* What the receiver has seen. */
+typedef struct judge {
+	uint64_t messages, notifies; /* in order so far */
+	_Atomic uint64_t wrong;
+	atomic_int total;
+	uint8_t *memory; /* SLOTS x SLOT */
+	tern_channel *channel;
+	atomic_int closed;
+} judge;
+
+static uint64_t size_of(uint64_t n)
+{
+	static const uint64_t sizes[] = {8, 64, 700, 4000, 20000, 1, 200000, 130};
+
+	return sizes[n % TN_COUNT_OF(sizes)];
+}
+
+static uint64_t put_size_of(uint64_t n)
+{
+	static const uint64_t sizes[] = {4ull << 20, 64, 100000, 8, 3000000, 5000};
+
+	return sizes[n % TN_COUNT_OF(sizes)];
+}
+
+static void judge_message(tern_channel *channel, const void *msg, uint64_t bytes, void *arg)
+{
+	judge *j = arg;
+
+	(void)channel;
+	if (bytes != size_of(j->messages) || !filled(msg, bytes, j->messages))
+		atomic_fetch_add(&j->wrong, 1);
+	j->messages++;
+	atomic_fetch_add(&j->total, 1);
+}
+
+static void judge_notify(tern_channel *channel, uint32_t value, uint64_t bytes, void *arg)
+{
+	judge *j = arg;
+
+	(void)channel;
+	if (value != j->notifies || bytes != put_size_of(value) ||
+	    !filled(j->memory + value % SLOTS * SLOT, bytes, value))
+		atomic_fetch_add(&j->wrong, 1);
+	j->notifies++;
+	atomic_fetch_add(&j->total, 1);
+}
+
+static void judge_closed(tern_channel *channel, tern_status status, void *arg)
+{
+	judge *j = arg;
+
+	(void)channel;
+	(void)status;
+	atomic_fetch_add(&j->closed, 1);
+}
+
+static tern_status judge_open(tern_channel *channel, tern_channel_params *params, void *arg)
+{
+	judge *j = arg;
+
+	*params = (tern_channel_params){.on_message = judge_message,
+					.on_notify = judge_notify,
+					.on_closed = judge_closed,
+					.arg = j};
+	j->channel = channel;
+	return TERN_OK;
+}
+
+typedef struct stream {
+	pair p;
+	judge j;
+	judge far; /* of the dialer's own end: nothing comes */
+	tern_channel *channel;
+	tern_key key;
+	uint8_t *src;
+} stream;
+
+static void stream_open(stream *s)
+{
+	tern_channel_params params = {.on_closed = judge_closed, .arg = &s->far};
+	void *memory;
+
+	memset(s, 0, sizeof(*s));
+	pair_open(&s->p);
+	assert_ok(tern_ctx_listen(s->p.serve.ctx, STREAM, judge_open, &s->j));
+	assert_ok(tern_mem_alloc(tern_ctx_mem(s->p.serve.ctx), SLOTS * SLOT, 0, TERN_ACCESS_WRITE,
+				 TERN_MEM_HOST, &memory));
+	s->j.memory = memory;
+	assert_ok(tern_mem_export(tern_ctx_mem(s->p.serve.ctx), memory, SLOTS * SLOT, TERN_ACCESS_WRITE,
+				  &s->key));
+	assert_ok(tern_mem_alloc(tern_ctx_mem(s->p.dial.ctx), SLOT, 0, TERN_ACCESS_NONE, TERN_MEM_HOST,
+				 &memory));
+	s->src = memory;
+	assert_ok(tern_channel_open(s->p.dial.link, STREAM, &params, &s->channel));
+}
+
+static void stream_close(stream *s)
+{
+	pair_close(&s->p);
+}
+
+/* Message number n, all of it delivered in any order of the wire. */
+static void send_one(stream *s, uint64_t n, tern_op *op, uint8_t *buf)
+{
+	fill(buf, size_of(n), n);
+	tern_op_init(op, NULL, NULL);
+	assert_ok(submit(s->p.dial.ctx, tern_send(s->channel, buf, size_of(n), op)));
+}
+
+static void put_one(stream *s, uint64_t n)
+{
+	tern_op op;
+
+	fill(s->src, put_size_of(n), n);
+	tern_op_init(&op, NULL, NULL);
+	op.flags = TERN_OP_REMOTE;
+	assert_ok(complete(s->p.dial.ctx, &op,
+			   tern_put_notify(s->channel, s->src, put_size_of(n), &s->key, n % SLOTS * SLOT,
+					   (uint32_t)n, &op)));
+}
+
+static void arrived(stream *s, int total)
+{
+	if (!wait_for(s->p.serve.ctx, &s->j.total, total))
+		fail_msg("%d of %d arrived", atomic_load(&s->j.total), total);
+	assert_int_equal(atomic_load(&s->j.wrong), 0);
+}
+
+/* ---- tests ---- */
+
+/* 60 breaks at events of all kinds, with messages in flight and puts of up to 4 MiB. */
+static void test_breaks(void **state)
+{
+	enum { ROUNDS = 60, BURST = 16 };
+	static uint8_t buf[BURST][200000];
+	tern_op ops[BURST];
+	uint64_t messages = 0, puts = 0;
+	uint64_t recoveries;
+	tern_link *link;
+	stream s;
+
+	(void)state;
+	stream_open(&s);
+	link = s.p.dial.link;
+	for (unsigned round = 0; round < ROUNDS; round++) {
+		assert_ok(tn_fault_set("channel.lane.break", 1 + round % 23, 1));
+		for (unsigned i = 0; i < BURST; i++)
+			send_one(&s, messages++, &ops[i], buf[i]);
+		put_one(&s, puts++);
+		for (unsigned i = 0; i < BURST; i++)
+			assert_ok(tern_op_wait(s.p.dial.ctx, &ops[i], PATIENCE));
+	}
+	tn_fault_clear();
+	arrived(&s, (int)(messages + puts));
+	assert_int_equal(s.j.messages, messages);
+	assert_int_equal(s.j.notifies, puts);
+	recoveries = tern_ctx_counter(s.p.dial.ctx, "link.recoveries") +
+		     tern_ctx_counter(s.p.serve.ctx, "link.recoveries");
+	assert_true(recoveries >= ROUNDS / 2);
+	assert_true(link == s.p.dial.link && tern_link_get_state(link) == TERN_LINK_UP);
+	assert_int_equal(atomic_load(&s.j.closed) + atomic_load(&s.far.closed), 0);
+	assert_int_equal(atomic_load(&s.p.dial.downs), 0);
+	stream_close(&s);
+}
+
+/* Gets are done again; a plain put of unknown outcome says so, and the next ones work. */
+static void test_reads_and_puts(void **state)
+{
+	stream s;
+	tern_op op;
+	tern_key readable;
+	void *far;
+	unsigned unknown = 0;
+
+	(void)state;
+	stream_open(&s);
+	assert_ok(tern_mem_alloc(tern_ctx_mem(s.p.serve.ctx), 1 << 20, 0, TERN_ACCESS_READ, TERN_MEM_HOST,
+				 &far));
+	fill(far, 1 << 20, 7);
+	assert_ok(tern_mem_export(tern_ctx_mem(s.p.serve.ctx), far, 1 << 20, TERN_ACCESS_READ, &readable));
+	for (unsigned round = 0; round < 20; round++) {
+		tern_status status;
+
+		assert_ok(tn_fault_set("channel.lane.break", 1 + round % 5, 1));
+		memset(s.src, 0, 1 << 20);
+		tern_op_init(&op, NULL, NULL);
+		assert_ok(complete(s.p.dial.ctx, &op,
+				   tern_get(s.channel, s.src, 1 << 20, &readable, 0, &op)));
+		assert_true(filled(s.src, 1 << 20, 7));
+		tern_op_init(&op, NULL, NULL);
+		op.flags = TERN_OP_REMOTE;
+		status = complete(s.p.dial.ctx, &op, tern_put(s.channel, s.src, 1 << 20, &s.key, 0, &op));
+		assert_true(status == TERN_OK || status == TERN_E_INDETERMINATE);
+		unknown += status != TERN_OK;
+		if (status == TERN_OK)
+			assert_true(filled(s.j.memory, 1 << 20, 7));
+	}
+	tn_fault_clear();
+	assert_true(unknown < 20);
+	assert_int_equal(atomic_load(&s.p.dial.downs), 0);
+	stream_close(&s);
+}
+
+/* Neither descriptors nor lanes are left of 100 breaks. */
+static void test_nothing_leaks(void **state)
+{
+	static uint8_t buf[200000];
+	uint64_t lanes, messages = 0;
+	stream s;
+	tern_op op;
+
+	(void)state;
+	stream_open(&s);
+	send_one(&s, messages++, &op, buf);
+	assert_ok(tern_op_wait(s.p.dial.ctx, &op, PATIENCE));
+	lanes = tern_ctx_counter(s.p.dial.ctx, "mem.registrations");
+	for (unsigned round = 0; round < 100; round++) {
+		assert_ok(tn_fault_set("channel.lane.break", 1, 1));
+		send_one(&s, messages++, &op, buf);
+		assert_ok(tern_op_wait(s.p.dial.ctx, &op, PATIENCE));
+		arrived(&s, (int)messages);
+	}
+	tn_fault_clear();
+	assert_int_equal(tern_ctx_counter(s.p.dial.ctx, "mem.registrations"), lanes);
+	stream_close(&s);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_breaks),
+		cmocka_unit_test(test_reads_and_puts),
+		cmocka_unit_test(test_nothing_leaks),
+	};
+
+	(void)test_transport(argc, argv);
+	return RUN(tests);
+}
