@@ -52,9 +52,11 @@ class Perf(unittest.TestCase):
                                       "--threads", 32, check=0)[1])
                 rows = out["threads"]
                 self.assertEqual([row["threads"] for row in rows], [1, 2, 4, 8, 16, 32])
-                for key in ("lanes", "registrations", "extents"):
-                    self.assertEqual(len({row[key] for row in rows}), 1, rows)
                 self.assertGreater(rows[0]["lanes"], 0)
+                self.assertEqual(len({row["lanes"] for row in rows}), 1, rows)
+                # The allocator may have grown by an extent ahead of need meanwhile.
+                for key in ("registrations", "extents"):
+                    self.assertLessEqual(rows[-1][key], rows[0][key] + 1, rows)
 
     def test_table(self):
         out = tern("perf", "--op", "put,call", "--sizes", "8", "--rounds", 1, "--round-time", "10ms", check=0)[1]
@@ -79,9 +81,12 @@ class Verbs(unittest.TestCase):
         out = self.run_perf("--threads", 32)
         self.assertEqual(out["transport"], "verbs")
         self.assertEqual([row["threads"] for row in out["threads"]], [1, 2, 4, 8, 16, 32])
-        for key in ("lanes", "registrations"):
-            self.assertEqual(len({row[key] for row in out["threads"]}), 1, out)
-            self.assertGreater(out["threads"][0][key], 0)
+        rows = out["threads"]
+        self.assertEqual({row["lanes"] for row in rows}, {rows[0]["lanes"]})
+        # One registration per extent; the allocator may have grown by one ahead of need meanwhile.
+        for row in rows:
+            self.assertEqual(row["registrations"], row["extents"], out)
+        self.assertLessEqual(rows[-1]["registrations"], rows[0]["registrations"] + 1, out)
 
     def test_rows_stand_beside_perftest(self):
         out = self.run_perf("--spin", "--rounds", 1, "--op", "put,notify,get", "--sizes", "8,64K")
