@@ -170,6 +170,16 @@ static bool told_to_stop(int sock, int timeout_ms, int dev_fd)
 	return fds[0].revents != 0;
 }
 
+/* Refused attempts take rows of the ledger too, and a slow peer makes for many. */
+static void ledger_room(conf_node *node)
+{
+	if (atomic_load(&node->ops_used) <= CONF_OPS_MAX - 100)
+		return;
+	while (!conf_ledger_done(node))
+		(void)conf_node_poll(node);
+	conf_ledger_settle(node);
+}
+
 static void answer(conf_end *end, const tn_event *event)
 {
 	static uint8_t text[4096];
@@ -179,8 +189,11 @@ static void answer(conf_end *end, const tn_event *event)
 	if (event->type != TN_EV_RECV || event->bytes > sizeof(text))
 		return;
 	memcpy(text, event->buf, event->bytes);
-	while (conf_try(end, &req, &op) == TERN_AGAIN)
+	ledger_room(end->node);
+	while (conf_try(end, &req, &op) == TERN_AGAIN) {
 		(void)conf_node_poll(end->node);
+		ledger_room(end->node);
+	}
 	while (!conf_op_done(end->node, op))
 		(void)conf_node_poll(end->node);
 }
@@ -193,11 +206,7 @@ static void flood(conf_end *end)
 
 	for (unsigned i = 0; i < 16 && conf_try(end, &req, &op) == TERN_OK; i++)
 		;
-	if (atomic_load(&end->node->ops_used) > CONF_OPS_MAX - 100) {
-		while (!conf_ledger_done(end->node))
-			(void)conf_node_poll(end->node);
-		conf_ledger_settle(end->node);
-	}
+	ledger_room(end->node);
 }
 
 static void behave(conf_node *node, conf_end *end, child_mode mode, int sock)

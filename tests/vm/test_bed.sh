@@ -56,5 +56,6 @@ if [ "$VM_HOST" = a ]; then
 fi
 vm-addr "10.77.0.5${VM_OWN_ADDR##*.}"
 grep -q "0a4d:0005\|0a4d:003[0-9]" "/sys/class/infiniband/$VM_RDMA/ports/1/gids/1"
+vm-addr "$VM_OWN_ADDR"
 meet end
 echo "test_bed: $VM_HOST is good"

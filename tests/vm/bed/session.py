@@ -12,6 +12,8 @@ from . import machine
 
 GRACE_SECONDS = 20  # for the other machine, after a command failed
 TICK = 0.03
+# A request's file is obeyed at once but stays for a while: who makes it over 9p still looks at it after it is there.
+REQUEST_STAYS = 0.2
 PASSED = ('TERN_', 'CONFORMANCE_', 'IBV_', 'RDMAV_', 'PERF_')
 
 
@@ -79,6 +81,7 @@ class Host:
         self.killed, self.status = False, None
         for name in os.listdir(self.ctl):
             os.unlink(os.path.join(self.ctl, name))
+            self.session.obeyed.pop(os.path.join(self.ctl, name), None)
         self.write_command()
         self.machine = machine.Machine(
             self.name, self.session.folder, files.kernel, files.initramfs, files.accel, args.memory, args.cpus,
@@ -117,10 +120,9 @@ class Host:
 
     def requests(self):
         """What programs inside ask for: the network card's cable, which no guest can pull itself."""
-        for name in os.listdir(self.ctl):
-            if name.startswith('link-'):
+        for name in ('link-up', 'link-down'):
+            if self.session.is_new(os.path.join(self.ctl, name)):
                 self.machine.ask('set_link', name='nic0', up=name == 'link-up')
-                os.unlink(os.path.join(self.ctl, name))
 
 
 class Session:
@@ -132,6 +134,20 @@ class Session:
         os.makedirs(self.shared, exist_ok=True)
         self.selector = selectors.DefaultSelector()
         self.hosts = []
+        self.obeyed = {}  # path of a request -> when
+
+    def is_new(self, path):
+        """Is there a request that was not obeyed yet? Those that were are removed in time."""
+        if not os.path.exists(path):
+            return False
+        now = time.monotonic()
+        if path not in self.obeyed:
+            self.obeyed[path] = now
+            return True
+        if now > self.obeyed[path] + REQUEST_STAYS:
+            os.unlink(path)
+            del self.obeyed[path]
+        return False
 
     def start(self):
         for name in 'ab'[:self.args.hosts]:
@@ -148,8 +164,7 @@ class Session:
         """Requests from any machine or from the host: files in the shared folder."""
         for host in self.hosts:
             for verb in ('kill', 'pause', 'resume', 'restart'):
-                path = os.path.join(self.shared, f'{verb}-{host.name}')
-                if not os.path.exists(path):
+                if not self.is_new(os.path.join(self.shared, f'{verb}-{host.name}')):
                     continue
                 if verb in ('kill', 'restart'):
                     host.killed = True
@@ -159,7 +174,6 @@ class Session:
                     host.boot()
                 elif verb != 'kill' and host.machine.alive():
                     host.machine.ask('stop' if verb == 'pause' else 'cont')
-                os.unlink(path)
             if host.machine.alive():
                 host.requests()
 
