@@ -38,7 +38,9 @@ typedef void (*tern_link_fn)(tern_link *link, tern_status status, const char *de
 typedef struct tern_connect_params {
 	uint64_t timeout_ns;    /* for all of connect and hello; 0 = option link.connect_timeout */
 	const char *transports; /* like the context's, for this link; NULL = the context's */
-	int retry; /* 1: a refused connection is retried until the timeout (peer may start later) */
+	/* 1: a refused connection, or a host that can't be reached, is tried again until the timeout (the peer may
+	   start later, its network come back) */
+	int retry;
 	tern_link_fn on_down; /* once, when the link is down, for whatever reason but close; may be NULL */
 	void *arg;
 } tern_connect_params;

@@ -255,7 +255,10 @@ static void on_bytes(tn_conn *conn, const uint8_t *bytes, uint64_t n, void *arg)
 /* Lock held. True: the dial is tried again later. */
 static bool try_later(tern_link *link, tern_status status, uint64_t now)
 {
-	if (!link->retry || status != TERN_E_REFUSED || link->connect_deadline_ns <= now)
+	/* After a cable came back, a host counts as unreachable for a moment. */
+	bool passes = status == TERN_E_REFUSED || status == TERN_E_UNREACHABLE;
+
+	if (!link->retry || !passes || link->connect_deadline_ns <= now)
 		return false;
 	link->redial_pause_ns =
 		link->redial_pause_ns ? TN_MIN(link->redial_pause_ns * 2, REDIAL_MAX_NS) : REDIAL_MIN_NS;

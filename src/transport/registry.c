@@ -25,19 +25,18 @@ extern const tn_provider tn_provider_loop;
 #endif
 
 /*
- * In order of preference. shm before all: nothing beats memcpy inside a host. verbs stands behind tcp
- * until it has been proven on real NICs; a user can name it. loop never wins by itself: it reaches only
- * its own process.
+ * In order of preference. shm before all: nothing beats memcpy inside a host. tcp is what verbs falls back to.
+ * loop never wins by itself: it reaches only its own process.
  */
 static const tn_provider *const providers[] = {
 #ifdef TN_HAVE_SHM
 	&tn_provider_shm,
 #endif
-#ifdef TN_HAVE_TCP
-	&tn_provider_tcp,
-#endif
 #ifdef TN_HAVE_VERBS
 	&tn_provider_verbs,
+#endif
+#ifdef TN_HAVE_TCP
+	&tn_provider_tcp,
 #endif
 #ifdef TN_HAVE_LOOP
 	&tn_provider_loop,
