@@ -118,6 +118,12 @@ __attribute__((noinline)) static tern_status alloc_any(tern_mem *mem, uint64_t b
 	uint64_t asked = bytes;
 	request r;
 
+	if (!ptr)
+		return tn_fail(TERN_E_INVALID, "ptr is NULL");
+	*ptr = NULL;
+	if (!mem)
+		return tn_fail(TERN_E_INVALID, "mem is NULL");
+	TN_TRY(tn_mem_here(mem));
 	TN_TRY(check_arguments(bytes, align, access, kind));
 	if (kind == TERN_MEM_DEVICE)
 		return tn_gpu_block_alloc(mem, bytes, access, ptr);
@@ -130,7 +136,7 @@ __attribute__((noinline)) static tern_status alloc_any(tern_mem *mem, uint64_t b
 	r.pages = r.class ? r.class->pages : TN_MAX((bytes + TN_PAGE_BYTES - 1) >> TN_PAGE_SHIFT, 1);
 	r.align_pages = r.class ? 1 : (uint32_t)TN_MAX(align >> TN_PAGE_SHIFT, 1);
 	if (r.class)
-		*ptr = tn_cache_alloc(mem, r.arena->index, tn_class_index(r.class));
+		*ptr = tn_cache_alloc_any(mem, r.arena->index, tn_class_index(r.class));
 	if (!*ptr)
 		TN_TRY(alloc_slow(&r, ptr));
 	TN_ASSERT(((uintptr_t)*ptr & (align - 1)) == 0);
@@ -142,20 +148,13 @@ __attribute__((noinline)) static tern_status alloc_any(tern_mem *mem, uint64_t b
 tern_status tern_mem_alloc(tern_mem *mem, uint64_t bytes, uint64_t align, uint32_t access, tern_mem_kind kind,
 			   void **ptr)
 {
-	if (TN_UNLIKELY(!ptr))
-		return tn_fail(TERN_E_INVALID, "ptr is NULL");
-	*ptr = NULL;
-	if (TN_UNLIKELY(!mem))
-		return tn_fail(TERN_E_INVALID, "mem is NULL");
-	if (TN_UNLIKELY(tn_mem_inherited(mem)))
-		return tn_mem_here(mem);
-	/* The common case, in few branches. 0 and 64 say the same. */
-	if (TN_LIKELY(bytes - 1 < TN_SMALL_MAX) && TN_LIKELY((align & ~TN_ALIGN_MIN) == 0) &&
-	    TN_LIKELY(access < 4) && TN_LIKELY(kind == TERN_MEM_HOST)) {
-		void *block = tn_cache_alloc(mem, access, tn_class_of_bytes(bytes));
-
-		*ptr = block;
-		if (TN_LIKELY(block != NULL))
+	/*
+	 * The common case, in few branches and without a call: nothing is saved. 0 and 64 say the same. A forked
+	 * child's thread has no cache; in debug mode none has one.
+	 */
+	if (TN_LIKELY(ptr != NULL) && TN_LIKELY(mem != NULL) && TN_LIKELY(bytes - 1 < TN_SMALL_MAX) &&
+	    TN_LIKELY(((align & ~TN_ALIGN_MIN) | (access & ~3u) | (uint32_t)kind) == 0)) {
+		if (TN_LIKELY(tn_cache_alloc(mem, access, tn_class_by_line[(bytes - 1) / 64], ptr)))
 			return TERN_OK;
 	}
 	return alloc_any(mem, bytes, align, access, kind, ptr);
@@ -287,7 +286,7 @@ __attribute__((noinline)) static void free_any(tern_mem *mem, void *ptr)
 	free_block(mem, ptr, false);
 }
 
-void tern_mem_free(tern_mem *mem, void *ptr)
+__attribute__((noinline)) static void free_uncommon(tern_mem *mem, void *ptr)
 {
 	int32_t result;
 
@@ -303,6 +302,14 @@ void tern_mem_free(tern_mem *mem, void *ptr)
 		tn_cache_settle(mem, (uint32_t)result);
 	else
 		free_any(mem, ptr);
+}
+
+void tern_mem_free(tern_mem *mem, void *ptr)
+{
+	if (TN_UNLIKELY(!mem) ||
+	    TN_UNLIKELY(atomic_load_explicit(&mem->guards.parked_count, memory_order_relaxed) != 0) ||
+	    TN_UNLIKELY(!tn_cache_free_own(mem, ptr)))
+		free_uncommon(mem, ptr);
 }
 
 /* What the owner may use: in debug mode the canary begins behind what was asked. */

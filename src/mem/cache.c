@@ -370,8 +370,8 @@ static tn_heap *heap_make(tn_cache *cache, tn_arena *arena)
 	if (!heap)
 		return NULL;
 	memset(heap, 0, sizeof(*heap));
+	heap->class = cache->class[arena->index];
 	for (uint32_t i = 0; i < TN_CLASSES; i++) {
-		heap->class[i].slab = &none;
 		heap->class[i].batch = 1;
 		tn_list_init(&heap->class[i].room);
 	}
@@ -380,16 +380,16 @@ static tn_heap *heap_make(tn_cache *cache, tn_arena *arena)
 }
 
 /* What is asked for, for the estimate of waste: halved now and then, so that it follows the program. */
-static void sample(tn_heap_class *c, uint64_t asked)
+static void sample(tn_heap_class *c, tn_counter *asked_bytes, uint64_t asked)
 {
 	uint16_t n = c->sampled;
 
 	if (n >= 1024) {
 		n /= 2;
-		tn_count_set(&c->asked_bytes, tn_counter_read(&c->asked_bytes) / 2);
+		tn_count_set(asked_bytes, tn_counter_read(asked_bytes) / 2);
 	}
 	c->sampled = (uint16_t)(n + 1);
-	tn_count_own(&c->asked_bytes, asked);
+	tn_count_own(asked_bytes, asked);
 }
 
 void *tn_cache_refill(tn_arena *arena, tn_cache *cache, uint32_t class, uint64_t asked)
@@ -414,8 +414,8 @@ void *tn_cache_refill(tn_arena *arena, tn_cache *cache, uint32_t class, uint64_t
 		if (c->batch < BATCH_MAX && c->batch * 2 * slab_bytes(class) <= BATCH_BYTES_MAX)
 			c->batch = (uint16_t)(c->batch * 2);
 	}
-	sample(c, asked);
-	return tn_heap_take(c, &tn_classes[class]);
+	sample(c, &heap->asked_bytes[class], asked);
+	return tn_heap_take(c, free_mask(c->slab));
 }
 
 void *tn_cache_alloc_orphan(tn_arena *arena, uint32_t class)
@@ -428,7 +428,7 @@ void *tn_cache_alloc_orphan(tn_arena *arena, uint32_t class)
 		if (!heap || !is_orphan(mem->caches[i]))
 			continue;
 		if (free_mask(heap->class[class].slab) != 0 || tn_heap_next(arena, heap, class))
-			return tn_heap_take(&heap->class[class], &tn_classes[class]);
+			return tn_heap_take(&heap->class[class], free_mask(heap->class[class].slab));
 	}
 	return NULL;
 }
@@ -481,6 +481,17 @@ static void make_key(void)
 	ends_key_made = pthread_key_create(&ends_key, thread_ends) == 0;
 }
 
+/* The thread that forked has no cache in the child, so that the common path need not ask where it is. */
+static void forget(void)
+{
+	tn_cache_mine_now = (tn_cache_mine){0};
+}
+
+__attribute__((constructor)) static void watch_forks(void)
+{
+	pthread_atfork(NULL, NULL, forget);
+}
+
 /* The library may be unloaded while threads live on. */
 __attribute__((destructor)) static void drop_key(void)
 {
@@ -519,6 +530,11 @@ static tn_cache *make(tern_mem *mem)
 	if (!cache)
 		return NULL;
 	memset(cache, 0, sizeof(*cache));
+	for (uint32_t i = 0; i < TN_ARENAS * TN_CLASSES; i++) {
+		cache->class[i / TN_CLASSES][i % TN_CLASSES].slab = &none;
+		cache->class[i / TN_CLASSES][i % TN_CLASSES].bytes = tn_classes[i % TN_CLASSES].bytes;
+	}
+	atomic_store(&cache->stolen, tn_os_mem_asymmetric ? 0 : TN_STOLEN_FENCE);
 	cache->id = (uint16_t)(count + 1);
 	atomic_store(&cache->owner, my_mark());
 	mem->caches[count] = cache;
@@ -603,10 +619,11 @@ void tn_caches_destroy(tern_mem *mem)
 
 /* ---- sums and checks ---- */
 
-static void sum_class(const tn_heap_class *c, uint32_t class, tn_cache_sums *sums)
+static void sum_class(const tn_heap *heap, uint32_t class, tn_cache_sums *sums)
 {
+	const tn_heap_class *c = &heap->class[class];
 	uint64_t frees = tn_counter_read(&c->frees), allocs = tn_counter_read(&c->allocs);
-	uint64_t asked = tn_counter_read(&c->asked_bytes), bytes = tn_classes[class].bytes;
+	uint64_t asked = tn_counter_read(&heap->asked_bytes[class]), bytes = tn_classes[class].bytes;
 	uint64_t live = allocs > frees ? allocs - frees : 0, sampled = c->sampled;
 
 	sums->allocs += allocs;
@@ -628,7 +645,7 @@ void tn_caches_sum(const tn_arena *arena, tn_cache_sums *sums)
 			continue;
 		pending = atomic_load_explicit(&heap->remote, memory_order_relaxed);
 		for (uint32_t class = 0; class < TN_CLASSES; class ++)
-			sum_class(&heap->class[class], class, sums);
+			sum_class(heap, class, sums);
 		sums->blocks -= TN_MIN(sums->blocks, pending / TN_REMOTE_ONE);
 		sums->used_bytes -= TN_MIN(sums->used_bytes, pending & TN_REMOTE_BYTES);
 		sums->remote_frees += tn_counter_read(&heap->remote_frees) + pending / TN_REMOTE_ONE;

@@ -37,7 +37,7 @@ typedef struct tn_heap_class {
 	tn_run *slab; /* allocated from, never NULL; in no list */
 	uint8_t *base;
 	tn_counter allocs, frees; /* blocks so far; written under the heap's rule */
-	tn_counter asked_bytes;   /* of a sample of the allocs: those that took the lock */
+	uint64_t bytes;           /* of an object */
 	tn_list room;             /* other slabs with free objects, empty ones last */
 	_Atomic uint32_t slabs;   /* owned */
 	uint16_t batch;           /* slabs to fetch next time */
@@ -46,10 +46,11 @@ typedef struct tn_heap_class {
 _Static_assert(sizeof(tn_heap_class) == TN_CACHE_LINE, "one line per class");
 
 typedef struct tn_heap {
-	alignas(TN_CACHE_LINE) tn_heap_class class[TN_CLASSES];
+	tn_heap_class *class;   /* [TN_CLASSES], in the cache */
 	tn_counter empty_bytes; /* of slabs in `room` without live objects */
 	uint32_t empty_slabs;
-	uint64_t allocs_seen; /* when the helper last looked */
+	tn_counter asked_bytes[TN_CLASSES]; /* of a sample of the allocs: those that took the lock */
+	uint64_t allocs_seen;               /* when the helper last looked */
 	alignas(TN_CACHE_LINE) _Atomic(tn_run *) remote_first;
 	_Atomic uint64_t remote; /* freed by others, not taken over: blocks << 40 | bytes */
 	tn_counter remote_frees;
@@ -60,8 +61,16 @@ typedef struct tn_cache {
 	uint16_t id;
 	_Atomic(uintptr_t) owner; /* a thread's mark, 0 = orphan */
 	_Atomic(tn_heap *) heaps[TN_ARENAS];
-	alignas(TN_CACHE_LINE) _Atomic uint32_t stolen;
+	alignas(TN_CACHE_LINE) _Atomic uint32_t stolen; /* or TN_STOLEN_FENCE */
+	/* Here, so that the common path needs no heap. */
+	alignas(TN_CACHE_LINE) tn_heap_class class[TN_ARENAS][TN_CLASSES];
 } tn_cache;
+
+/* The address is computed once and kept: where registers run out, each one saved is two instructions more. */
+#define TN_ONE_REGISTER(pointer) __asm__("" : "+r"(pointer))
+
+/* Set while the kernel has no membarrier: the common path, which has no fence, always meets a thief. */
+#define TN_STOLEN_FENCE (1u << 31)
 
 /* The pool that the thread used last. */
 typedef struct tn_cache_mine {
@@ -86,7 +95,7 @@ static inline bool tn_cache_enter(tn_cache *cache)
 	TN_ASSERT(atomic_load_explicit(&cache->turn, memory_order_relaxed) == 0);
 #ifdef TN_MEM_SYMMETRIC /* the thread sanitizer knows neither fences nor membarrier */
 	atomic_exchange(&cache->turn, 1);
-	if (TN_LIKELY(atomic_load(&cache->stolen) == 0))
+	if (TN_LIKELY((atomic_load(&cache->stolen) & ~TN_STOLEN_FENCE) == 0))
 		return true;
 #else
 	atomic_store_explicit(&cache->turn, 1, memory_order_relaxed);
@@ -94,11 +103,27 @@ static inline bool tn_cache_enter(tn_cache *cache)
 		atomic_thread_fence(memory_order_seq_cst);
 	else
 		atomic_signal_fence(memory_order_seq_cst);
-	if (TN_LIKELY(atomic_load_explicit(&cache->stolen, memory_order_acquire) == 0))
+	if (TN_LIKELY((atomic_load_explicit(&cache->stolen, memory_order_acquire) & ~TN_STOLEN_FENCE) == 0))
 		return true;
 #endif
 	atomic_store_explicit(&cache->turn, 0, memory_order_release);
 	return false;
+}
+
+/* The same for the common path; false too where a fence would be needed. */
+static inline bool tn_cache_enter_light(tn_cache *cache)
+{
+#ifdef TN_MEM_SYMMETRIC
+	return tn_cache_enter(cache);
+#else
+	TN_ASSERT(atomic_load_explicit(&cache->turn, memory_order_relaxed) == 0);
+	atomic_store_explicit(&cache->turn, 1, memory_order_relaxed);
+	atomic_signal_fence(memory_order_seq_cst);
+	if (TN_LIKELY(atomic_load_explicit(&cache->stolen, memory_order_acquire) == 0))
+		return true;
+	atomic_store_explicit(&cache->turn, 0, memory_order_release);
+	return false;
+#endif
 }
 
 static inline void tn_cache_leave(tn_cache *cache)
@@ -110,18 +135,40 @@ static inline void tn_cache_leave(tn_cache *cache)
 /* Inside a turn. Another slab becomes the current one, without the lock; false: there is none. */
 bool tn_heap_next(tn_arena *arena, tn_heap *heap, uint32_t class);
 
-/* One object of the current slab, which has one. */
-static inline void *tn_heap_take(tn_heap_class *c, const tn_class *class)
+/* One object of the current slab, whose free objects are `mask`, not none. */
+static inline void *tn_heap_take(tn_heap_class *c, uint64_t mask)
 {
-	uint64_t mask = atomic_load_explicit(&c->slab->free_mask, memory_order_relaxed);
-
+	TN_ASSERT(mask != 0);
 	atomic_store_explicit(&c->slab->free_mask, mask & (mask - 1), memory_order_relaxed);
 	tn_count_own(&c->allocs, 1);
-	return c->base + (uint64_t)(unsigned)__builtin_ctzll(mask) * class->bytes;
+	return c->base + (uint64_t)(unsigned)__builtin_ctzll(mask) * c->bytes;
+}
+
+static inline uint64_t tn_heap_mask(const tn_heap_class *c)
+{
+	return atomic_load_explicit(&c->slab->free_mask, memory_order_relaxed);
+}
+
+/* A block of the current slab, without a call or a list; false: tn_cache_alloc_any. */
+static inline bool tn_cache_alloc(tern_mem *mem, uint32_t arena, uint32_t class, void **ptr)
+{
+	tn_cache *cache = tn_cache_mine_now.cache;
+	tn_heap_class *c;
+	uint64_t mask;
+
+	if (TN_UNLIKELY(tn_cache_mine_now.pool != mem->id) || TN_UNLIKELY(!tn_cache_enter_light(cache)))
+		return false;
+	c = &cache->class[arena][class];
+	TN_ONE_REGISTER(c);
+	mask = tn_heap_mask(c);
+	if (TN_LIKELY(mask != 0))
+		*ptr = tn_heap_take(c, mask);
+	tn_cache_leave(cache);
+	return mask != 0;
 }
 
 /* A block of the class from the thread's own slabs; NULL: take the lock. */
-static inline void *tn_cache_alloc(tern_mem *mem, uint32_t arena, uint32_t class)
+static inline void *tn_cache_alloc_any(tern_mem *mem, uint32_t arena, uint32_t class)
 {
 	tn_cache *cache = tn_cache_current(mem);
 	void *ptr = NULL;
@@ -133,9 +180,8 @@ static inline void *tn_cache_alloc(tern_mem *mem, uint32_t arena, uint32_t class
 	if (TN_LIKELY(heap != NULL)) {
 		tn_heap_class *c = &heap->class[class];
 
-		if (TN_LIKELY(atomic_load_explicit(&c->slab->free_mask, memory_order_relaxed) != 0) ||
-		    tn_heap_next(&mem->arenas[arena], heap, class))
-			ptr = tn_heap_take(c, &tn_classes[class]);
+		if (TN_LIKELY(tn_heap_mask(c) != 0) || tn_heap_next(&mem->arenas[arena], heap, class))
+			ptr = tn_heap_take(c, tn_heap_mask(c));
 	}
 	tn_cache_leave(cache);
 	return ptr;
@@ -145,30 +191,29 @@ static inline void *tn_cache_alloc(tern_mem *mem, uint32_t arena, uint32_t class
 typedef struct tn_slab_ref {
 	tn_ext *ext;
 	tn_run *run;
-	uint32_t object;
+	uint32_t object, entry; /* of slab_map */
 } tn_slab_ref;
 
 /* The object of a slab that starts at ptr; false: none does. Inside a turn, or under the arena's lock. */
 static inline bool tn_slab_find(const tern_mem *mem, const void *ptr, tn_slab_ref *ref)
 {
 	const tn_class *class;
-	uint32_t page, entry;
-	uint64_t offset;
+	uint64_t offset, page;
 
 	ref->ext = tn_mem_ext_of(mem, ptr);
 	if (TN_UNLIKELY(!ref->ext))
 		return false;
+	TN_ONE_REGISTER(ref->ext);
 	offset = (uint64_t)((const uint8_t *)ptr - (const uint8_t *)ref->ext->pub.base);
-	page = (uint32_t)(offset >> TN_PAGE_SHIFT);
-	entry = ref->ext->slab_map[page];
-	if (TN_UNLIKELY(entry == 0))
+	page = offset >> TN_PAGE_SHIFT;
+	ref->entry = ref->ext->slab_map[page];
+	if (TN_UNLIKELY(ref->entry == 0))
 		return false;
-	page -= TN_SLAB_DISTANCE(entry);
-	class = &tn_classes[TN_SLAB_CLASS(entry)];
+	page -= TN_SLAB_DISTANCE(ref->entry);
+	class = &tn_classes[TN_SLAB_CLASS(ref->entry)];
 	ref->run = &ref->ext->runs[page];
-	offset -= (uint64_t)page << TN_PAGE_SHIFT;
-	ref->object = tn_class_object(class, offset);
-	return (uint64_t)ref->object * class->bytes == offset && ref->object < class->objects;
+	/* No object's number is too large: they fill the slab's pages. */
+	return tn_class_object_at(class, offset - (page << TN_PAGE_SHIFT), &ref->object);
 }
 
 /* Is the object live (not free, whoever freed it)? True answers hold only while the caller owns the block. */
@@ -211,6 +256,48 @@ static inline uint32_t tn_settle_of(uint32_t cache, uint32_t arena)
 
 /* A block of a slab that another cache owns. The return value is that of tn_cache_free. */
 int32_t tn_cache_free_remote(tern_mem *mem, tn_ext *ext, tn_run *run, uint32_t object);
+
+/* An entry of slab_map has the arena's number beside the class: one index. */
+static inline tn_heap_class *tn_cache_class_of(tn_cache *cache, uint32_t entry)
+{
+	return &cache->class[0][0] + (entry >> 6 & (TN_ARENAS * TN_CLASSES - 1));
+}
+
+/* The common case of tn_heap_put: no list changes. False: it is none, nothing was done. */
+static inline bool tn_slab_put_light(tn_cache *cache, const tn_slab_ref *ref)
+{
+	uint64_t mask = atomic_load_explicit(&ref->run->free_mask, memory_order_relaxed);
+	uint64_t not = mask, bit = 1ull << ref->object;
+
+	not |= atomic_load_explicit(&ref->run->remote_mask, memory_order_relaxed);
+	not |= atomic_load_explicit(&ref->run->key_mask, memory_order_relaxed);
+	if (TN_UNLIKELY(not &bit) || TN_UNLIKELY(mask == 0))
+		return false;
+	mask |= bit;
+	if (TN_UNLIKELY(mask == tn_class_full(&tn_classes[TN_SLAB_CLASS(ref->entry)])))
+		return false;
+	atomic_store_explicit(&ref->run->free_mask, mask, memory_order_relaxed);
+	tn_count_own(&tn_cache_class_of(cache, ref->entry)->frees, 1);
+	return true;
+}
+
+/*
+ * Free a block of the thread's own into a slab that has others free and others live: a bit and a count. False:
+ * nothing was done, tn_cache_free.
+ */
+static inline bool tn_cache_free_own(tern_mem *mem, void *ptr)
+{
+	tn_cache *cache = tn_cache_mine_now.cache;
+	bool done = false;
+	tn_slab_ref ref;
+
+	if (TN_UNLIKELY(tn_cache_mine_now.pool != mem->id) || TN_UNLIKELY(!tn_cache_enter_light(cache)))
+		return false;
+	if (TN_LIKELY(tn_slab_find(mem, ptr, &ref)) && TN_LIKELY(ref.run->cache == cache->id))
+		done = tn_slab_put_light(cache, &ref);
+	tn_cache_leave(cache);
+	return done;
+}
 
 /*
  * Free a block without the lock, into the thread's own cache or towards another's. Below 0: nothing was done (it

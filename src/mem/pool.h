@@ -76,10 +76,12 @@ _Static_assert(sizeof(tn_run) == 64, "a cache line each");
 
 typedef struct tn_arena tn_arena;
 
-/* An entry of slab_map: the way from any page of a slab to its class and its first page, in two bytes. */
+/* An entry of slab_map: from any page of a slab to its arena, its class and its first page, in two bytes. */
 #define TN_SLAB_PAGE        0x8000u
+#define TN_SLAB_ARENA(e)    ((uint32_t)(e) >> 11 & 7)
 #define TN_SLAB_CLASS(e)    ((uint32_t)(e) >> 6 & 31)
 #define TN_SLAB_DISTANCE(e) ((uint32_t)(e)&63)
+_Static_assert(TN_ARENAS == 8, "three bits of an entry");
 
 typedef struct tn_ext {
 	tn_extent pub;
@@ -96,14 +98,17 @@ typedef struct tn_ext {
 	uint64_t empty_since; /* 0: in use, or nobody has looked yet; arena's lock */
 	int node;             /* where its first page lies, -1 unknown */
 	bool exported;        /* a key was ever made: a peer may reach it late, it is not given back */
+	uint64_t unused[7];
 } tn_ext;
+_Static_assert(sizeof(tn_ext) == 256, "a power of two: found by a shift");
 
 typedef struct tn_class {
 	uint32_t bytes;
 	uint32_t objects; /* per slab, at most 64 */
-	uint32_t pages;   /* per slab */
+	uint32_t pages;   /* per slab, which the objects fill */
 	uint64_t
 		inverse; /* ceil(2^40 / bytes): offset * inverse >> 40 is the object, for offsets in a slab */
+	uint64_t full;   /* free_mask of a slab without live objects */
 } tn_class;
 
 struct tn_arena {
@@ -235,7 +240,7 @@ static inline tn_ext *tn_mem_ext_of(const tern_mem *mem, const void *ptr)
 	if (TN_UNLIKELY(offset >= mem->reserved))
 		return NULL;
 	slot = atomic_load_explicit(&mem->granules[offset >> TN_GRANULE_SHIFT], memory_order_acquire);
-	return TN_LIKELY(slot != 0) ? (tn_ext *)&mem->ext[slot - 1] : NULL;
+	return TN_LIKELY(slot != 0) ? (tn_ext *)&mem->ext[(size_t)slot - 1] : NULL;
 }
 
 static inline bool tn_mem_inherited(const tern_mem *mem)
@@ -311,11 +316,18 @@ extern const tn_class tn_classes[];
 _Static_assert(TN_CLASSES <= TN_CLASSES_MAX, "lists of the arena");
 static inline uint64_t tn_class_full(const tn_class *class)
 {
-	return ~0ull >> (64 - class->objects);
+	return class->full;
 }
-static inline uint32_t tn_class_object(const tn_class *class, uint64_t offset)
+/*
+ * The object at an offset of a slab, and whether it starts there: what is left below the point is at most an offset (the error of
+ * the inverse) then, and at least 2^40 / bytes if not.
+ */
+static inline bool tn_class_object_at(const tn_class *class, uint64_t offset, uint32_t *object)
 {
-	return (uint32_t)(offset * class->inverse >> 40);
+	uint64_t product = offset * class->inverse;
+
+	*object = (uint32_t)(product >> 40);
+	return product << 24 >> 42 == 0;
 }
 /* The smallest class that holds `bytes` (1 .. TN_SMALL_MAX): 64 B steps, then four classes per doubling. */
 static inline uint32_t tn_class_of_bytes(uint64_t bytes)
@@ -328,6 +340,8 @@ static inline uint32_t tn_class_of_bytes(uint64_t bytes)
 	log = 31u - (uint32_t)__builtin_clz((uint32_t)(bytes - 1));
 	return 8 + (log - 9) * 4 + (uint32_t)((bytes - 1 - (1u << log)) >> (log - 2));
 }
+/* The same by (bytes - 1) / 64: the common path has no branch that depends on sizes. */
+extern const uint8_t tn_class_by_line[TN_SMALL_MAX / 64];
 /* Class for a block, or NULL if it is not small. */
 const tn_class *tn_class_for(uint64_t bytes, uint64_t align);
 uint32_t tn_class_index(const tn_class *class);

@@ -261,10 +261,11 @@ tn_run *tn_runs_find(tn_ext *ext, uint32_t page)
 
 void tn_runs_map_slab(tn_ext *ext, const tn_run *slab, bool map)
 {
+	uint32_t entry = TN_SLAB_PAGE | ext->arena_index << 11 | (uint32_t)slab->class << 6;
+
 	TN_ASSERT(slab->state == TN_RUN_SLAB && slab->pages <= 64 && slab->class < 32);
 	for (uint32_t i = 0; i < slab->pages; i++)
-		ext->slab_map[slab->head + i] =
-			map ? (uint16_t)(TN_SLAB_PAGE | (uint32_t)slab->class << 6 | i) : 0;
+		ext->slab_map[slab->head + i] = map ? (uint16_t)(entry | i) : 0;
 }
 
 uint64_t tn_runs_largest(tn_arena *arena)
@@ -308,7 +309,8 @@ void tn_runs_check(tn_arena *arena, tn_ext *ext)
 
 			TN_ASSERT((entry != 0) == (run->state == TN_RUN_SLAB));
 			TN_ASSERT(entry == 0 ||
-				  (TN_SLAB_DISTANCE(entry) == i && TN_SLAB_CLASS(entry) == run->class));
+				  (TN_SLAB_DISTANCE(entry) == i && TN_SLAB_CLASS(entry) == run->class &&
+				   TN_SLAB_ARENA(entry) == ext->arena_index));
 		}
 		if (run->state == TN_RUN_SLAB && run->cache == 0)
 			TN_ASSERT(tn_list_linked(&run->link) == (run->free_mask != 0));

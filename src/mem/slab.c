@@ -11,11 +11,11 @@
 
 #define KiB 1024u
 
-/* Objects * bytes <= pages * 4096, at least 8 objects, at most 64. */
-#define C(size, count, run)                                          \
-	{                                                            \
-		.bytes = (size), .objects = (count), .pages = (run), \
-		.inverse = ((1ull << 40) + (size)-1) / (size)        \
+/* Objects * bytes == pages * 4096, at least 8 objects, at most 64. */
+#define C(size, count, run)                                                                     \
+	{                                                                                       \
+		.bytes = (size), .objects = (count), .pages = (run),                            \
+		.inverse = ((1ull << 40) + (size)-1) / (size), .full = ~0ull >> (64 - (count)), \
 	}
 const tn_class tn_classes[] = {
 	C(64, 64, 1),       C(128, 64, 2),      C(192, 64, 3),      C(256, 64, 4),      C(320, 64, 5),
@@ -27,6 +27,20 @@ const tn_class tn_classes[] = {
 	C(28 * KiB, 8, 56), C(32 * KiB, 8, 64),
 };
 #undef C
+
+/* A class per line of a request: from the one before's size on. */
+#define UP_TO(from, to, class) [(from) / 64 ...(to) / 64 - 1] = (class)
+const uint8_t tn_class_by_line[TN_SMALL_MAX / 64] = {
+	UP_TO(0, 64, 0),         UP_TO(64, 128, 1),       UP_TO(128, 192, 2),      UP_TO(192, 256, 3),
+	UP_TO(256, 320, 4),      UP_TO(320, 384, 5),      UP_TO(384, 448, 6),      UP_TO(448, 512, 7),
+	UP_TO(512, 640, 8),      UP_TO(640, 768, 9),      UP_TO(768, 896, 10),     UP_TO(896, 1024, 11),
+	UP_TO(1024, 1280, 12),   UP_TO(1280, 1536, 13),   UP_TO(1536, 1792, 14),   UP_TO(1792, 2048, 15),
+	UP_TO(2048, 2560, 16),   UP_TO(2560, 3072, 17),   UP_TO(3072, 3584, 18),   UP_TO(3584, 4096, 19),
+	UP_TO(4096, 5120, 20),   UP_TO(5120, 6144, 21),   UP_TO(6144, 7168, 22),   UP_TO(7168, 8192, 23),
+	UP_TO(8192, 10240, 24),  UP_TO(10240, 12288, 25), UP_TO(12288, 14336, 26), UP_TO(14336, 16384, 27),
+	UP_TO(16384, 20480, 28), UP_TO(20480, 24576, 29), UP_TO(24576, 28672, 30), UP_TO(28672, 32768, 31),
+};
+#undef UP_TO
 _Static_assert(sizeof(tn_classes) / sizeof(tn_classes[0]) == TN_CLASSES, "pool.h counts them");
 
 const tn_class *tn_class_at(uint32_t index)

@@ -150,13 +150,35 @@ static void large_block_is_reused_exactly(void **state)
 	tn_mem_destroy(mem);
 }
 
+/* The common path's tables and its division say what the plain ones do, for each size and each place in a slab. */
+static void short_cuts_agree(void **state)
+{
+	(void)state;
+	for (uint64_t bytes = 1; bytes <= TN_SMALL_MAX; bytes++)
+		assert_int_equal(tn_class_by_line[(bytes - 1) / 64], tn_class_of_bytes(bytes));
+	for (uint32_t i = 0; i < TN_CLASSES; i++) {
+		const tn_class *class = &tn_classes[i];
+		uint64_t slab = (uint64_t) class->pages << TN_PAGE_SHIFT, wrong = 0;
+
+		assert_int_equal((uint64_t) class->objects * class->bytes, slab);
+		assert_int_equal(__builtin_popcountll(class->full), class->objects);
+		for (uint64_t offset = 0; offset < slab; offset++) {
+			uint32_t object;
+			bool at = tn_class_object_at(class, offset, &object);
+
+			wrong += at != (offset % class->bytes == 0) || object != offset / class->bytes;
+		}
+		assert_int_equal(wrong, 0);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(sizes_and_alignments),          cmocka_unit_test(classes_are_tight),
 		cmocka_unit_test(zero_bytes_are_unique),         cmocka_unit_test(bad_arguments),
 		cmocka_unit_test(wild_frees_are_refused),        cmocka_unit_test(steady_state_does_not_grow),
-		cmocka_unit_test(large_block_is_reused_exactly),
+		cmocka_unit_test(large_block_is_reused_exactly), cmocka_unit_test(short_cuts_agree),
 	};
 
 	return cmocka_run_group_tests(tests, quiet, NULL);
