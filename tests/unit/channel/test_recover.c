@@ -71,10 +71,8 @@ static tern_status judge_open(tern_channel *channel, tern_channel_params *params
 {
 	judge *j = arg;
 
-	*params = (tern_channel_params){.on_message = judge_message,
-					.on_notify = judge_notify,
-					.on_closed = judge_closed,
-					.arg = j};
+	*params = (tern_channel_params){
+		.on_message = judge_message, .on_notify = judge_notify, .on_closed = judge_closed, .arg = j};
 	j->channel = channel;
 	return TERN_OK;
 }
@@ -197,8 +195,8 @@ static void test_reads_and_puts(void **state)
 		assert_ok(tn_fault_set("channel.lane.break", 1 + round % 5, 1));
 		memset(s.src, 0, 1 << 20);
 		tern_op_init(&op, NULL, NULL);
-		assert_ok(complete(s.p.dial.ctx, &op,
-				   tern_get(s.channel, s.src, 1 << 20, &readable, 0, &op)));
+		assert_ok(
+			complete(s.p.dial.ctx, &op, tern_get(s.channel, s.src, 1 << 20, &readable, 0, &op)));
 		assert_true(filled(s.src, 1 << 20, 7));
 		tern_op_init(&op, NULL, NULL);
 		op.flags = TERN_OP_REMOTE;
