@@ -306,9 +306,18 @@ __attribute__((noinline)) static void free_uncommon(tern_mem *mem, void *ptr)
 
 void tern_mem_free(tern_mem *mem, void *ptr)
 {
-	if (TN_UNLIKELY(!mem) ||
-	    TN_UNLIKELY(atomic_load_explicit(&mem->guards.parked_count, memory_order_relaxed) != 0) ||
-	    TN_UNLIKELY(!tn_cache_free_own(mem, ptr)))
+	tn_light done = TN_LIGHT_NOT;
+	tn_slab_ref ref;
+	uint64_t before;
+
+	if (TN_LIKELY(mem != NULL) &&
+	    TN_LIKELY(atomic_load_explicit(&mem->guards.parked_count, memory_order_relaxed) == 0))
+		done = tn_cache_free_own(mem, ptr, &ref, &before);
+	if (TN_LIKELY(done == TN_LIGHT_DONE))
+		return;
+	if (done == TN_LIGHT_EDGE)
+		tn_cache_free_edge(mem, ref.run, TN_SLAB_ARENA(ref.entry), before);
+	else
 		free_uncommon(mem, ptr);
 }
 

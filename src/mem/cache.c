@@ -309,6 +309,19 @@ void tn_cache_settle(tern_mem *mem, uint32_t settle)
 	pthread_mutex_unlock(&arena->lock);
 }
 
+void tn_cache_free_edge(tern_mem *mem, tn_run *slab, uint32_t arena, uint64_t before)
+{
+	tn_cache *cache = tn_cache_mine_now.cache;
+	tn_heap *heap = heap_of(cache, &mem->arenas[arena]);
+	bool over;
+
+	tn_heap_edge(heap, slab, before, free_mask(slab));
+	over = tn_heap_over(mem, heap);
+	tn_cache_leave(cache);
+	if (TN_UNLIKELY(over))
+		tn_cache_settle(mem, tn_settle_of(cache->id, arena));
+}
+
 static uint64_t heap_allocs(const tn_heap *heap)
 {
 	uint64_t allocs = 0;

@@ -263,41 +263,48 @@ static inline tn_heap_class *tn_cache_class_of(tn_cache *cache, uint32_t entry)
 	return &cache->class[0][0] + (entry >> 6 & (TN_ARENAS * TN_CLASSES - 1));
 }
 
-/* The common case of tn_heap_put: no list changes. False: it is none, nothing was done. */
-static inline bool tn_slab_put_light(tn_cache *cache, const tn_slab_ref *ref)
+typedef enum tn_light { TN_LIGHT_NOT, TN_LIGHT_DONE, TN_LIGHT_EDGE } tn_light;
+
+static inline tn_light tn_slab_put_light(tn_cache *cache, const tn_slab_ref *ref, uint64_t *before)
 {
 	uint64_t mask = atomic_load_explicit(&ref->run->free_mask, memory_order_relaxed);
 	uint64_t not = mask, bit = 1ull << ref->object;
 
+	*before = mask;
 	not |= atomic_load_explicit(&ref->run->remote_mask, memory_order_relaxed);
 	not |= atomic_load_explicit(&ref->run->key_mask, memory_order_relaxed);
-	if (TN_UNLIKELY(not &bit) || TN_UNLIKELY(mask == 0))
-		return false;
-	mask |= bit;
-	if (TN_UNLIKELY(mask == tn_class_full(&tn_classes[TN_SLAB_CLASS(ref->entry)])))
-		return false;
-	atomic_store_explicit(&ref->run->free_mask, mask, memory_order_relaxed);
+	if (TN_UNLIKELY(not &bit))
+		return TN_LIGHT_NOT;
+	atomic_store_explicit(&ref->run->free_mask, mask | bit, memory_order_relaxed);
 	tn_count_own(&tn_cache_class_of(cache, ref->entry)->frees, 1);
-	return true;
+	if (TN_UNLIKELY(mask == 0) ||
+	    TN_UNLIKELY((mask | bit) == tn_class_full(&tn_classes[TN_SLAB_CLASS(ref->entry)])))
+		return TN_LIGHT_EDGE;
+	return TN_LIGHT_DONE;
 }
 
 /*
- * Free a block of the thread's own into a slab that has others free and others live: a bit and a count. False:
- * nothing was done, tn_cache_free.
+ * Free a block of the thread's own: a bit and a count. TN_LIGHT_NOT: nothing was done, tn_cache_free.
+ * TN_LIGHT_EDGE: the slab had no room or has no live object now, and the turn goes on: tn_cache_free_edge.
  */
-static inline bool tn_cache_free_own(tern_mem *mem, void *ptr)
+static inline tn_light tn_cache_free_own(tern_mem *mem, void *ptr, tn_slab_ref *ref, uint64_t *before)
 {
 	tn_cache *cache = tn_cache_mine_now.cache;
-	bool done = false;
-	tn_slab_ref ref;
+	tn_light done = TN_LIGHT_NOT;
 
 	if (TN_UNLIKELY(tn_cache_mine_now.pool != mem->id) || TN_UNLIKELY(!tn_cache_enter_light(cache)))
-		return false;
-	if (TN_LIKELY(tn_slab_find(mem, ptr, &ref)) && TN_LIKELY(ref.run->cache == cache->id))
-		done = tn_slab_put_light(cache, &ref);
+		return TN_LIGHT_NOT;
+	if (TN_LIKELY(tn_slab_find(mem, ptr, ref)) && TN_LIKELY(ref->run->cache == cache->id)) {
+		done = tn_slab_put_light(cache, ref, before);
+		if (TN_UNLIKELY(done == TN_LIGHT_EDGE))
+			return done;
+	}
 	tn_cache_leave(cache);
 	return done;
 }
+
+/* The rest of such a free; ends the turn. */
+void tn_cache_free_edge(tern_mem *mem, tn_run *slab, uint32_t arena, uint64_t before);
 
 /*
  * Free a block without the lock, into the thread's own cache or towards another's. Below 0: nothing was done (it
