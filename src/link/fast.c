@@ -20,7 +20,7 @@ static tn_lk_chan *open_channel(tn_link *link, uint32_t channel)
 
 	if (TN_UNLIKELY(link->state != TN_LINK_UP || tn_lk_journal_due(link) ||
 			(channel & 0xffff) >= link->chan_high || chan->handle != channel ||
-			!tn_lk_chan_can_send(chan) || chan->released || chan->close_received))
+			!tn_lk_chan_can_send(chan) || chan->released || chan->spoilt || chan->close_received))
 		return NULL;
 	if (TN_UNLIKELY(link->wr_live + TN_WR_RESERVE >= link->config.wrs_max || !tn_lk_has_op_row(link) ||
 			chan->ops >= link->config.channel_ops_max))

@@ -522,7 +522,6 @@ bool tn_lk_journal_due(const tn_link *link);
 void tn_lk_journal_orphan(tn_link *link, uint64_t op);
 /* The op ended before it was sent again. */
 void tn_lk_journal_void(tn_link *link, uint64_t op);
-uint8_t *tn_lk_journal_bytes(const tn_link *link, const tn_lk_note *note);
 void tn_lk_journal_check(const tn_link *link);
 
 /* ---- channel.c ---- */

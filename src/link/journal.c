@@ -38,7 +38,7 @@ static bool ring_fits(const tn_link *link, uint64_t n)
 	return ring_place(link, n) + n - link->ring_head <= TN_JOURNAL_RING_BYTES;
 }
 
-uint8_t *tn_lk_journal_bytes(const tn_link *link, const tn_lk_note *note)
+static uint8_t *bytes_of(const tn_link *link, const tn_lk_note *note)
 {
 	return link->ring + (note->at & (TN_JOURNAL_RING_BYTES - 1));
 }
@@ -90,12 +90,11 @@ static void note_frame(tn_link *link, tn_lk_note *note, const tn_link_post *post
 	note->what = TN_NOTE_FRAME;
 	note->type = header[0];
 	note->body = (uint8_t)n;
-	note->bytes = (uint32_t)post->bytes;
 	for (uint32_t i = 1; i < post->iov_count; i++)
 		n += post->iov[i].bytes;
 	note->bytes = (uint32_t)(n - note->body);
 	ring_take(link, note, n);
-	to = tn_lk_journal_bytes(link, note);
+	to = bytes_of(link, note);
 	memcpy(to, header + sizeof(tn_frame_head), note->body);
 	to += note->body;
 	for (uint32_t i = 1; i < post->iov_count; i++) {
@@ -112,7 +111,7 @@ static void note_silent(tn_link *link, tn_lk_note *note, const tn_link_post *pos
 	note->what = TN_NOTE_PUT;
 	note->bytes = (uint32_t)post->bytes;
 	ring_take(link, note, PUT_HEAD + post->bytes);
-	to = tn_lk_journal_bytes(link, note);
+	to = bytes_of(link, note);
 	memcpy(to, post->key, TN_LINK_KEY_BYTES);
 	memcpy(to + TN_LINK_KEY_BYTES, &post->offset, 8);
 	keep(link, to + PUT_HEAD, post->local, post->bytes);
@@ -302,7 +301,7 @@ static bool redo_data(tn_link *link, tn_lk_lane *lane, tn_lk_note *note, tn_link
 		return true;
 	}
 	if (note->what == TN_NOTE_PUT && !note->written && !(op && op->redo)) {
-		const uint8_t *from = tn_lk_journal_bytes(link, note);
+		const uint8_t *from = bytes_of(link, note);
 
 		*hold = true;
 		if (!redo_write(link, lane, NULL, note->bytes, post))
@@ -322,7 +321,7 @@ static void redo_frame(tn_link *link, tn_lk_lane *lane, const tn_lk_note *note, 
 	tn_lk_op *op = tn_lk_op_get(link, note->op);
 	bool notify = note->what != TN_NOTE_FRAME;
 	tn_lk_wr *wr = tn_lk_wr_begin(link, TN_WR_AGAIN, NULL, notify && op && op->redo ? op : NULL, 0);
-	const uint8_t *from = notify ? note->small : tn_lk_journal_bytes(link, note);
+	const uint8_t *from = notify ? note->small : bytes_of(link, note);
 	uint32_t body = notify ? sizeof(note->small) : note->body;
 
 	wr->bytes = notify ? 0 : note->bytes;

@@ -211,6 +211,9 @@ static void run_seed(uint64_t seed)
 	pair_fini(&world);
 }
 
+/* Seeds that found something once. */
+static const uint64_t regress[] = {996, 5739, 13140, 44121};
+
 static void random_schedules(void **state)
 {
 	const char *one = getenv("PAIR_SEED");
@@ -221,6 +224,8 @@ static void random_schedules(void **state)
 		run_seed(strtoull(one, NULL, 0));
 		return;
 	}
+	for (unsigned i = 0; i < TN_COUNT_OF(regress); i++)
+		run_seed(regress[i]);
 	for (uint64_t seed = 1; seed <= n; seed++) {
 		if (getenv("PAIR_TRACE"))
 			fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
