@@ -14,12 +14,23 @@
 #include <string.h>
 #include <cmocka.h>
 #include <dirent.h>
+#include <sys/wait.h>
 
 #include "base/log.h"
 #include "mem/pool.h"
 
 #define MiB (1ull << 20)
 #define GiB (1ull << 30)
+
+/* A forked child of the test exits with 0. */
+static inline void child_ends_well(pid_t pid)
+{
+	int status = 0;
+
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 0);
+}
 
 static inline tern_mem *make_pool(uint64_t limit)
 {

@@ -161,7 +161,6 @@ static void in_a_forked_child(void **state)
 {
 	tern_mem *mem = make_pool(0);
 	uint8_t *small = tern_arena_malloc(mem, 3, 100), *large = tern_arena_malloc(mem, 3, 3 * MiB);
-	int status;
 	pid_t pid;
 
 	(void)state;
@@ -171,9 +170,7 @@ static void in_a_forked_child(void **state)
 	assert_true(pid >= 0);
 	if (pid == 0)
 		_exit(child(mem, small, large));
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	assert_true(WIFEXITED(status));
-	assert_int_equal(WEXITSTATUS(status), 0);
+	child_ends_well(pid);
 	tern_arena_free(small);
 	tern_arena_free(large);
 	assert_int_equal(stats_of(mem).blocks, 0);

@@ -255,7 +255,6 @@ static int limited_child(uint8_t *at)
 static void test_limit_of_the_system(void **state)
 {
 	uint8_t *at = pages(5);
-	int status;
 	pid_t pid;
 
 	(void)state;
@@ -263,9 +262,7 @@ static void test_limit_of_the_system(void **state)
 	assert_true(pid >= 0);
 	if (pid == 0)
 		_exit(limited_child(at));
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	assert_true(WIFEXITED(status));
-	assert_int_equal(WEXITSTATUS(status), 0);
+	child_ends_well(pid);
 	munmap(at, PAGES(5));
 }
 
@@ -501,7 +498,6 @@ static void test_fork_after_registration(void **state)
 	uint8_t *at = pages(2);
 	tern_region *region;
 	uint32_t slot;
-	int status;
 	pid_t pid;
 
 	(void)state;
@@ -512,9 +508,7 @@ static void test_fork_after_registration(void **state)
 	assert_true(pid >= 0);
 	if (pid == 0)
 		_exit(child(mem, region, at));
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	assert_true(WIFEXITED(status));
-	assert_int_equal(WEXITSTATUS(status), 0);
+	child_ends_well(pid);
 	assert_int_equal(at[5], 17);
 	assert_int_equal(dev.live, 1);
 	assert_ptr_equal(tn_region_find(mem, at), region);

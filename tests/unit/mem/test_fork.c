@@ -47,7 +47,6 @@ static void child_is_inert(void **state)
 {
 	tern_mem *mem = make_pool(0);
 	uint8_t *small = get(mem, 100, 0, 3), *large = get(mem, 10 * MiB, 0, 1);
-	int status;
 	pid_t pid;
 
 	(void)state;
@@ -57,9 +56,7 @@ static void child_is_inert(void **state)
 	assert_true(pid >= 0);
 	if (pid == 0)
 		_exit(child(mem, small, large));
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	assert_true(WIFEXITED(status));
-	assert_int_equal(WEXITSTATUS(status), 0);
+	child_ends_well(pid);
 	for (int i = 0; i < 100; i++)
 		assert_int_equal(small[i], 1);
 	for (uint64_t i = 0; i < 10 * MiB; i += 4096)

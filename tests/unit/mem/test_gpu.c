@@ -365,7 +365,6 @@ static void test_fork(void **state)
 	uint8_t data[8] = {1, 2, 3}, back[8];
 	tern_region *region;
 	void *ptr, *app;
-	int status;
 	pid_t pid;
 
 	(void)state;
@@ -384,9 +383,7 @@ static void test_fork(void **state)
 			bad = 20;
 		_exit(bad);
 	}
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	assert_true(WIFEXITED(status));
-	assert_int_equal(WEXITSTATUS(status), 0);
+	child_ends_well(pid);
 	assert_int_equal(tn_gpu_copy_out(back, ptr, 8), TERN_OK);
 	assert_memory_equal(back, data, 8);
 	assert_int_equal(tern_mem_unregister(region), TERN_OK);

@@ -423,4 +423,28 @@ static UNUSED void wait_down(node *n, unsigned downs, tern_status status)
 	assert_true(tern_detail()[0] != 0);
 }
 
+/* A node, and a peer of it that does not keep to the rules. */
+typedef struct evil_pair {
+	node n;
+	evil e;
+	tn_lane *lane;
+} evil_pair;
+
+static inline void evil_pair_open(evil_pair *l)
+{
+	tn_blob blob;
+
+	node_open(&l->n);
+	evil_make(&l->e);
+	l->lane = evil_lane(&l->e, &l->n, &blob);
+	evil_up(&l->e, &l->n, &blob);
+}
+
+static inline void evil_pair_close(evil_pair *l)
+{
+	lane_free(&l->n, l->lane);
+	evil_free(&l->e);
+	node_close(&l->n);
+}
+
 #endif

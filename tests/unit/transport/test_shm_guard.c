@@ -12,22 +12,6 @@
 
 #define BYTES (256u << 10)
 
-typedef struct lair {
-	node n;
-	evil e;
-	tn_lane *lane;
-} lair;
-
-static void lair_open(lair *l)
-{
-	tn_blob blob;
-
-	node_open(&l->n);
-	evil_make(&l->e);
-	l->lane = evil_lane(&l->e, &l->n, &blob);
-	evil_up(&l->e, &l->n, &blob);
-}
-
 static uint64_t used(node *n)
 {
 	tern_mem_stats stats;
@@ -45,20 +29,20 @@ static void touch(node *n)
 	tern_mem_free(n->mem, ptr);
 }
 
-static void access_is(lair *l, uint32_t word)
+static void access_is(evil_pair *l, uint32_t word)
 {
 	atomic_store(&l->e.out.ctl->access, word);
 }
 
 static void test_free_waits(void **state)
 {
-	lair l;
+	evil_pair l;
 	tn_key key;
 	uint8_t *first, *second, *third;
 	uint64_t before;
 
 	(void)state;
-	lair_open(&l);
+	evil_pair_open(&l);
 	touch(&l.n);
 	before = used(&l.n);
 	/* Nobody copies: free at once, and taken again. */
@@ -90,12 +74,12 @@ static void test_free_waits(void **state)
 
 static void test_revoke_waits(void **state)
 {
-	lair l;
+	evil_pair l;
 	tern_key wire;
 	void *ptr;
 
 	(void)state;
-	lair_open(&l);
+	evil_pair_open(&l);
 	assert_ok(tern_mem_alloc(l.n.mem, BYTES, 0, RW, TERN_MEM_HOST, &ptr));
 	assert_ok(tern_mem_export(l.n.mem, ptr, BYTES, RW, &wire));
 	assert_ok(tern_mem_revoke(l.n.mem, &wire));
@@ -113,13 +97,13 @@ static void test_revoke_waits(void **state)
 /* The lane was given up and destroyed while its peer stood in the access: the block waits on. */
 static void test_zombie(void **state)
 {
-	lair l;
+	evil_pair l;
 	tn_key key;
 	uint8_t *first;
 	uint64_t before;
 
 	(void)state;
-	lair_open(&l);
+	evil_pair_open(&l);
 	touch(&l.n);
 	before = used(&l.n);
 	first = block(&l.n, BYTES, RW, &key);
@@ -142,13 +126,13 @@ static void test_zombie(void **state)
 /* A device that closes with a zombie: its block is never given out again, and all else goes on. */
 static void test_close_with_zombie(void **state)
 {
-	lair l;
+	evil_pair l;
 	tn_key key;
 	uint8_t *first, *second;
 	tn_dev_params params = {0};
 
 	(void)state;
-	lair_open(&l);
+	evil_pair_open(&l);
 	first = block(&l.n, BYTES, RW, &key);
 	access_is(&l, 3);
 	tern_mem_free(l.n.mem, first);

@@ -9,32 +9,9 @@
 
 #include "shm_test.h"
 
-typedef struct lair {
-	node n;
-	evil e;
-	tn_lane *lane;
-} lair;
-
-static void lair_open(lair *l)
-{
-	tn_blob blob;
-
-	node_open(&l->n);
-	evil_make(&l->e);
-	l->lane = evil_lane(&l->e, &l->n, &blob);
-	evil_up(&l->e, &l->n, &blob);
-}
-
-static void lair_close(lair *l)
-{
-	lane_free(&l->n, l->lane);
-	evil_free(&l->e);
-	node_close(&l->n);
-}
-
 /* ---- a ring that lies ---- */
 
-static void evil_cell(lair *l, uint32_t position, uint32_t what, uint64_t bytes)
+static void evil_cell(evil_pair *l, uint32_t position, uint32_t what, uint64_t bytes)
 {
 	tn_shm_cell *cell = &l->e.out.cells[position];
 
@@ -45,17 +22,17 @@ static void evil_cell(lair *l, uint32_t position, uint32_t what, uint64_t bytes)
 
 static void test_bad_cell(void **state)
 {
-	lair l;
+	evil_pair l;
 
 	(void)state;
-	lair_open(&l);
+	evil_pair_open(&l);
 	evil_cell(&l, 0, TN_SHM_SEND | TN_SHM_NO_BUF << 16, 10);
 	evil_cell(&l, 1, TN_SHM_IMM | TN_SHM_NO_BUF << 16, 10);
 	evil_cell(&l, 2, 77, 10);
 	wait_down(&l.n, 1, TERN_E_PROTOCOL);
 	assert_int_equal(l.n.recvs, 1); /* what came before is delivered */
 	assert_int_equal(l.n.imms, 1);
-	lair_close(&l);
+	evil_pair_close(&l);
 }
 
 /* The consumer's words, as seen by a producer in a post: the post fails, the poller ends the lane. */
@@ -67,11 +44,11 @@ static void test_bad_words(void **state)
 
 	(void)state;
 	for (int round = 0; round < 2; round++) {
-		lair l;
+		evil_pair l;
 		tern_status status = TERN_OK;
 		bool done;
 
-		lair_open(&l);
+		evil_pair_open(&l);
 		if (round == 0)
 			atomic_store(&l.e.in.ctl->consumed, 1ull << 40);
 		else
@@ -81,7 +58,7 @@ static void test_bad_words(void **state)
 		assert_int_equal(status, TERN_E_LANE);
 		wait_down(&l.n, 1, TERN_E_PROTOCOL);
 		assert_status(tn_lane_send(l.lane, &small, 1, 0, &done), TERN_E_LANE);
-		lair_close(&l);
+		evil_pair_close(&l);
 	}
 }
 
@@ -90,12 +67,12 @@ static void test_fault_wakes(void **state)
 {
 	static const uint8_t data[8];
 	const tn_iov iov = {.base = data, .bytes = 8};
-	lair l;
+	evil_pair l;
 	tern_status status = TERN_OK;
 	bool done;
 
 	(void)state;
-	lair_open(&l);
+	evil_pair_open(&l);
 	atomic_store(&l.e.in.ctl->consumed, 1ull << 40);
 	while (l.n.dev->ops->arm(l.n.dev) == TERN_BUSY)
 		(void)node_poll(&l.n);
@@ -104,17 +81,17 @@ static void test_fault_wakes(void **state)
 	assert_int_equal(status, TERN_E_LANE);
 	(void)node_poll(&l.n);
 	assert_int_equal(l.n.downs, 1);
-	lair_close(&l);
+	evil_pair_close(&l);
 }
 
 /* ---- draining ---- */
 
 static void test_drain_waits_for_an_access(void **state)
 {
-	lair l;
+	evil_pair l;
 
 	(void)state;
-	lair_open(&l);
+	evil_pair_open(&l);
 	atomic_store(&l.e.out.ctl->access, 5); /* the peer stands in a copy */
 	l.n.dev->ops->lane_close(l.lane);
 	assert_int_equal(atomic_load(&l.e.out.ctl->stop), 1);
@@ -132,10 +109,10 @@ static void test_drain_waits_for_an_access(void **state)
 
 static void test_drain_is_bounded(void **state)
 {
-	lair l;
+	evil_pair l;
 
 	(void)state;
-	lair_open(&l);
+	evil_pair_open(&l);
 	atomic_store(&l.e.out.ctl->access, 5);
 	l.n.dev->ops->lane_close(l.lane);
 	while (!l.n.dev->ops->lane_drained(l.lane))
