@@ -45,6 +45,10 @@ LINK_ALLOC = re.compile(r'_(init|create|fini|destroy|free)$')
 # System headers of include/tern: what C17 and C++17 share.
 PUBLIC_SYSTEM = {'stddef.h', 'stdint.h', 'stdbool.h'}
 
+# The simulator: its clock and network stand on base; the rest of it may see every layer, but no device's.
+SIM_LOW = re.compile(r'^sim/(event|net\w*|alloc)\.[ch]$')
+SIM_DOORS = ('OS time is read',)
+
 # The tensor layer uses rpc for set-up only.
 TENSOR_SETUP = re.compile(r'^(setup|state|publish)\w*\.[ch]$')
 
@@ -114,6 +118,22 @@ class Checker:
             if near.startswith('src/') or not (near.startswith(own + '/') and self.exists(near) or self.exists(top)):
                 self.bad(path, line, f'"{name}": {own} may include only <tern/...> and its own files')
 
+    def check_sim(self, path):
+        text = self.read(path)
+        for line, kind, name in csource.includes(text):
+            near = self.target(path, name)
+            target = near if self.exists(near) else os.path.normpath(name)
+            parts = target.split('/')
+            if kind == 'angle':
+                continue
+            if not (parts[0] == 'sim' or parts[0] == 'src' and parts[1] in ALLOWED) or not self.exists(target):
+                self.bad(path, line, f'"{name}": sim may include layers and its own files')
+            elif SIM_LOW.match(path) and not (SIM_LOW.match(target) or target.startswith('src/base/')):
+                self.bad(path, line, f'"{name}": the clock and the network of sim stand on base alone')
+            elif target.startswith('src/transport/') and len(parts) > 3:
+                self.bad(path, line, f'"{name}" is private to the provider {parts[2]}')
+        self.check_doors(path, text, SIM_DOORS)
+
     def exists(self, path):
         return os.path.exists(os.path.join(self.root, path))
 
@@ -164,11 +184,11 @@ class Checker:
             elif mine[2] != parts[2]:
                 self.bad(path, line, f'the provider {mine[2]} may not use the provider {parts[2]}')
 
-    def check_doors(self, path, text):
+    def check_doors(self, path, text, which=None):
         clean = csource.blank(text)
         own = {name for name, _, _ in csource.functions(text)}  # a provider's shm_open is not libc's
         for why, pattern, allowed in DOORS:
-            if re.match(allowed, path):
+            if re.match(allowed, path) or which and not why.startswith(which):
                 continue
             for m in re.finditer(pattern, clean if '#' not in pattern else csource.blank_comments(text)):
                 if MEMBER_BEFORE.search(clean[max(0, m.start() - 16):m.start()]) or m.group(1) in own:
@@ -189,6 +209,8 @@ class Checker:
             self.check_public(path)
         for path in self.files('src'):
             self.check_source(path)
+        for path in self.files('sim'):
+            self.check_sim(path)
         for top in ('cli', 'python', 'bench'):
             for path in self.files(top):
                 if not path.startswith('bench/micro/'):

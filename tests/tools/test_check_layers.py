@@ -148,6 +148,14 @@ class CheckLayers(unittest.TestCase):
         self.tree.source('bench/micro/good.c', '#include "base/log.h"\n')
         self.planted('bench/bad.c', '#include "base/log.h"\n', 'may include only')
 
+    def test_the_network_of_sim_stands_on_base(self):
+        self.tree.source('sim/event.h', '')
+        self.tree.source('sim/world.c', '#include "sim/event.h"\n#include "rpc/rpc.h"\n')
+        self.planted('sim/net.c', '#include "sim/event.h"\n#include "rpc/rpc.h"\n', 'on base alone')
+
+    def test_sim_has_no_clock(self):
+        self.planted('sim/bad.c', 'void f(void)\n{\n\tclock_gettime(0, 0);\n}\n', 'clock.c alone')
+
 
 if __name__ == '__main__':
     unittest.main()
