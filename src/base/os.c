@@ -22,10 +22,21 @@
 #include "base/fail.h"
 #include "base/fault.h"
 
+static void (*random_from)(void *buf, uint64_t bytes);
+
+void tn_os_random_from(void (*fill)(void *buf, uint64_t bytes))
+{
+	random_from = fill;
+}
+
 tern_status tn_os_random(void *buf, uint64_t bytes)
 {
 	uint8_t *at = buf;
 
+	if (random_from) {
+		random_from(buf, bytes);
+		return TERN_OK;
+	}
 	while (bytes) {
 		size_t piece = bytes < 256 ? bytes : 256; /* up to 256 bytes are never cut short */
 		ssize_t n = TN_FAULT("base.os.random") ? (errno = ENOSYS, -1) : getrandom(at, piece, 0);

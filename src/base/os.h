@@ -19,6 +19,9 @@
 
 /* Bytes from the kernel's generator; blocks at most at boot. */
 tern_status tn_os_random(void *buf, uint64_t bytes);
+/* Reproducible runs (sim): bytes come from fill from now on, in the whole process; NULL: the kernel again. One
+   thread, while no other asks. */
+void tn_os_random_from(void (*fill)(void *buf, uint64_t bytes));
 
 /* ---- wake-up: an eventfd, non-blocking, close on exec ---- */
 tern_status tn_os_event_create(int *fd);

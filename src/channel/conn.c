@@ -194,14 +194,30 @@ tern_status tn_conn_start(tn_conn *conn)
 	return tn_progress_watch(conn->ctx, &conn->watch, conn->events);
 }
 
+/* A connection of a world that is not the OS's is there at once, or never. */
+static tern_status dial_hook(tern_ctx *ctx, const tn_addr *peer, tn_conn **out)
+{
+	char text[64];
+	int fd = ctx->hooks->dial(ctx->hooks->arg, tn_addr_format(peer, text, sizeof(text)));
+
+	if (fd < 0)
+		return tn_fail_errno(status_of_socket(errno), "connect", "%s", text);
+	TN_TRY(tn_conn_accepted(ctx, fd, peer, out));
+	(*out)->dialing = true;
+	return TERN_OK;
+}
+
 tern_status tn_conn_dial(tern_ctx *ctx, const tn_addr *peer, tn_conn **out)
 {
-	int fd = TN_FAULT("channel.conn.socket")
-			 ? (errno = EMFILE, -1)
-			 : socket(peer->sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	tn_conn *conn;
+	int fd;
 
 	*out = NULL;
+	if (ctx->hooks)
+		return dial_hook(ctx, peer, out);
+	fd = TN_FAULT("channel.conn.socket")
+		     ? (errno = EMFILE, -1)
+		     : socket(peer->sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return tn_fail_errno(errno == EMFILE || errno == ENFILE ? TERN_E_LIMIT : TERN_E_OS, "socket",
 				     "raise the descriptor limit (ulimit -n) if it is that");

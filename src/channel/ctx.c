@@ -120,6 +120,11 @@ static tern_status open_parts(tern_ctx *ctx, const tern_ctx_params *params)
 
 tern_status tn_ctx_new(const tern_ctx_params *params, tern_ctx **out)
 {
+	return tn_ctx_new_with(params, NULL, out);
+}
+
+tern_status tn_ctx_new_with(const tern_ctx_params *params, const tn_ctx_hooks *hooks, tern_ctx **out)
+{
 	static const tern_ctx_params none = {0};
 	tern_ctx *ctx = calloc(1, sizeof(*ctx));
 	tern_status status;
@@ -130,7 +135,8 @@ tern_status tn_ctx_new(const tern_ctx_params *params, tern_ctx **out)
 	if (!params)
 		params = &none;
 	ctx->fork_generation = tn_os_fork_generation();
-	ctx->clock = &tn_clock_monotonic;
+	ctx->hooks = hooks;
+	ctx->clock = hooks ? hooks->clock : &tn_clock_monotonic;
 	ctx->epoll_fd = -1;
 	ctx->roles.wake.fd = ctx->roles.evict.fd = ctx->roles.tick.fd = -1;
 	ctx->roles.helper_fd = ctx->roles.linger_fd = -1;

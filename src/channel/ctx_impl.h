@@ -24,6 +24,7 @@
 #include "base/limits.h"
 #include "base/list.h"
 #include "base/os.h"
+#include "channel/ctx.h"
 #include "channel/ctx_slots.h"
 #include "channel/devices.h"
 #include "channel/dispatch.h"
@@ -82,6 +83,7 @@ struct tern_ctx {
 	bool single_owner, no_helper, insecure;
 	const void *owner; /* single owner: identity of its thread */
 	const tn_clock *clock;
+	const tn_ctx_hooks *hooks; /* NULL: the OS */
 	uint64_t spin_ns;
 	tn_options *options;
 	tern_mem *mem;

@@ -43,6 +43,15 @@ int tn_transports_rank(const char *transports, const char *name)
 	return -1;
 }
 
+static const tn_provider *find_provider(const tern_ctx *ctx, const char *name)
+{
+	for (size_t i = 0; ctx->hooks && ctx->hooks->providers[i]; i++) {
+		if (strcmp(ctx->hooks->providers[i]->name, name) == 0)
+			return ctx->hooks->providers[i];
+	}
+	return tn_provider_find(name);
+}
+
 static tn_want want_of(const tn_provider *provider, const tn_options *options)
 {
 	return provider->want ? provider->want(options) : TN_WANT_AUTO;
@@ -133,7 +142,7 @@ tern_status tn_devices_open(tern_ctx *ctx, const char *transports, const char *b
 		if (n < sizeof(name))
 			memcpy(name, at, n);
 		at = comma ? comma + 1 : NULL;
-		provider = tn_provider_find(name);
+		provider = find_provider(ctx, name);
 		if (!provider)
 			return tn_fail(TERN_E_NO_DEVICE,
 				       "there is no provider \"%s\" in \"%s\": use auto, shm or tcp", name,

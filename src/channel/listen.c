@@ -45,7 +45,7 @@ static bool room_for_hello(tn_listener *listener)
 	return room;
 }
 
-static void welcome(tern_ctx *ctx, int fd, const tn_addr *peer)
+void tn_shell_welcome(tern_ctx *ctx, int fd, const tn_addr *peer)
 {
 	uint64_t now = tn_ctx_now(ctx);
 	tern_link *link;
@@ -109,7 +109,7 @@ static int on_ready(tn_watch *watch, uint32_t events)
 			close(fd);
 			continue;
 		}
-		welcome(ctx, fd, &peer);
+		tn_shell_welcome(ctx, fd, &peer);
 	}
 	return n;
 }

@@ -286,7 +286,11 @@ tern_status tn_wait_until(tern_ctx *ctx, tn_wait_pred pred, void *arg, uint64_t 
 	if (tn_in_dispatch())
 		return tn_fail(TERN_E_STATE,
 			       "waiting inside a callback would stop the progress it waits for");
-	while (!pred(arg)) {
+	while (ctx->hooks && !pred(arg) && tn_ctx_now(ctx) < until_ns)
+		ctx->hooks->turn(ctx->hooks->arg, until_ns);
+	if (ctx->hooks && !pred(arg))
+		status = TERN_E_DEADLINE;
+	while (status == TERN_OK && !pred(arg)) {
 		if (tn_role_try(ctx) || follow(ctx, pred, arg, until_ns)) {
 			status = drive_until(ctx, pred, arg, until_ns);
 			tn_role_give(ctx);

@@ -155,6 +155,8 @@ uint64_t tn_shell_reap_wake(tern_ctx *ctx, uint64_t now_ns);
 tern_status tn_listener_open(tern_ctx *ctx, const char *listen_address);
 tern_status tn_listener_start(tern_ctx *ctx);
 void tn_listener_close(tern_ctx *ctx);
+/* A connection from a peer: takes the descriptor over. */
+void tn_shell_welcome(tern_ctx *ctx, int fd, const tn_addr *peer);
 /* The numeric host that devices bind their own listeners to. */
 tern_status tn_listener_check(tern_ctx *ctx, const char *listen_address, char *host, size_t host_bytes);
 
