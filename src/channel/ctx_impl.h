@@ -58,7 +58,8 @@ extern const tn_option_row tn_channel_option_rows[];
 	X(stage_waits)         \
 	X(links_up)            \
 	X(links_down)          \
-	X(conns_refused)
+	X(conns_refused)       \
+	X(conns_evicted)
 TN_COUNTERS_STRUCT(tn_channel_counters, TN_CHANNEL_COUNTERS)
 
 #define TN_DETAILS      64

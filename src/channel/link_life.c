@@ -17,9 +17,10 @@
 #include "channel/stage.h"
 #include "mem/gpu.h"
 
-#define REDIAL_MIN_NS (5 * TN_NS_PER_MS)
-#define REDIAL_MAX_NS (200 * TN_NS_PER_MS)
-#define RIVAL_TEXT    "there is another connection between these nodes"
+#define REDIAL_MIN_NS  (5 * TN_NS_PER_MS)
+#define REDIAL_MAX_NS  (200 * TN_NS_PER_MS)
+#define STRANGER_LINES 4 /* a second */
+#define RIVAL_TEXT     "there is another connection between these nodes"
 
 _Static_assert((int)TN_LINK_CAP_WRITE == (int)TN_CAP_WRITE &&
 		       (int)TN_LINK_CAP_WRITE_IMM == (int)TN_CAP_WRITE_IMM &&
@@ -37,11 +38,18 @@ _Static_assert(TN_LINK_BLOB_MAX == TN_BLOB_MAX && TN_LINK_TOKEN_BYTES == TN_LANE
 
 /* ---- making ---- */
 
+/* What strangers do is told a few times a second at most: they could fill a disk. */
 static void log_line(int level, const char *line, void *arg)
 {
-	(void)arg;
-	if (atomic_load_explicit(&tn_log_levels[TN_LOG_C_LINK], memory_order_relaxed) >= level)
+	static tn_log_limit limit;
+	const tern_link *link = arg;
+
+	if (atomic_load_explicit(&tn_log_levels[TN_LOG_C_LINK], memory_order_relaxed) < level)
+		return;
+	if (!link->incoming || link->proved)
 		tn_log_write((tn_log_level)level, TN_LOG_C_LINK, "%s", line);
+	else if (tn_log_limit_pass(&limit, STRANGER_LINES))
+		tn_log_write_limited(&limit, (tn_log_level)level, TN_LOG_C_LINK, "%s", line);
 }
 
 static void fill_sizes(const tern_ctx *ctx, tn_link_config *config)
@@ -131,6 +139,7 @@ static tern_status init_machine(tern_link *link, const char *transports)
 	config.providers = providers;
 	config.provider_count = link->dev_count;
 	config.log = log_line;
+	config.log_arg = link;
 	bytes = tn_link_memory_bytes(&config);
 	bytes = (bytes + 63) & ~(size_t)63;
 	link->memory = aligned_alloc(64, bytes);
@@ -243,11 +252,14 @@ static void on_bytes(tn_conn *conn, const uint8_t *bytes, uint64_t n, void *arg)
 {
 	tern_link *link = arg;
 	uint64_t now = tn_ctx_now(link->ctx);
+	tn_link_state state;
 
 	(void)conn;
 	tn_lock_take(&link->lock);
 	if (!link->gone)
 		tn_link_on_ctrl_bytes(link->m, bytes, n, now);
+	state = tn_link_get_state(link->m);
+	link->proved |= state >= TN_LINK_SETUP && state < TN_LINK_DRAINING;
 	tn_shell_run(link, now);
 	tn_lock_drop(&link->lock);
 }
@@ -410,15 +422,18 @@ static void set_public_state(tern_link *link, tern_link_state state)
 	tn_roles_check_waiters(link->ctx);
 }
 
-static void hello_over(tern_link *link)
+void tn_shell_hello_over(tern_link *link)
 {
 	tern_ctx *ctx = link->ctx;
+	bool counted;
 
 	tn_lock_take(&ctx->table_lock);
-	if (link->counted_hello)
-		ctx->hello_count--;
+	counted = link->counted_hello;
+	ctx->hello_count -= counted;
 	link->counted_hello = false;
 	tn_lock_drop(&ctx->table_lock);
+	if (counted)
+		tn_listener_room(ctx);
 }
 
 static void publish_names(tern_link *link)
@@ -480,7 +495,7 @@ void tn_shell_link_up(tern_link *link)
 		}
 	}
 	publish_names(link);
-	hello_over(link);
+	tn_shell_hello_over(link);
 	tn_count(&link->ctx->counters.links_up, 1);
 	TN_LOG(INFO, CHANNEL, "%s: up over %s (%s)", tn_shell_label(link, label, sizeof(label)),
 	       link->names.transport, link->names.reason);
@@ -504,7 +519,7 @@ void tn_shell_link_down(tern_link *link, tern_status status, const char *detail)
 		 detail && detail[0] ? detail : tern_status_text(status));
 	tn_lock_drop(&link->lock);
 	tn_ctx_timer_cancel(ctx, &link->timer);
-	hello_over(link);
+	tn_shell_hello_over(link);
 	tn_count(&ctx->counters.links_down, 1);
 	tn_shell_count_link(link);
 	tn_lock_take(&ctx->table_lock);

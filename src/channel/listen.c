@@ -2,8 +2,9 @@
 /*
  * The listener of control connections. Bound early, accepting from tn_ctx_start on.
  *
- * A peer that has not come up yet costs memory: at most ctx.backlog of them at a time, the rest is closed.
- * When descriptors run out the listener pauses instead of spinning on a readable socket.
+ * A peer that has not come up yet costs memory: at most ctx.backlog of them at a time. strangers.c decides who
+ * makes room; while nobody does, the rest waits in the kernel's queue. When descriptors run out the listener
+ * pauses instead of spinning on a readable socket.
  *
  * Threads: the driver; the pause ends in a timer. Tests: tests/unit/channel/test_ctx.c, test_link.c.
  */
@@ -16,6 +17,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "channel/shell.h"
+#include "channel/strangers.h"
 
 #define ACCEPT_BATCH    16
 #define ACCEPT_PAUSE_NS (200 * TN_NS_PER_MS)
@@ -24,25 +26,30 @@ typedef struct tn_listener {
 	tn_watch watch;
 	tern_ctx *ctx;
 	tn_ctx_timer resume;
-	uint64_t backlog;
+	_Atomic bool crowded; /* it pauses until a hello is over */
+	tn_strangers_limits limits;
 } tn_listener;
 
 static void on_resume(tn_ctx_timer *timer)
 {
 	tn_listener *listener = TN_CONTAINER_OF(timer, tn_listener, resume);
 
+	atomic_store_explicit(&listener->crowded, false, memory_order_relaxed);
 	tn_progress_rewatch(listener->ctx, &listener->watch, EPOLLIN);
 }
 
-static bool room_for_hello(tn_listener *listener)
+static void pause_until(tn_listener *listener, uint64_t at_ns)
 {
-	tern_ctx *ctx = listener->ctx;
-	bool room;
+	tn_progress_rewatch(listener->ctx, &listener->watch, 0);
+	tn_ctx_timer_set(listener->ctx, &listener->resume, at_ns);
+}
 
-	tn_lock_take(&ctx->table_lock);
-	room = ctx->hello_count < listener->backlog;
-	tn_lock_drop(&ctx->table_lock);
-	return room;
+void tn_listener_room(tern_ctx *ctx)
+{
+	tn_listener *listener = ctx->listener;
+
+	if (listener && atomic_exchange_explicit(&listener->crowded, false, memory_order_relaxed))
+		tn_progress_rewatch(ctx, &listener->watch, EPOLLIN);
 }
 
 void tn_shell_welcome(tern_ctx *ctx, int fd, const tn_addr *peer)
@@ -60,6 +67,7 @@ void tn_shell_welcome(tern_ctx *ctx, int fd, const tn_addr *peer)
 		return;
 	}
 	memcpy(link->names.peer_address, conn->peer_text, sizeof(conn->peer_text));
+	tn_strangers_note(link, peer, now);
 	link->timeout_ns = tn_opt_u64(ctx->options, tn_link_option_rows, "connect_timeout");
 	tn_lock_take(&link->lock);
 	tn_shell_adopt(link, conn);
@@ -74,6 +82,20 @@ void tn_shell_welcome(tern_ctx *ctx, int fd, const tn_addr *peer)
 	tn_lock_drop(&link->lock);
 }
 
+/* False: not now. waits: somebody waits in the kernel's queue, so that it may be at another's cost. */
+static bool make_room(tn_listener *listener, bool waits)
+{
+	uint64_t again_ns;
+
+	if (tn_strangers_room(listener->ctx, &listener->limits, waits, &again_ns))
+		return true;
+	if (waits) {
+		atomic_store_explicit(&listener->crowded, true, memory_order_relaxed);
+		pause_until(listener, again_ns);
+	}
+	return false;
+}
+
 static int on_ready(tn_watch *watch, uint32_t events)
 {
 	tn_listener *listener = TN_CONTAINER_OF(watch, tn_listener, watch);
@@ -83,11 +105,13 @@ static int on_ready(tn_watch *watch, uint32_t events)
 	(void)events;
 	for (; n < ACCEPT_BATCH; n++) {
 		tn_addr peer = {.bytes = sizeof(peer.sa)};
-		int fd = TN_FAULT("channel.listen.accept")
-				 ? (errno = EMFILE, -1)
-				 : accept4(watch->fd, (struct sockaddr *)&peer.sa, &peer.bytes,
-					   SOCK_NONBLOCK | SOCK_CLOEXEC);
+		int fd;
 
+		if (!make_room(listener, n == 0))
+			break;
+		fd = TN_FAULT("channel.listen.accept") ? (errno = EMFILE, -1)
+						       : accept4(watch->fd, (struct sockaddr *)&peer.sa,
+								 &peer.bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
 		if (fd < 0) {
 			if (errno == EINTR || errno == ECONNABORTED)
 				continue;
@@ -96,16 +120,11 @@ static int on_ready(tn_watch *watch, uint32_t events)
 					       "accept: %s: the listener pauses; raise ulimit -n "
 					       "if descriptors ran out",
 					       strerror(errno));
-				tn_progress_rewatch(ctx, watch, 0);
-				tn_ctx_timer_set(ctx, &listener->resume, tn_ctx_now(ctx) + ACCEPT_PAUSE_NS);
+				pause_until(listener, tn_ctx_now(ctx) + ACCEPT_PAUSE_NS);
 			}
 			break;
 		}
-		if (!room_for_hello(listener)) {
-			tn_count(&ctx->counters.conns_refused, 1);
-			TN_LOG_LIMITED(WARN, CHANNEL, 1,
-				       "more than %llu connections in their hello: one more was closed",
-				       (unsigned long long)listener->backlog);
+		if (!tn_strangers_welcome(ctx, &listener->limits, &peer)) {
 			close(fd);
 			continue;
 		}
@@ -159,7 +178,7 @@ tern_status tn_listener_open(tern_ctx *ctx, const char *listen_address)
 	listener->watch.fd = -1;
 	listener->watch.ready = on_ready;
 	listener->resume.run = on_resume;
-	listener->backlog = tn_opt_u64(ctx->options, tn_ctx_option_rows, "backlog");
+	tn_strangers_load(ctx, &listener->limits);
 	status = tn_addr_resolve(listen_address, true, &addr);
 	if (status == TERN_OK)
 		status = bind_to(listener, listen_address, &addr);

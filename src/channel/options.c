@@ -49,7 +49,20 @@ const tn_option_row tn_ctx_option_rows[] = {
 	 .dflt = "64",
 	 .min = 1,
 	 .max = 65536,
-	 .help = "connections that may be in their hello at a time; more are closed"},
+	 .help = "connections that may be in their hello at a time; then the oldest of the busiest address "
+		 "makes room"},
+	{.layer = "ctx",
+	 .name = "backlog_per_address",
+	 .type = TN_OPT_U64,
+	 .dflt = "0",
+	 .max = 65536,
+	 .help = "of them from one address (IPv6: one /64); more are closed. 0 = as many as there is room"},
+	{.layer = "ctx",
+	 .name = "hello_grace",
+	 .type = TN_OPT_DURATION,
+	 .dflt = "200ms",
+	 .min = TN_NS_PER_MS,
+	 .help = "how long a connection in its hello keeps its place when others wait"},
 	{0},
 };
 TN_OPTION_TABLE(ctx, tn_ctx_option_rows)

@@ -70,7 +70,10 @@ struct tern_link {
 	bool gone;          /* TN_ACT_LINK_DOWN was handled: the machine is not called any more */
 	bool counted;       /* its counters are in the context's sums (under table_lock) */
 	bool closed_here;   /* by tern_link_close: on_down is not wanted */
-	bool counted_hello; /* incoming, not up yet: counts against the backlog */
+	bool counted_hello; /* incoming, not up yet: counts against the backlog (under table_lock) */
+	bool proved;        /* the peer knows the secret; written by the driver under the lock */
+	uint32_t origin;    /* where it came from (strangers.c); the driver's */
+	uint64_t born_ns;   /* accepted; the driver's */
 	uint64_t connect_deadline_ns, redial_at_ns, redial_pause_ns;
 	uint64_t timeout_ns;
 	/* the driver's */
@@ -104,6 +107,8 @@ void tn_shell_unref(tern_link *link);
 void tn_shell_link_down(tern_link *link, tern_status status, const char *detail);
 /* Driver: LINK_UP. Called without the lock. */
 void tn_shell_link_up(tern_link *link);
+/* Driver: it is up or down, or gave its place away. Idempotent. */
+void tn_shell_hello_over(tern_link *link);
 void tn_shell_report(tern_link *link);
 /* Work of the context: report links that were up before somebody wanted to know. */
 void tn_shell_report_all(tn_work *work);
@@ -157,6 +162,8 @@ tern_status tn_listener_start(tern_ctx *ctx);
 void tn_listener_close(tern_ctx *ctx);
 /* A connection from a peer: takes the descriptor over. */
 void tn_shell_welcome(tern_ctx *ctx, int fd, const tn_addr *peer);
+/* Driver: a hello is over, one more may come in. */
+void tn_listener_room(tern_ctx *ctx);
 /* The numeric host that devices bind their own listeners to. */
 tern_status tn_listener_check(tern_ctx *ctx, const char *listen_address, char *host, size_t host_bytes);
 

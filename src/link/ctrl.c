@@ -58,6 +58,9 @@ static uint32_t missing(tn_link *link, tn_ctrl_type *type, uint64_t now_ns)
 	if (link->ctrl_in_bytes < TN_CTRL_HEAD_BYTES)
 		return TN_CTRL_HEAD_BYTES - link->ctrl_in_bytes;
 	wrong = tn_wire_ctrl_head(link->ctrl_in, first, type, &bytes);
+	/* Who has not proved anything sends no more than a HELLO's worth at a time. */
+	if (!wrong && link->state < TN_LINK_SETUP && bytes > TN_CTRL_HELLO_BYTES)
+		wrong = "control message too long before authentication";
 	if (wrong) {
 		tn_lk_fail_link(link, now_ns, TERN_E_PROTOCOL, "%s", wrong);
 		return TN_NONE;

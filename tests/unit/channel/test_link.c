@@ -546,52 +546,26 @@ static void test_on_link_waits(void **state)
 	pair_close(&p);
 }
 
-/* More strangers than the backlog: they are closed, and a peer comes in once they are gone. */
-static void test_backlog(void **state)
-{
-	static const char *const options[] = {"ctx.backlog=4", "link.step_timeout=200ms", NULL};
-	tern_ctx_params params = {.options = options};
-	struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	int fds[20];
-	pair p;
-
-	(void)state;
-	side_open_params(&p.serve, &params);
-	side_open(&p.dial, 0);
-	in.sin_port = htons((uint16_t)atoi(strrchr(tern_ctx_address(p.serve.ctx), ':') + 1));
-	for (int i = 0; i < 20; i++) {
-		fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-		assert_int_equal(connect(fds[i], (struct sockaddr *)&in, sizeof(in)), 0);
-	}
-	for (int i = 0; i < 2000 && tern_ctx_counter(p.serve.ctx, "channel.conns_refused") < 16; i++)
-		tn_sleep_ns(TN_NS_PER_MS);
-	assert_int_equal(tern_ctx_counter(p.serve.ctx, "channel.conns_refused"), 16);
-	/* The strangers say nothing: their step's deadline makes room. */
-	for (uint64_t end = tn_now() + PATIENCE; tn_now() < end;) {
-		assert_ok(tern_link_connect(p.dial.ctx, tern_ctx_address(p.serve.ctx), NULL, &p.dial.link));
-		if (tern_link_wait(p.dial.link, PATIENCE) == TERN_OK)
-			break;
-		tern_link_release(p.dial.link);
-		tn_sleep_ns(10 * TN_NS_PER_MS);
-	}
-	assert_int_equal(tern_link_get_state(p.dial.link), TERN_LINK_UP);
-	for (int i = 0; i < 20; i++)
-		close(fds[i]);
-	pair_close(&p);
-}
-
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_facts),          cmocka_unit_test(test_caller_driven),
-		cmocka_unit_test(test_refused),        cmocka_unit_test(test_silent_peer),
-		cmocka_unit_test(test_retry),          cmocka_unit_test(test_bad_addresses),
-		cmocka_unit_test(test_secret_and_job), cmocka_unit_test(test_garbage),
-		cmocka_unit_test(test_close_orders),   cmocka_unit_test(test_destroy_in_flight),
-		cmocka_unit_test(test_restart),        cmocka_unit_test(test_simultaneous),
-		cmocka_unit_test(test_no_leaks),       cmocka_unit_test(test_faults),
-		cmocka_unit_test(test_lane_breaks),    cmocka_unit_test(test_on_link_waits),
-		cmocka_unit_test(test_backlog),        cmocka_unit_test(test_waiting_makes_room),
+		cmocka_unit_test(test_facts),
+		cmocka_unit_test(test_caller_driven),
+		cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_silent_peer),
+		cmocka_unit_test(test_retry),
+		cmocka_unit_test(test_bad_addresses),
+		cmocka_unit_test(test_secret_and_job),
+		cmocka_unit_test(test_garbage),
+		cmocka_unit_test(test_close_orders),
+		cmocka_unit_test(test_destroy_in_flight),
+		cmocka_unit_test(test_restart),
+		cmocka_unit_test(test_simultaneous),
+		cmocka_unit_test(test_no_leaks),
+		cmocka_unit_test(test_faults),
+		cmocka_unit_test(test_lane_breaks),
+		cmocka_unit_test(test_on_link_waits),
+		cmocka_unit_test(test_waiting_makes_room),
 	};
 
 	test_transport(argc, argv);

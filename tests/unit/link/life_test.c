@@ -296,6 +296,56 @@ static void silent_stranger(void **state)
 	pair_fini(&world);
 }
 
+/* Slow bytes buy no time: a step's deadline is not moved by what comes within it. */
+static void slow_stranger(void **state)
+{
+	tn_wire_hello hello = {.version = 1, .version_min = 1, .name = "sloth"};
+	uint8_t buf[1024];
+	uint64_t began;
+	tn_writer w;
+
+	(void)state;
+	fresh();
+	pair_start_node(&world, 1);
+	began = world.now;
+	tn_writer_init(&w, buf, sizeof(buf));
+	tn_wire_put_hello(&w, &hello);
+	for (uint64_t i = 0; i + 1 < w.at && !world.node[1].down; i++) {
+		tn_link_on_ctrl_bytes(world.node[1].link, buf + i, 1, world.now);
+		world.now += TN_NS_PER_SEC / 10;
+		tn_link_on_time(world.node[1].link, world.now);
+		pair_pump(&world, 1);
+	}
+	assert_true(world.node[1].down);
+	assert_ends(1, TERN_E_DEADLINE, "step HELLO");
+	assert_true(world.now <= began + world.node[1].config.step_timeout_ns + TN_NS_PER_SEC / 10);
+	pair_fini(&world);
+}
+
+/* What a stranger may send before it has proved the secret is bounded, whatever it says its length is. */
+static void long_stranger(void **state)
+{
+	tn_wire_hello hello = {.version = 1, .version_min = 1, .flags = TN_HELLO_SECRET, .name = "eve"};
+	static const uint8_t head[8] = {1, 2, 0, 0, TN_CTRL_AUTH}; /* 513 bytes are to come */
+	uint8_t buf[1024];
+	tn_writer w;
+
+	(void)state;
+	hello_with("s", "s");
+	memset(hello.incarnation, 7, sizeof(hello.incarnation));
+	memcpy(hello.job, "\xe3\xb0\xc4\x42\x98\xfc\x1c\x14\x9a\xfb\xf4\xc8\x99\x6f\xb9\x24", 16);
+	tn_writer_init(&w, buf, sizeof(buf));
+	tn_wire_put_hello(&w, &hello);
+	tn_link_on_ctrl_bytes(world.node[1].link, buf, w.at, world.now);
+	pair_pump(&world, 1);
+	assert_int_equal(tn_link_get_state(world.node[1].link), TN_LINK_AUTH);
+	tn_link_on_ctrl_bytes(world.node[1].link, head, sizeof(head), world.now);
+	pair_pump(&world, 1);
+	assert_int_equal(tn_link_status(world.node[1].link), TERN_E_PROTOCOL);
+	assert_non_null(strstr(tn_link_detail(world.node[1].link), "before authentication"));
+	pair_fini(&world);
+}
+
 static void shell_refuses(void **state)
 {
 	tn_link_action act;
@@ -656,6 +706,8 @@ int main(void)
 		cmocka_unit_test(versions),
 		cmocka_unit_test(strangers),
 		cmocka_unit_test(silent_stranger),
+		cmocka_unit_test(slow_stranger),
+		cmocka_unit_test(long_stranger),
 		cmocka_unit_test(shell_refuses),
 		cmocka_unit_test(rivals),
 		cmocka_unit_test(rivals_agree),
