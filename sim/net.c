@@ -150,6 +150,7 @@ void sim_net_port_get(const sim_net *net, uint32_t number, sim_port_stats *stats
 	TN_ASSERT(number < net->port_count);
 	*stats = port->stats;
 	stats->busy_ns = port->busy_ps / 1000;
+	stats->queued = port->queued;
 	for (uint32_t class = 0; class < SIM_NET_CLASSES; class ++)
 		if (port->paused[class])
 			stats->pause_ns += net->events->now - port->paused_since[class];

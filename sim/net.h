@@ -37,6 +37,8 @@
 #include "sim/event.h"
 
 #define SIM_NET_CLASSES 2
+/* Beside a flow's class: its NIC serves it ahead of the other flows of the class, as it does with answers. */
+#define SIM_NET_URGENT (1u << 8)
 
 typedef struct sim_net_config {
 	uint32_t hosts;

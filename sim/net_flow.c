@@ -73,8 +73,10 @@ uint64_t sim_flow_open(sim_net *net, uint32_t from, uint32_t to, uint32_t class,
 		       void *arg)
 {
 	uint32_t row = net->flow_free, generation;
+	bool urgent = class & SIM_NET_URGENT;
 	sim_flow *flow;
 
+	class &= ~SIM_NET_URGENT;
 	TN_ASSERT(from < net->config.hosts && to < net->config.hosts && class < SIM_NET_CLASSES);
 	TN_ASSERT(ops && ops->arrived);
 	if (row) {
@@ -93,6 +95,7 @@ uint64_t sim_flow_open(sim_net *net, uint32_t from, uint32_t to, uint32_t class,
 		.generation = generation,
 		.class = (uint8_t) class,
 		.open = true,
+		.urgent = urgent,
 	};
 	net->stats.flows++;
 	return flow_handle(net, flow);
@@ -125,7 +128,13 @@ static void ring(sim_net *net, sim_flow *flow)
 	if (flow->ringed)
 		return;
 	flow->ringed = true;
-	flow->next = 0;
+	flow->next = flow->urgent ? fifo->head : 0;
+	if (flow->urgent) {
+		fifo->head = row;
+		if (!fifo->tail)
+			fifo->tail = row;
+		return;
+	}
 	if (fifo->tail)
 		net->flows[fifo->tail].next = row;
 	else

@@ -51,7 +51,7 @@ typedef struct sim_flow {
 	uint32_t tx_psn, tx_psn_max, rx_psn, rto_psn;
 	uint32_t under_way;
 	uint8_t class;
-	bool open, ringed, nak_sent, marked;
+	bool open, ringed, urgent, nak_sent, marked;
 } sim_flow;
 
 typedef struct sim_port {

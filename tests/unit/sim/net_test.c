@@ -176,6 +176,22 @@ static void the_higher_class_goes_first(void **state)
 	finish();
 }
 
+static void an_answer_passes_what_waits_in_its_nic(void **state)
+{
+	(void)state;
+	start(2);
+	net = sim_net_new(&config, &events);
+	for (unsigned i = 0; i < 32; i++) {
+		open_flow(i, 0, 1, 0);
+		send_item(i, 100000);
+	}
+	open_flow(32, 0, 1, 0 | SIM_NET_URGENT);
+	send_item(32, 0);
+	run();
+	assert_true(tracks[32].last_at < 2500);
+	finish();
+}
+
 static void incast(unsigned senders, uint64_t bytes)
 {
 	for (unsigned i = 0; i < senders; i++) {
@@ -403,6 +419,7 @@ int main(void)
 		cmocka_unit_test(chunks_count_a_header_per_packet),
 		cmocka_unit_test(flows_of_a_nic_share_it),
 		cmocka_unit_test(the_higher_class_goes_first),
+		cmocka_unit_test(an_answer_passes_what_waits_in_its_nic),
 		cmocka_unit_test(pfc_loses_nothing),
 		cmocka_unit_test(a_pause_ends_only_at_xon),
 		cmocka_unit_test(a_pause_of_a_class_lets_the_other_pass),
