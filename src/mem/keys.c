@@ -12,6 +12,7 @@
  * Threads: make, revoke under the keys' lock; check takes none (seqlock per row). Tests: test_keys.c.
  */
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdlib.h>
 
 #include "base/fail.h"
@@ -23,6 +24,7 @@
 
 #define TABLE_BYTES (TN_KEYS_MAX * sizeof(tn_key_row))
 #define ACCESS_ALL  (TERN_ACCESS_READ | TERN_ACCESS_WRITE)
+#define KEY_ZERO_AT 60u /* of the wire form */
 
 _Static_assert(TABLE_BYTES % 4096 == 0, "peers map whole pages");
 
@@ -272,9 +274,15 @@ void tn_key_encode(const tn_key *key, tern_key *wire)
 	TN_ASSERT(!w.bad && w.at == sizeof(wire->bytes));
 }
 
-bool tn_key_decode(const tern_key *wire, tn_key *key)
+/* Where the wire form is the struct's own one copy is all: keys are read at each transfer. */
+static void key_fields(const tern_key *wire, tn_key *key)
 {
-	uint64_t end;
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+	_Static_assert(offsetof(tn_key, extent_offset) == 16 && offsetof(tn_key, rkey) == 40 &&
+			       offsetof(tn_key, node_tag) == KEY_ZERO_AT - 4 && sizeof(*key) == sizeof(*wire),
+		       "the wire form and one zero of padding");
+	memcpy(key, wire->bytes, sizeof(*key));
+#else
 	tn_reader r;
 
 	tn_reader_init(&r, wire->bytes, sizeof(wire->bytes));
@@ -288,9 +296,17 @@ bool tn_key_decode(const tern_key *wire, tn_key *key)
 	for (uint32_t i = 0; i < TN_MEM_DEVICES_MAX; i++)
 		key->rkey[i] = tn_get_u32(&r);
 	key->node_tag = tn_get_u32(&r);
-	if (tn_get_u32(&r) != 0 || !tn_reader_done(&r))
-		return false;
-	if (!(key->generation & 1) || key->access == 0 || (key->access & ~ACCESS_ALL))
+#endif
+}
+
+bool tn_key_decode(const tern_key *wire, tn_key *key)
+{
+	uint32_t zero;
+	uint64_t end;
+
+	key_fields(wire, key);
+	memcpy(&zero, wire->bytes + KEY_ZERO_AT, sizeof(zero));
+	if (zero != 0 || !(key->generation & 1) || key->access == 0 || (key->access & ~ACCESS_ALL))
 		return false;
 	return !__builtin_add_overflow(key->extent_offset, key->length, &end) &&
 	       !__builtin_add_overflow(key->address, key->length, &end);
