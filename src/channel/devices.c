@@ -60,7 +60,10 @@ static tn_want want_of(const tn_provider *provider, const tn_options *options)
 static tern_status open_device(tern_ctx *ctx, const tn_provider *provider, const char *bind_host)
 {
 	tn_shell_dev *sdev = &ctx->devs[ctx->dev_count];
-	tn_dev_params params = {.mem = ctx->mem, .options = ctx->options, .bind_host = bind_host};
+	tn_dev_params params = {.mem = ctx->mem,
+				.options = ctx->options,
+				.bind_host = bind_host,
+				.one_thread = ctx->single_owner};
 	tern_status status;
 
 	if (want_of(provider, ctx->options) == TN_WANT_OFF)

@@ -39,12 +39,14 @@ tern_status tn_shell_post(const tn_link_post *post, bool *done)
 		return tn_lane_send(slane->lane, (const tn_iov *)post->iov, (int)post->iov_count,
 				    post->cookie, done);
 	}
-	wr = (tn_wr){.cookie = post->cookie,
-		     .level = (tn_level)post->level,
-		     .local = post->local,
-		     .bytes = post->bytes,
-		     .offset = post->offset,
-		     .imm = post->imm};
+	/* One by one: the key fills itself, and zeroing it first costs as much as the rest. */
+	wr.cookie = post->cookie;
+	wr.level = (tn_level)post->level;
+	wr.local = post->local;
+	wr.bytes = post->bytes;
+	wr.offset = post->offset;
+	wr.imm = post->imm;
+	wr.more = wr.done = false;
 	if (!tn_key_decode(post->key, &wr.key))
 		return tn_fail(TERN_E_INVALID, "this is not a key: its 64 bytes are malformed");
 	if (TN_UNLIKELY(slane->sdev->caps.needs_registered || tn_gpu_on()))

@@ -126,6 +126,7 @@ typedef struct tn_dev_params {
 	const struct tn_options *options; /* NULL = defaults (base/options.h) */
 	const char *bind_host;            /* address for listeners of tcp; NULL = 127.0.0.1 */
 	uint64_t seed;                    /* loop's adversarial mode; 0 = well-behaved */
+	bool one_thread;                  /* all calls come from one thread: locks are not needed */
 } tn_dev_params;
 
 typedef struct tn_lane_params {

@@ -102,9 +102,9 @@ static int send_done(tn_vb_lane *lane, const struct ibv_wc *wc, tn_event *event)
 	uint32_t number = (uint32_t)wc->wr_id;
 	bool has_event = false;
 
-	pthread_mutex_lock(&lane->lock);
+	tn_vb_lane_lock(lane);
 	if ((uint32_t)(number - lane->head) >= lane->tail - lane->head) {
-		pthread_mutex_unlock(&lane->lock);
+		tn_vb_lane_unlock(lane);
 		tn_count(&tn_vb_lane_dev(lane)->counters.late, 1);
 		return 0;
 	}
@@ -116,7 +116,7 @@ static int send_done(tn_vb_lane *lane, const struct ibv_wc *wc, tn_event *event)
 		if (last)
 			break;
 	}
-	pthread_mutex_unlock(&lane->lock);
+	tn_vb_lane_unlock(lane);
 	if (kind > TN_VB_OP_SILENT)
 		tn_vb_lane_op_done(lane, kind, wc->status);
 	if (wc->status == IBV_WC_SUCCESS || kind == TN_VB_OP_HELLO)
@@ -178,9 +178,20 @@ static int deliver(tn_vb_lane *lane, const struct ibv_wc *wc, uint32_t index, tn
 			    .bytes = wc->byte_len,
 			    .imm = imm ? ntohl(wc->imm_data) : 0,
 			    .slot = tn_vb_slot(lane->rail, index)};
-	tn_count(&dev->counters.recvs, !imm);
-	tn_count(&dev->counters.rx_bytes, wc->byte_len);
+	if (!imm)
+		tn_vb_count(dev, &dev->counters.recvs, 1);
+	tn_vb_count(dev, &dev->counters.rx_bytes, wc->byte_len);
 	return 1;
+}
+
+/* Neighbours usually belong to one lane. */
+static tn_vb_lane *receiver(tn_vb_rail *rail, uint32_t qpn)
+{
+	if (TN_LIKELY(rail->last && rail->last_qpn == qpn))
+		return rail->last;
+	rail->last_qpn = qpn;
+	rail->last = tn_map_ptr(&rail->by_qpn, qpn);
+	return rail->last;
 }
 
 static int on_recv(tn_vb_rail *rail, const struct ibv_wc *wc, tn_event *event)
@@ -196,7 +207,7 @@ static int on_recv(tn_vb_rail *rail, const struct ibv_wc *wc, tn_event *event)
 		return 0;
 	}
 	rail->bufs[index].posted = false;
-	lane = tn_map_ptr(&rail->by_qpn, wc->qp_num);
+	lane = receiver(rail, wc->qp_num);
 	if (wc->status != IBV_WC_SUCCESS) {
 		if (lane && wc->status != IBV_WC_WR_FLUSH_ERR) {
 			report(lane, wc);
@@ -245,6 +256,7 @@ static bool refill(tn_vb_rail *rail)
 	n = rail->dev->api->poll_cq(rail->cq, TN_VB_WC_BATCH, rail->stash);
 	rail->stash_at = 0;
 	rail->stash_count = n > 0 ? (uint32_t)n : 0;
+	rail->short_poll = n < TN_VB_WC_BATCH;
 	if (TN_UNLIKELY(n < 0))
 		poll_failed(rail);
 	return rail->stash_count > 0;
@@ -270,6 +282,10 @@ int tn_vb_cq_poll(tn_vb_rail *rail, tn_event *events, int max, bool *empty)
 		/* Each completion gives one event at most. */
 		wc = &rail->stash[rail->stash_at++];
 		n += wc->wr_id >> 63 ? on_recv(rail, wc, &events[n]) : on_send(rail->dev, wc, &events[n]);
+		/* What came since the last look waits for the next poll: a look costs as much as a completion.
+		   Who sweeps has to know that nothing came after he began. */
+		if (rail->stash_at == rail->stash_count && rail->short_poll && rail->sweeping == 0)
+			break;
 	}
 	return n;
 }

@@ -68,12 +68,12 @@ static void look_around(tn_vb_dev *dev)
 
 static int poll_rails(tn_vb_dev *dev, tn_event *events, int max)
 {
-	uint32_t first = dev->rail_next;
+	uint32_t at = dev->rail_next;
 	int n = 0;
 
-	dev->rail_next = first + 1 < dev->rail_count ? first + 1 : 0;
-	for (uint32_t i = 0; i < dev->rail_count && n < max; i++) {
-		tn_vb_rail *rail = &dev->rails[(first + i) % dev->rail_count];
+	dev->rail_next = at + 1 < dev->rail_count ? at + 1 : 0;
+	for (uint32_t i = 0; i < dev->rail_count && n < max; i++, at++) {
+		tn_vb_rail *rail = &dev->rails[at < dev->rail_count ? at : at - dev->rail_count];
 		bool empty = false;
 
 		if (!rail->cq)

@@ -25,7 +25,7 @@ static void quiet(tn_vb_lane *lane)
 		lane->rail->sweeping--;
 	lane->sweep = false;
 	if (lane->rail)
-		tn_map_remove(&lane->rail->by_qpn, lane->own.qpn, NULL);
+		tn_vb_rail_forget(lane->rail, lane->own.qpn);
 	tn_vb_seats_free(lane);
 	pthread_mutex_lock(&lane->lock);
 	tn_vb_set_state(lane, TN_VB_QUIET);

@@ -111,6 +111,10 @@ static void choose_sizes(tn_vb_dev *dev)
 	dev->ring = 1;
 	while (dev->ring < dev->ops_max + TN_VB_OPS_RESERVED)
 		dev->ring *= 2;
+	/* A short ring must not fill up with silent ones alone. */
+	dev->signal_mask = TN_VB_SIGNAL_EVERY - 1;
+	while (dev->signal_mask >= dev->ops_max / 2)
+		dev->signal_mask /= 2;
 }
 
 /* ---- rails ---- */
@@ -241,6 +245,7 @@ tern_status tn_vb_open(const tn_dev_params *params, tn_dev **out)
 		return tn_fail(TERN_E_NOMEM, "no memory for a device");
 	dev->base = (tn_dev){.ops = &tn_vb_ops, .provider = &tn_provider_verbs, .mem = params->mem};
 	dev->forks = tn_os_fork_generation();
+	dev->one_thread = params->one_thread;
 	dev->epoll_fd = dev->timer_fd = dev->kick_fd = -1;
 	dev->next_ns = dev->timer_ns = TN_TIME_NEVER;
 	tn_list_init(&dev->lanes);

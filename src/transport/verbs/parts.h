@@ -57,6 +57,8 @@ tern_status tn_vb_cq_reserve(tn_vb_rail *rail);
 void tn_vb_cq_release(tn_vb_rail *rail);
 /* The buffer goes back into its turn. */
 tern_status tn_vb_recv_return(tn_vb_rail *rail, uint32_t index);
+/* No lane receives with that number any more. */
+void tn_vb_rail_forget(tn_vb_rail *rail, uint32_t qpn);
 /* The port as it is now: GIDs, MTU, state. */
 void tn_vb_rail_refresh(tn_vb_rail *rail);
 void tn_vb_rail_set_health(tn_vb_rail *rail, tn_vb_health health);

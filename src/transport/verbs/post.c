@@ -68,11 +68,11 @@ static tern_status local_piece(const tn_vb_rail *rail, const tn_wr *wr, bool rea
 static void count_one_sided(tn_vb_dev *dev, enum ibv_wr_opcode opcode, uint64_t bytes)
 {
 	if (opcode == IBV_WR_RDMA_READ) {
-		tn_count(&dev->counters.reads, 1);
+		tn_vb_count(dev, &dev->counters.reads, 1);
 		return;
 	}
-	tn_count(opcode == IBV_WR_RDMA_WRITE ? &dev->counters.writes : &dev->counters.write_imms, 1);
-	tn_count(&dev->counters.tx_bytes, bytes);
+	tn_vb_count(dev, opcode == IBV_WR_RDMA_WRITE ? &dev->counters.writes : &dev->counters.write_imms, 1);
+	tn_vb_count(dev, &dev->counters.tx_bytes, bytes);
 }
 
 static tern_status one_sided(tn_lane *base, tn_wr *wr, enum ibv_wr_opcode opcode)
@@ -80,7 +80,7 @@ static tern_status one_sided(tn_lane *base, tn_wr *wr, enum ibv_wr_opcode opcode
 	tn_vb_lane *lane = tn_vb_lane_of(base);
 	tn_vb_dev *dev = tn_vb_lane_dev(lane);
 	bool read = opcode == IBV_WR_RDMA_READ;
-	struct ibv_send_wr out = {.opcode = opcode, .imm_data = htonl(wr->imm)};
+	struct ibv_send_wr out; /* what the opcode has no use for stays as it is */
 	tn_vb_op op = {.cookie = wr->cookie, .bounce = TN_VB_NO_BOUNCE, .kind = TN_VB_OP_USER};
 	tern_status status;
 	struct ibv_sge sge;
@@ -93,6 +93,11 @@ static tern_status one_sided(tn_lane *base, tn_wr *wr, enum ibv_wr_opcode opcode
 						   "TN_CAP_REMOTE_DONE is not among the capabilities");
 	if (!lane->rail)
 		return tn_fail(TERN_E_STATE, "the lane is not connected");
+	out.opcode = opcode;
+	out.send_flags = 0;
+	out.imm_data = htonl(wr->imm);
+	out.sg_list = NULL;
+	out.num_sge = 0;
 	TN_TRY(check_wr(dev, wr, read ? TERN_ACCESS_READ : TERN_ACCESS_WRITE));
 	TN_TRY(local_piece(lane->rail, wr, read, &sge, &out));
 	out.wr.rdma.remote_addr = wr->key.address + wr->offset;
@@ -101,19 +106,19 @@ static tern_status one_sided(tn_lane *base, tn_wr *wr, enum ibv_wr_opcode opcode
 		op.kind = TN_VB_OP_SILENT;
 	op.read_bytes = read ? wr->bytes : 0;
 
-	pthread_mutex_lock(&lane->lock);
+	tn_vb_lane_lock(lane);
 	status = tn_vb_may_post(lane);
 	if (status == TERN_OK) {
 		int err = tn_vb_ring_post(lane, &out, &op, wr->more);
 
 		status = err ? tn_vb_refused(lane, err) : TERN_OK;
 	}
-	pthread_mutex_unlock(&lane->lock);
+	tn_vb_lane_unlock(lane);
 	if (status != TERN_OK)
 		return status;
 	wr->done = op.kind == TN_VB_OP_SILENT;
 	if (out.send_flags & IBV_SEND_INLINE)
-		tn_count(&dev->counters.inlined, 1);
+		tn_vb_count(dev, &dev->counters.inlined, 1);
 	count_one_sided(dev, opcode, wr->bytes);
 	return TERN_OK;
 }
@@ -216,10 +221,12 @@ static tern_status message_post(tn_vb_lane *lane, message *m, uint64_t cookie, b
 		return tn_vb_refused(lane, err);
 	}
 	*done = op.kind == TN_VB_OP_SILENT;
-	tn_count(&dev->counters.sends, 1);
-	tn_count(&dev->counters.tx_bytes, m->bytes);
-	tn_count(&dev->counters.inlined, (out.send_flags & IBV_SEND_INLINE) != 0);
-	tn_count(&dev->counters.bounced_sends, op.bounce != TN_VB_NO_BOUNCE);
+	tn_vb_count(dev, &dev->counters.sends, 1);
+	tn_vb_count(dev, &dev->counters.tx_bytes, m->bytes);
+	if (out.send_flags & IBV_SEND_INLINE)
+		tn_vb_count(dev, &dev->counters.inlined, 1);
+	if (op.bounce != TN_VB_NO_BOUNCE)
+		tn_vb_count(dev, &dev->counters.bounced_sends, 1);
 	return TERN_OK;
 }
 
@@ -236,8 +243,8 @@ tern_status tn_vb_send(tn_lane *base, const tn_iov *iov, int n, uint64_t cookie,
 	if (!lane->rail)
 		return tn_fail(TERN_E_STATE, "the lane is not connected");
 	TN_TRY(message_make(lane->rail, iov, n, &m));
-	pthread_mutex_lock(&lane->lock);
+	tn_vb_lane_lock(lane);
 	status = message_post(lane, &m, cookie, done);
-	pthread_mutex_unlock(&lane->lock);
+	tn_vb_lane_unlock(lane);
 	return status;
 }

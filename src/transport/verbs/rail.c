@@ -232,6 +232,12 @@ tern_status tn_vb_recv_return(tn_vb_rail *rail, uint32_t index)
 	return rail->pending_count < TN_VB_REFILL ? TERN_OK : refill(rail, TN_VB_REFILL);
 }
 
+void tn_vb_rail_forget(tn_vb_rail *rail, uint32_t qpn)
+{
+	tn_map_remove(&rail->by_qpn, qpn, NULL);
+	rail->last = NULL;
+}
+
 /* ---- health ---- */
 
 bool tn_vb_is_last_usable(const tn_vb_rail *rail)

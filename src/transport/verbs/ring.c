@@ -101,10 +101,9 @@ static void ring_put(tn_vb_lane *lane, struct ibv_send_wr *wr, const tn_vb_op *o
 
 	TN_ASSERT(ops_in_flight(lane) < tn_vb_lane_dev(lane)->ops_max + TN_VB_OPS_RESERVED);
 	*at = *op;
-	/* A silent request asks as well now and then: only completions make room in the ring, and a short ring
-	   must not fill up with silent ones alone. */
+	/* A silent request asks as well now and then: only completions make room in the ring. */
 	at->signaled = op->kind != TN_VB_OP_SILENT || op->bounce != TN_VB_NO_BOUNCE ||
-		       lane->tail % TN_MIN(TN_VB_SIGNAL_EVERY, tn_vb_lane_dev(lane)->ops_max / 2) == 0;
+		       (lane->tail & tn_vb_lane_dev(lane)->signal_mask) == 0;
 	if (at->signaled)
 		wr->send_flags |= IBV_SEND_SIGNALED;
 	lane->asked += at->signaled;
@@ -161,7 +160,7 @@ static int ring_bell(tn_vb_lane *lane, struct ibv_send_wr *first, struct ibv_sen
 	tn_vb_dev *dev = tn_vb_lane_dev(lane);
 	int err;
 
-	tn_count(&dev->counters.doorbells, 1);
+	tn_vb_count(dev, &dev->counters.doorbells, 1);
 	err = dev->api->post_send(lane->qp, first, bad);
 	if (err == 0)
 		lane->used = true;
@@ -359,8 +358,8 @@ bool tn_vb_ring_retire(tn_vb_lane *lane, tern_status status, tn_event *event, tn
 	}
 	if (op->kind != TN_VB_OP_USER)
 		return false;
-	if (status == TERN_OK)
-		tn_count(&dev->counters.rx_bytes, op->read_bytes);
+	if (op->read_bytes > 0 && status == TERN_OK)
+		tn_vb_count(dev, &dev->counters.rx_bytes, op->read_bytes);
 	*event = (tn_event){.type = TN_EV_DONE,
 			    .status = status,
 			    .lane = &lane->base,

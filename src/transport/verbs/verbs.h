@@ -66,7 +66,7 @@
 #define TN_VB_RECV_RESERVE \
 	64u /* buffers for hellos and byes, and for the refill, beyond what may be granted */
 #define TN_VB_REFILL       16u /* receive buffers that are posted at once */
-#define TN_VB_SIGNAL_EVERY 16u /* an inline request in so many asks for a completion */
+#define TN_VB_SIGNAL_EVERY 16u /* an inline request in so many asks for a completion; a power of two */
 #define TN_VB_HELD_MAX     16u /* requests of one doorbell */
 #define TN_VB_WC_BATCH     16
 #define TN_VB_ACK_BATCH    64u /* completion events that are acknowledged at once */
@@ -253,10 +253,13 @@ struct tn_vb_rail {
 	uint32_t *pending; /* indexes, to be posted; as many at most */
 	uint32_t pending_count;
 	uint32_t bounce_lkey;
-	tn_map by_qpn; /* lanes that may still receive */
+	tn_map by_qpn;     /* lanes that may still receive */
+	uint32_t last_qpn; /* whose entry was looked up last */
+	tn_vb_lane *last;  /* NULL: none */
 	uint32_t sweeping;
 	struct ibv_wc stash[TN_VB_WC_BATCH]; /* taken from the queue, not handled yet */
 	uint32_t stash_at, stash_count;
+	bool short_poll; /* the last one found fewer than a batch: nothing is behind the stash */
 	uint32_t poll_failures;
 	uint64_t rnr_at_open; /* the NIC's own counters then */
 };
@@ -300,13 +303,15 @@ struct tn_vb_dev {
 	tn_vb_opts opts;
 	char name[160]; /* of all rails */
 	uint32_t forks;
+	bool one_thread; /* locks and locked instructions are not needed */
 	tn_vb_rail rails[TN_VB_RAILS_MAX];
 	uint32_t rail_count;
 	uint32_t rail_next; /* whose queue is polled first */
 	uint8_t turn;       /* of lanes that dial */
 	/* sizes in force, the smallest of all rails */
-	uint32_t ops_max; /* of users, per lane */
-	uint32_t ring;    /* ops_max + TN_VB_OPS_RESERVED or more, a power of two */
+	uint32_t ops_max;     /* of users, per lane */
+	uint32_t ring;        /* ops_max + TN_VB_OPS_RESERVED or more, a power of two */
+	uint32_t signal_mask; /* a silent op whose number has none of these bits asks for a completion */
 	uint32_t recv_slots, send_bytes, inline_bytes;
 	uint32_t max_msg;
 	/* bounce buffers */
@@ -348,6 +353,28 @@ static inline tn_vb_lane *tn_vb_lane_of(tn_lane *lane)
 static inline tn_vb_dev *tn_vb_lane_dev(const tn_vb_lane *lane)
 {
 	return (tn_vb_dev *)lane->base.dev;
+}
+
+/* The lane's lock where requests and completions meet. */
+static inline void tn_vb_lane_lock(tn_vb_lane *lane)
+{
+	if (!tn_vb_lane_dev(lane)->one_thread)
+		pthread_mutex_lock(&lane->lock);
+}
+
+static inline void tn_vb_lane_unlock(tn_vb_lane *lane)
+{
+	if (!tn_vb_lane_dev(lane)->one_thread)
+		pthread_mutex_unlock(&lane->lock);
+}
+
+/* A counter of the device's that any thread moves. */
+static inline void tn_vb_count(const tn_vb_dev *dev, tn_counter *counter, uint64_t n)
+{
+	if (dev->one_thread)
+		tn_count_own(counter, n);
+	else
+		tn_count(counter, n);
 }
 
 static inline bool tn_vb_usable(const tn_vb_rail *rail)
