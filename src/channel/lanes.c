@@ -177,24 +177,33 @@ uint64_t tn_shell_reap_wake(tern_ctx *ctx, uint64_t now_ns)
 
 /* ---- events ---- */
 
-/* Lock held. */
-static void receive(tern_link *link, tn_shell_dev *sdev, const tn_event *ev, uint64_t now)
+/* The clock, read for the first event of a batch that needs it: *now is 0 before that. */
+static uint64_t time_of(tern_link *link, uint64_t *now)
+{
+	if (*now == 0)
+		*now = tn_ctx_now(link->ctx);
+	return *now;
+}
+
+/* Lock held. True: the machine may have more to say. */
+static bool receive(tern_link *link, tn_shell_dev *sdev, const tn_event *ev, uint64_t *now)
 {
 	tn_shell_lane *slane = ev->lane_arg;
+	bool plain = false;
 	tn_link_rx rx;
 
 	if (ev->type == TN_EV_RECV)
-		tn_link_on_frame(link->m, slane->handle, ev->buf, ev->bytes, now, &rx);
-	else
-		tn_link_on_imm(link->m, slane->handle, ev->imm, ev->bytes, now, &rx);
+		tn_link_on_frame(link->m, slane->handle, ev->buf, ev->bytes, time_of(link, now), &rx);
+	else if (!(plain = tn_link_fast_imm(link->m, slane->handle, ev->imm, ev->bytes, &rx)))
+		tn_link_on_imm(link->m, slane->handle, ev->imm, ev->bytes, time_of(link, now), &rx);
 	if (rx.type != TN_RX_NONE)
 		tn_channel_deliver(link, &rx);
 	sdev->dev->ops->recv_done(sdev->dev, ev);
-	tn_link_on_slot_free(link->m, slane->handle, 1);
+	return tn_link_on_slot_free(link->m, slane->handle, 1) || !plain;
 }
 
-/* Lock held. */
-static void handle(tern_link *link, tn_shell_dev *sdev, const tn_event *ev, uint64_t now)
+/* Lock held. True: the machine may have more to say. */
+static bool handle(tern_link *link, tn_shell_dev *sdev, const tn_event *ev, uint64_t *now)
 {
 	tn_shell_lane *slane = ev->lane_arg;
 	tern_status status;
@@ -206,24 +215,24 @@ static void handle(tern_link *link, tn_shell_dev *sdev, const tn_event *ev, uint
 		status = ev->status;
 		if (TN_UNLIKELY(link->staged.map.count > 0))
 			status = tn_stage_done(link, ev->cookie, status);
-		tn_link_on_wr_done(link->m, ev->cookie, status, now);
+		tn_link_on_wr_done(link->m, ev->cookie, status, time_of(link, now));
 		break;
 	case TN_EV_RECV:
 	case TN_EV_IMM:
-		receive(link, sdev, ev, now);
-		break;
+		return receive(link, sdev, ev, now);
 	case TN_EV_LANE_UP:
-		tn_link_on_lane_up(link->m, slane->handle, now);
+		tn_link_on_lane_up(link->m, slane->handle, time_of(link, now));
 		break;
 	case TN_EV_LANE_DOWN:
 		if (!slane->down)
 			tn_link_on_lane_down(link->m, slane->handle, ev->status, tern_status_text(ev->status),
-					     now);
+					     time_of(link, now));
 		slane->down = true;
 		break;
 	default:
 		break;
 	}
+	return true;
 }
 
 static void device_event(tn_shell_dev *sdev, const tn_event *ev)
@@ -238,11 +247,20 @@ static void device_event(tn_shell_dev *sdev, const tn_event *ev)
 	tn_lock_drop(&sdev->ctx->table_lock);
 }
 
+static void leave(tern_link *link, bool more, uint64_t *now)
+{
+	if (more)
+		tn_shell_settle(link, time_of(link, now));
+	tn_lock_drop(&link->lock);
+}
+
 void tn_shell_events(tern_ctx *ctx, tn_shell_dev *sdev, const tn_event *events, int n)
 {
-	uint64_t now = tn_ctx_now(ctx);
 	tern_link *link = NULL; /* whose lock is held: neighbours usually belong to one link */
+	bool more = false;      /* its machine may have something to say */
+	uint64_t now = 0;
 
+	(void)ctx;
 	tn_dispatch_depth++;
 	for (int i = 0; i < n; i++) {
 		const tn_event *ev = &events[i];
@@ -253,18 +271,15 @@ void tn_shell_events(tern_ctx *ctx, tn_shell_dev *sdev, const tn_event *events, 
 			continue;
 		}
 		if (link != slane->link) {
-			if (link) {
-				tn_shell_settle(link, now);
-				tn_lock_drop(&link->lock);
-			}
+			if (link)
+				leave(link, more, &now);
 			link = slane->link;
+			more = false;
 			tn_lock_take(&link->lock);
 		}
-		handle(link, sdev, ev, now);
+		more |= handle(link, sdev, ev, &now);
 	}
-	if (link) {
-		tn_shell_settle(link, now);
-		tn_lock_drop(&link->lock);
-	}
+	if (link)
+		leave(link, more, &now);
 	tn_dispatch_depth--;
 }

@@ -74,13 +74,6 @@ static tn_link_fast_result post_fast(tern_link *link, tn_link_fast *fast, uint64
 	return result;
 }
 
-/* Lock held: after the fast path the machine may have more to say (credits, deadlines). */
-static void settle(tern_link *link, bool timer)
-{
-	if (timer || TN_UNLIKELY(tn_link_pending(link->m)))
-		tn_shell_run(link, tn_ctx_now(link->ctx));
-}
-
 typedef enum outcome { REFUSED, IN_FLIGHT, COMPLETE, COMPLETE_INLINE } outcome;
 
 /* Lock held. */
@@ -95,15 +88,14 @@ static outcome fast_outcome(tern_link *link, tn_link_fast *fast, tern_op *op, ui
 		tn_count_own(&link->counters.fast, 1);
 		result = finish_fast(link, op, bytes) ? COMPLETE_INLINE : COMPLETE;
 		*status = TERN_OK;
-		settle(link, false);
 		break;
-	case TN_FAST_PENDING:
+	case TN_FAST_PENDING: /* a deadline, or a flag that waits */
 		*status = TERN_OK;
-		settle(link, true);
+		tn_shell_run(link, tn_ctx_now(link->ctx));
 		break;
 	case TN_FAST_FAILED:
 		result = REFUSED;
-		settle(link, false);
+		tn_shell_run(link, tn_ctx_now(link->ctx));
 		break;
 	default:
 		*slow = true; /* the device did not take it: the ordinary way */

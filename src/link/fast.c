@@ -6,6 +6,7 @@
  *
  *   fast_send/fast_xfer   state, queues, lane, credits, windows, a row each in reserve: fill the post
  *   fast_posted           done: move the totals, COMPLETE. Kept: rows are taken, PENDING
+ *   fast_imm              a notification of an open channel, and nobody waits for an answer to it
  *
  * Threads: none. Tests: tests/unit/link/op_test.c, pair_test.c.
  */
@@ -255,4 +256,32 @@ tn_link_fast_result tn_link_fast_posted(tn_link *link, tn_link_fast *fast, tern_
 	}
 	tn_count_own(&link->counters.ops_fast, 1);
 	return TN_FAST_COMPLETE;
+}
+
+/* ---- what arrives ---- */
+
+bool tn_link_fast_imm(tn_link *link, uint32_t handle, uint32_t imm, uint64_t bytes, tn_link_rx *rx)
+{
+	tn_lk_lane *lane = tn_lk_lane_get(link, handle);
+	uint32_t index = imm >> TN_LINK_NOTIFY_BITS;
+	tn_lk_chan *chan = &link->chans[index];
+
+	_Static_assert(TN_IMM_ACK >> TN_LINK_NOTIFY_BITS > TN_IMM_CHANNELS, "no index has the bit ACK");
+	if (TN_UNLIKELY(link->state != TN_LINK_UP || link->close_local || !lane ||
+			lane->state != TN_LANE_UP || lane->my_granted == lane->received ||
+			index >= TN_IMM_CHANNELS || index >= link->chan_high || chan->state != TN_CHAN_OPEN ||
+			chan->close_received || chan->released || chan->spoilt))
+		return false;
+	link->heard = true;
+	lane->received++;
+	if (!link->remote_done)
+		lane->rx_units++;
+	chan->notifies_rx++;
+	tn_count_own(&link->counters.imms_rx, 1);
+	rx->type = TN_RX_NOTIFY;
+	rx->channel = chan->handle;
+	rx->user = chan->user;
+	rx->value = imm & ((1u << TN_LINK_NOTIFY_BITS) - 1);
+	rx->bytes = bytes;
+	return true;
 }

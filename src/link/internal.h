@@ -462,7 +462,12 @@ const char *tn_lk_lane_state_name(tn_lk_lane_state state);
 void tn_lk_lanes_close(tn_link *link);
 bool tn_lk_next_lane(tn_link *link, tn_link_action *act);
 /* NULL for a stale handle. */
-tn_lk_lane *tn_lk_lane_get(tn_link *link, uint32_t handle);
+static inline tn_lk_lane *tn_lk_lane_get(tn_link *link, uint32_t handle)
+{
+	tn_lk_lane *lane = &link->lanes[handle % TN_LANE_SLOTS];
+
+	return handle && lane->handle == handle ? lane : NULL;
+}
 
 /* The first provider again, for new lanes. */
 void tn_lk_wiring_again(tn_link *link, uint64_t now_ns);
@@ -517,7 +522,11 @@ void tn_lk_journal_settle(tn_link *link, const tn_lk_lane *lane, uint32_t receiv
 bool tn_lk_journal_next(tn_link *link, tn_lk_lane *lane, tn_link_post *post);
 void tn_lk_journal_sent(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr);
 /* Something is to be sent again. */
-bool tn_lk_journal_due(const tn_link *link);
+static inline bool tn_lk_journal_due(const tn_link *link)
+{
+	return link->journal[0].next != link->journal[0].tail;
+}
+
 /* The op ended, not well, and its notification may not have arrived: then it is not sent again either. */
 void tn_lk_journal_orphan(tn_link *link, uint64_t op);
 /* The op ended before it was sent again. */

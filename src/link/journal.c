@@ -400,11 +400,6 @@ void tn_lk_journal_void(tn_link *link, uint64_t op)
 			row(log, at)->what = TN_NOTE_VOID;
 }
 
-bool tn_lk_journal_due(const tn_link *link)
-{
-	return link->journal[0].next != link->journal[0].tail;
-}
-
 void tn_lk_journal_check(const tn_link *link)
 {
 	const tn_lk_journal *log = &link->journal[0];

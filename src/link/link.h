@@ -331,7 +331,8 @@ void tn_link_on_frame(tn_link *link, uint32_t lane, const void *frame, uint64_t 
 		      tn_link_rx *rx);
 void tn_link_on_imm(tn_link *link, uint32_t lane, uint32_t imm, uint64_t bytes, uint64_t now_ns,
 		    tn_link_rx *rx);
-void tn_link_on_slot_free(tn_link *link, uint32_t lane, uint32_t n);
+/* False: nothing is to be done because of it (tn_link_pending would not have come true). */
+bool tn_link_on_slot_free(tn_link *link, uint32_t lane, uint32_t n);
 
 /* A posted wr completed. Unknown or stale cookies are ignored (counted). */
 void tn_link_on_wr_done(tn_link *link, uint64_t cookie, tern_status status, uint64_t now_ns);
@@ -440,8 +441,14 @@ bool tn_link_fast_send(tn_link *link, uint32_t channel, const tn_link_iov *iov, 
 		       const tn_link_op_params *params, tn_link_fast *fast);
 bool tn_link_fast_xfer(tn_link *link, uint32_t channel, const tn_link_xfer *xfer,
 		       const tn_link_op_params *params, tn_link_fast *fast);
+/* After TN_FAST_COMPLETE and _AGAIN the machine has nothing to say that it had not before. */
 tn_link_fast_result tn_link_fast_posted(tn_link *link, tn_link_fast *fast, tern_status status, bool done,
 					uint64_t *op);
+/*
+ * An immediate that is as most are: instead of tn_link_on_imm, without the time, and the machine has nothing to
+ * say afterwards. False: nothing happened, call that.
+ */
+bool tn_link_fast_imm(tn_link *link, uint32_t lane, uint32_t imm, uint64_t bytes, tn_link_rx *rx);
 
 /* ---- the link as a whole ---- */
 

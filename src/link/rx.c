@@ -47,18 +47,19 @@ const char *tn_lk_credit_update(tn_link *link, tn_lk_lane *lane, uint32_t grant,
 	return NULL;
 }
 
-void tn_link_on_slot_free(tn_link *link, uint32_t handle, uint32_t n)
+bool tn_link_on_slot_free(tn_link *link, uint32_t handle, uint32_t n)
 {
 	tn_lk_lane *lane = tn_lk_lane_get(link, handle);
 
 	if (!lane || lane->state != TN_LANE_UP)
-		return;
+		return true;
 	TN_ASSERT(n <= lane->received - lane->freed);
 	n = TN_MIN(n, lane->received - lane->freed);
 	lane->freed += n;
 	lane->my_granted += n;
 	if (lane->my_granted - lane->my_told >= lane->my_first / 2)
 		link->credit_due |= 1u << lane->index;
+	return link->credit_due != 0;
 }
 
 static void owe_ack(tn_link *link, tn_lk_lane *lane, uint64_t now_ns)

@@ -61,13 +61,6 @@ void tn_lk_lane_set_state(tn_link *link, tn_lk_lane *lane, tn_lk_lane_state to)
 	lane->state = to;
 }
 
-tn_lk_lane *tn_lk_lane_get(tn_link *link, uint32_t handle)
-{
-	tn_lk_lane *lane = &link->lanes[handle % TN_LANE_SLOTS];
-
-	return handle && lane->handle == handle ? lane : NULL;
-}
-
 static void lane_close(tn_link *link, tn_lk_lane *lane)
 {
 	switch (lane->state) {

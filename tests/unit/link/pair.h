@@ -588,6 +588,7 @@ static inline void pair_step_event(pair_world *world, pair_end *end)
 	pair_node *node = &world->node[end->side];
 	pair_event event = end->events[0];
 	tn_link_rx rx = {0};
+	bool pending;
 
 	memmove(end->events, end->events + 1, (end->event_count - 1) * sizeof(end->events[0]));
 	end->event_count--;
@@ -603,7 +604,11 @@ static inline void pair_step_event(pair_world *world, pair_end *end)
 		end->processed++;
 		break;
 	case PAIR_IMM:
-		tn_link_on_imm(node->link, end->handle, event.imm, event.bytes, world->now, &rx);
+		pending = tn_link_pending(node->link);
+		if (!tn_link_fast_imm(node->link, end->handle, event.imm, event.bytes, &rx))
+			tn_link_on_imm(node->link, end->handle, event.imm, event.bytes, world->now, &rx);
+		else
+			PAIR_CHECK(world, pending || !tn_link_pending(node->link));
 		end->processed++;
 		break;
 	}
@@ -646,10 +651,13 @@ static inline void pair_step_ctrl(pair_world *world, int side)
 static inline void pair_step_free(pair_world *world, pair_end *end)
 {
 	uint32_t n = 1 + pair_pick(world, end->processed);
+	tn_link *link = world->node[end->side].link;
+	bool pending = tn_link_pending(link);
 
 	end->processed -= n;
 	end->held -= n;
-	tn_link_on_slot_free(world->node[end->side].link, end->handle, n);
+	if (!tn_link_on_slot_free(link, end->handle, n))
+		PAIR_CHECK(world, pending || !tn_link_pending(link));
 	pair_kick(world, end->side);
 }
 

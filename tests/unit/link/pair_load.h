@@ -434,7 +434,7 @@ static inline int load_submit_fast(load *l, load_op *op, uint32_t handle, load_c
 	tn_link *link = load_link(l, op->side);
 	tn_link_fast fast;
 	tn_link_fast_result result;
-	bool ready, done;
+	bool pending = tn_link_pending(link), ready, done;
 
 	*status = TERN_AGAIN;
 	ready = op->kind == LOAD_SEND
@@ -447,6 +447,7 @@ static inline int load_submit_fast(load *l, load_op *op, uint32_t handle, load_c
 		result = tn_link_fast_posted(link, &fast, *status, done, &op->handle);
 	} while (result == TN_FAST_MORE);
 	if (result == TN_FAST_COMPLETE) {
+		PAIR_CHECK(l->world, pending || !tn_link_pending(link));
 		PAIR_CHECK(l->world, op->kind == LOAD_SEND || op->kind == LOAD_GET || load_only_local(op) ||
 					     load_equal(op, op->region.mem, op->bytes));
 		PAIR_CHECK(l->world, op->kind != LOAD_FLAG || load_only_local(op) ||
