@@ -93,8 +93,9 @@ void sim_net_host_plug(sim_net *net, uint32_t host, bool plugged);
 typedef struct sim_port_stats {
 	uint64_t units, bytes; /* sent: on the wire, headers included */
 	uint64_t payload_bytes;
-	uint64_t busy_ns;          /* of sending */
-	uint64_t queue_peak;       /* wire bytes waiting for this transmitter; of hosts not counted */
+	uint64_t busy_ns; /* of sending */
+	uint64_t queued;  /* wire bytes that wait for this transmitter; of hosts not counted */
+	uint64_t queue_peak;
 	uint64_t marks, drops;     /* units, at this output */
 	uint64_t pauses, pause_ns; /* of this transmitter, over classes */
 } sim_port_stats;
