@@ -32,6 +32,7 @@ static tern_channel *channel_new(tern_link *link)
 	tn_list_init(&channel->inbox);
 	tn_shell_ref(link);
 	tn_list_push_back(&link->channels, &channel->node);
+	tn_count(&ctx->counters.live, 1);
 	return channel;
 }
 
@@ -61,6 +62,7 @@ void tn_channel_unref(tern_channel *channel)
 	free(channel->rx_msg);
 	free(channel->buf);
 	tn_list_remove(&channel->node);
+	tn_count(&link->ctx->counters.live, (uint64_t)-1);
 	free(channel);
 	/* The lock is held: somebody has another reference. */
 	TN_ASSERT(atomic_load_explicit(&link->refs, memory_order_relaxed) > 1);

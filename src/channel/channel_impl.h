@@ -38,25 +38,27 @@ struct tern_channel {
 	bool ended;          /* the machine said CHANNEL_CLOSED, or a message could not be kept */
 	bool unaccepted;     /* in on_open */
 	bool machine_closed; /* tn_link_channel_close was called */
-	tern_status status;
-	uint64_t detail;       /* of status */
+	bool paused;
+	bool recv_timer_used;
+	bool skipping;         /* fragments of a message that could not be kept */
 	_Atomic uint32_t busy; /* futex: 1, 2 = and somebody waits */
+	tern_status status;
+	uint64_t detail; /* of status */
 	const void *busy_thread;
 	/* receiving */
 	tn_list recvs;
 	tn_list inbox;
 	uint64_t inbox_bytes, inbox_bytes_max;
-	bool paused;
 	tn_ctx_timer recv_timer;
 	uint64_t recv_timer_at;
-	bool recv_timer_used;
-	bool skipping; /* fragments of a message that could not be kept */
 	uint64_t partial_total, partial_got;
 	uint8_t *buf;
 	uint64_t buf_bytes;
 	tern_op *rx_op;
 	tn_inbox_msg *rx_msg;
 };
+_Static_assert(sizeof(struct tern_channel) <= 256,
+	       "with its row in the machine an idle channel stays under 1 KiB");
 
 /* What a tern_recv keeps in op->priv (and a submitted op: only detail and handle). */
 typedef struct tn_op_priv {

@@ -6,6 +6,7 @@
  */
 #include "base/counters.h"
 
+#include "channel/channel_impl.h"
 #include "channel/shell.h"
 
 TN_COUNTERS_NAMES(channel_names, TN_CHANNEL_COUNTERS)
@@ -52,6 +53,8 @@ void tern_ctx_counters(tern_ctx *ctx, tern_counter_fn fn, void *arg)
 	tn_lock_drop(&ctx->table_lock);
 	tn_counters_each(channel_names, &channels, "channel", fn, arg);
 	tn_counters_each(link_names, &links, "link", fn, arg);
+	fn("channel.live_bytes",
+	   tn_counter_read(&channels.live) * (sizeof(tern_channel) + tn_link_channel_bytes()), arg);
 	fn("link.up", tn_counter_read(&channels.links_up), arg);
 	fn("link.down", tn_counter_read(&channels.links_down), arg);
 	for (unsigned i = 0; i < ctx->dev_count; i++)

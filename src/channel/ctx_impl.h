@@ -59,7 +59,8 @@ extern const tn_option_row tn_channel_option_rows[];
 	X(links_up)            \
 	X(links_down)          \
 	X(conns_refused)       \
-	X(conns_evicted)
+	X(conns_evicted)       \
+	X(live) /* channels that are not closed; a gauge of the context */
 TN_COUNTERS_STRUCT(tn_channel_counters, TN_CHANNEL_COUNTERS)
 
 #define TN_DETAILS      64

@@ -35,9 +35,9 @@ static void set_state(tn_link *link, tn_lk_chan *chan, tn_lk_chan_state to)
 {
 	TN_ASSERT_MSG(chan_predecessors[to] & (1u << chan->state), "channel %x %s -> %s", chan->handle,
 		      tn_lk_chan_state_name(chan->state), tn_lk_chan_state_name(to));
-	tn_lk_log(link, TN_LOG_DEBUG, "channel %x (%s) %s -> %s", chan->handle, chan->service,
+	tn_lk_log(link, TN_LOG_DEBUG, "channel %x (%s) %s -> %s", chan->handle, tn_lk_name(link, chan),
 		  tn_lk_chan_state_name(chan->state), tn_lk_chan_state_name(to));
-	chan->state = to;
+	chan->state = (uint8_t)to;
 }
 
 /* ---- rows ---- */
@@ -74,6 +74,7 @@ static void chan_free(tn_link *link, tn_lk_chan *chan)
 	uint32_t generation = (chan->handle >> 16) + 1;
 
 	TN_ASSERT(chan->ops == 0 && chan->wrs == 0 && chan->xfers_out == 0);
+	tn_lk_name_drop(link, chan);
 	tn_list_remove(&chan->event_node);
 	tn_list_remove(&chan->ctl_node);
 	chan->ctl = chan->events = 0;
@@ -131,8 +132,8 @@ static void update_xfers(tn_link *link, tn_lk_chan *chan)
 	}
 	if (!want)
 		return;
-	chan->ready_lane = lane;
-	chan->ready_class = class;
+	chan->ready_lane = (uint8_t)lane;
+	chan->ready_class = (uint8_t) class;
 	tn_list_push_back(&link->by_index[lane]->ready[class], &chan->xfer_node);
 	link->xfer_ready++;
 }
@@ -168,14 +169,14 @@ void tn_lk_chan_owe(tn_link *link, tn_lk_chan *chan, uint32_t ctl)
 {
 	if (!tn_lk_alive(link))
 		return;
-	chan->ctl |= ctl;
+	chan->ctl |= (uint8_t)ctl;
 	if (!tn_list_linked(&chan->ctl_node))
 		tn_list_push_back(&link->ctl, &chan->ctl_node);
 }
 
 static void event(tn_link *link, tn_lk_chan *chan, uint32_t event)
 {
-	chan->events |= event;
+	chan->events |= (uint8_t)event;
 	if (!tn_list_linked(&chan->event_node))
 		tn_list_push_back(&link->events, &chan->event_node);
 }
@@ -225,10 +226,12 @@ void tn_lk_chan_advance(tn_link *link, tn_lk_chan *chan)
 {
 	bool idle = chan->ops == 0 && chan->wrs == 0 && !chan->abort_due;
 
+	if (TN_UNLIKELY(chan->name) && chan->state == TN_CHAN_OPEN && chan->wrs == 0)
+		tn_lk_name_drop(link, chan); /* its OPEN is posted and answered */
 	if (chan->state == TN_CHAN_OPEN && (chan->released || chan->close_received) && idle &&
 	    !(chan->ctl & TN_CTL_OK) && tn_lk_alive(link)) {
 		set_state(link, chan, TN_CHAN_CLOSING);
-		chan->ctl &= ~(uint32_t)TN_CTL_WINDOW;
+		chan->ctl &= (uint8_t)~TN_CTL_WINDOW;
 		tn_lk_chan_owe(link, chan, TN_CTL_CLOSE);
 	}
 	if (chan->state == TN_CHAN_CLOSING && chan->close_sent && chan->peer_done)
@@ -307,7 +310,7 @@ tern_status tn_link_channel_open(tn_link *link, const char *service, void *user,
 	chan->user = user;
 	chan->message_max = message_bytes_max ? message_bytes_max : UINT64_MAX;
 	chan->rx_window = link->config.channel_window_bytes;
-	snprintf(chan->service, sizeof(chan->service), "%s", service);
+	tn_lk_name_set(link, chan, service);
 	tn_lk_chan_owe(link, chan, TN_CTL_OPEN);
 	*channel = chan->handle;
 	return TERN_OK;
@@ -341,7 +344,7 @@ void tn_link_channel_refuse(tn_link *link, uint32_t channel, tern_status status,
 	drop_events(chan);
 	if (chan->state == TN_CHAN_INCOMING) {
 		chan->status = status;
-		snprintf(chan->service, sizeof(chan->service), "%s", text ? text : "");
+		tn_lk_name_set(link, chan, text);
 		set_state(link, chan, TN_CHAN_ENDED);
 		tn_lk_chan_owe(link, chan, TN_CTL_FAIL);
 	}
@@ -441,7 +444,7 @@ static const char *on_open(tn_link *link, const tn_frame *frame)
 	chan->peer = frame->channel;
 	chan->tx_window = chan->peer_window = frame->open.window;
 	chan->peer_message_max = frame->open.message_max ? frame->open.message_max : UINT64_MAX;
-	memcpy(chan->service, frame->open.service, sizeof(chan->service));
+	tn_lk_name_set(link, chan, frame->open.service);
 	event(link, chan, TN_EVENT_INCOMING);
 	return NULL;
 }
@@ -483,7 +486,7 @@ static const char *on_open_fail(tn_link *link, const tn_frame *frame)
 		return "OPEN_FAIL without OPEN";
 	set_state(link, chan, TN_CHAN_ENDED);
 	peer_done(link, chan, frame->fail.status);
-	snprintf(chan->service, sizeof(chan->service), "%s", frame->fail.text);
+	tn_lk_name_set(link, chan, frame->fail.text);
 	tn_lk_chan_stop(link, chan, frame->fail.status);
 	if (chan->state == TN_CHAN_ENDED)
 		tn_lk_chan_advance(link, chan);
@@ -564,20 +567,20 @@ bool tn_lk_next_event(tn_link *link, tn_link_action *act)
 
 	if (!chan)
 		return false;
-	bit = chan->events & -chan->events; /* INCOMING before OPENED before CLOSED */
-	chan->events &= ~bit;
+	bit = chan->events & -(uint32_t)chan->events; /* INCOMING before OPENED before CLOSED */
+	chan->events &= (uint8_t)~bit;
 	act->type = bit == TN_EVENT_INCOMING ? TN_ACT_CHANNEL_INCOMING
 		    : bit == TN_EVENT_OPENED ? TN_ACT_CHANNEL_OPENED
 					     : TN_ACT_CHANNEL_CLOSED;
 	act->channel.channel = chan->handle;
 	act->channel.user = chan->user;
-	act->channel.service = chan->service;
+	act->channel.service = tn_lk_name(link, chan);
 	act->channel.message_bytes_max = chan->peer_message_max;
 	act->channel.status = bit == TN_EVENT_CLOSED ? chan->status : TERN_OK;
 	act->channel.detail = bit != TN_EVENT_CLOSED               ? ""
 			      : chan->status == TERN_E_PEER_CLOSED ? "the peer closed the channel"
 			      : link->settled                      ? link->detail
-								   : chan->service;
+								   : tn_lk_name(link, chan);
 	if (chan->events == 0)
 		tn_list_remove(&chan->event_node);
 	return true;

@@ -6,7 +6,7 @@
 #include "link/internal.h"
 
 typedef struct recount {
-	uint32_t wr_live, ops_live, chan_live, opened, xfer_ready, lane_work, lanes_live;
+	uint32_t wr_live, ops_live, chan_live, opened, xfer_ready, lane_work, lanes_live, named;
 	uint64_t in_flight;
 	uint32_t lane_wrs[TN_LANE_SLOTS], lane_frames[TN_LANE_SLOTS];
 } recount;
@@ -147,10 +147,14 @@ static void check_chans(const tn_link *link, recount *n)
 		n->chan_live++;
 		n->opened += chan->opener;
 		n->xfer_ready += tn_list_linked(&chan->xfer_node);
+		n->named += chan->name != 0;
 		check_chan(link, chan);
 	}
 	TN_ASSERT(n->chan_live == link->chan_live && n->opened == link->opened &&
 		  n->xfer_ready == link->xfer_ready);
+	for (uint32_t i = 0; i < link->name_high; i++)
+		n->named -= link->names[i].refs;
+	TN_ASSERT(n->named == 0);
 }
 
 void tn_link_check(const tn_link *link, int level)

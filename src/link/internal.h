@@ -4,6 +4,7 @@
  *
  *   lanes[]   slots of lanes; by_index[] the lane_count lanes of the epoch in force
  *   chans[]   rows of channels, lowest index first; a handle is generation << 16 | index
+ *   names[]   rows of names of services, shared, held while a channel opens or is refused
  *   ops[]     rows of operations; a handle is generation << 32 | index
  *   wrs[]     rows of work requests with room for a frame's header; cookie = generation << 32 | index
  *
@@ -260,45 +261,57 @@ typedef enum tn_lk_chan_state {
 enum { TN_CTL_OPEN = 1, TN_CTL_OK = 2, TN_CTL_FAIL = 4, TN_CTL_WINDOW = 8, TN_CTL_CLOSE = 16 };
 enum { TN_EVENT_INCOMING = 1, TN_EVENT_OPENED = 2, TN_EVENT_CLOSED = 4 };
 
+/* The order is that of use: a message that goes out touches the first two lines, one that comes in two more. */
 typedef struct tn_lk_chan {
-	tn_lk_chan_state state;
 	uint32_t handle;
-	uint32_t next_free;
-	uint32_t peer; /* its handle of this channel */
-	void *user;
-	uint32_t ctl, events;
-	bool opener;
-	bool released; /* the shell closed it */
-	bool open_sent;
-	bool close_sent, close_received, peer_done; /* peer_done: and all it sent has arrived */
-	bool paused;
-	bool closed_due; /* CHANNEL_CLOSED follows once its ops have ended */
-	bool spoilt;     /* puts that had ended may be lost: CHANNEL_CLOSED(INDETERMINATE) */
-	tern_status status;
+	union {
+		uint32_t peer;      /* its handle of this channel */
+		uint32_t next_free; /* FREE */
+	};
+	uint8_t state;       /* tn_lk_chan_state */
+	uint8_t ctl, events; /* TN_CTL_*, TN_EVENT_* */
+	bool opener : 1;
+	bool released : 1; /* the shell closed it */
+	bool open_sent : 1;
+	bool close_sent : 1, close_received : 1, peer_done : 1; /* peer_done: and all it sent has arrived */
+	bool paused : 1;
+	bool closed_due : 1; /* CHANNEL_CLOSED follows once its ops have ended */
+	bool spoilt : 1;     /* puts that had ended may be lost: CHANNEL_CLOSED(INDETERMINATE) */
+	bool abort_due : 1;  /* the message tx_seq was begun and given up */
+	bool rx_partial : 1;
+	/* transfers: lanes by their index */
+	uint8_t lane;                    /* where they go while xfers_out > 0 */
+	uint8_t ready_lane, ready_class; /* while xfer_node is linked */
+	uint8_t notify_lane, silent_lane;
 	uint32_t ops, wrs;
-	tn_list msgs;  /* QUEUED, and the first may be ACTIVE */
-	tn_list xfers; /* QUEUED, and the first may be ACTIVE */
-	tn_list tails; /* transfers whose data is posted and whose notification is not, in order */
-	tn_list msg_node, xfer_node, ctl_node, event_node;
+	tn_list msgs; /* QUEUED, and the first may be ACTIVE */
 	/* sending messages */
 	uint64_t tx_seq, tx_window, tx_sent; /* tx_sent <= tx_window, TN_FRAME_COST a fragment counted in */
 	uint64_t peer_window;                /* the peer's first window */
 	uint64_t peer_message_max;           /* UINT64_MAX = any */
-	bool abort_due;                      /* the message tx_seq was begun and given up */
+	tn_list xfers;                       /* QUEUED, and the first may be ACTIVE */
+	tn_list tails; /* transfers whose data is posted and whose notification is not, in order */
 	/* receiving */
+	void *user;
 	uint64_t rx_seq, rx_offset, rx_total, rx_window, rx_bytes; /* rx_bytes <= rx_window */
 	uint64_t message_max;                                      /* UINT64_MAX = any */
-	bool rx_partial;
-	/* transfers */
-	uint32_t xfers_out;               /* begun and not DONE */
-	uint32_t lane;                    /* index: where they go while xfers_out > 0 */
-	uint32_t ready_lane, ready_class; /* while xfer_node is linked */
+	/* notifications and transfers */
 	uint64_t notifies_tx, notifies_rx, close_notifies;
-	uint32_t notify_lane, notify_slot; /* of the last notification: lane's index, receive slot's number */
-	uint32_t silent_slot;              /* units of its lane before it */
-	uint32_t silent_lane, silent_serial; /* of the last put that ended at its post, without an answer */
-	char service[TN_NAME_MAX];           /* later: words of a refusal */
+	uint32_t xfers_out;     /* begun and not DONE */
+	uint32_t notify_slot;   /* of the last notification: its lane's receive slot */
+	uint32_t silent_slot;   /* units of its lane before it */
+	uint32_t silent_serial; /* of the last put that ended at its post, without an answer */
+	tn_list msg_node, xfer_node, ctl_node, event_node;
+	tern_status status;
+	uint32_t name; /* row + 1 of its service, later of a refusal's words; 0 = none (any more) */
 } tn_lk_chan;
+_Static_assert(sizeof(tn_lk_chan) <= 320, "ten thousand idle channels stay small");
+_Static_assert(TN_LINK_LANES_MAX <= UINT8_MAX, "a lane's index");
+
+typedef struct tn_lk_name_row {
+	uint32_t refs, next_free;
+	char text[TN_NAME_MAX];
+} tn_lk_name_row;
 
 /* What the peer said of its lane number i in this epoch. */
 typedef struct tn_lk_addr {
@@ -358,6 +371,8 @@ struct tn_link {
 	tn_lk_fail *fails;   /* ring of refusals of channels that have no row */
 	uint32_t fail_head, fail_count;
 	uint32_t chan_live, chan_free, chan_high;
+	tn_lk_name_row *names;
+	uint32_t name_free, name_high, name_last;
 	uint32_t opened; /* live channels that we opened: at most the peer's channels_max */
 	/* ---- the end ---- */
 	tern_status status;
@@ -555,6 +570,17 @@ const char *tn_lk_chan_notified(tn_link *link, tn_lk_chan *chan);
 /* Owe a WINDOW if the peer has used half of what it was granted. */
 void tn_lk_chan_window(tn_link *link, tn_lk_chan *chan);
 const char *tn_lk_chan_state_name(tn_lk_chan_state state);
+
+/* ---- names.c ---- */
+
+/* The channel's name from now on; NULL or "" = none. */
+void tn_lk_name_set(tn_link *link, tn_lk_chan *chan, const char *text);
+void tn_lk_name_drop(tn_link *link, tn_lk_chan *chan);
+
+static inline const char *tn_lk_name(const tn_link *link, const tn_lk_chan *chan)
+{
+	return chan->name ? link->names[chan->name - 1].text : "";
+}
 
 /* ---- op.c ---- */
 

@@ -115,13 +115,13 @@ static void all_posted(tn_link *link, tn_lk_lane *lane, tn_lk_op *op)
 void tn_lk_notify_sent(tn_lk_lane *lane, tn_lk_chan *chan)
 {
 	chan->notifies_tx++;
-	chan->notify_lane = lane->index;
+	chan->notify_lane = (uint8_t)lane->index;
 	chan->notify_slot = lane->consumed;
 }
 
 void tn_lk_silent_sent(tn_lk_lane *lane, tn_lk_chan *chan)
 {
-	chan->silent_lane = lane->index;
+	chan->silent_lane = (uint8_t)lane->index;
 	chan->silent_serial = lane->tx_serial;
 	chan->silent_slot = lane->consumed;
 }
@@ -131,7 +131,7 @@ void tn_lk_xfer_begin(tn_link *link, tn_lk_chan *chan, tn_lk_op *op, tn_lk_lane 
 	if (op->lane != TN_NONE)
 		return;
 	op->lane = tn_lk_lane_slot(link, lane);
-	chan->lane = lane->index;
+	chan->lane = (uint8_t)lane->index;
 	chan->xfers_out++;
 	tn_lk_op_set_state(link, op, TN_LOP_ACTIVE);
 }
@@ -213,7 +213,7 @@ static void commit_ctl(tn_link *link, tn_lk_chan *chan, tn_lk_wr *wr)
 		link->fail_count--;
 		return;
 	}
-	chan->ctl &= ~wr->bit;
+	chan->ctl &= (uint8_t)~wr->bit;
 	if (chan->ctl == 0)
 		tn_list_remove(&chan->ctl_node);
 	if (wr->bit == TN_CTL_OPEN)

@@ -365,6 +365,8 @@ void tn_link_channel_set_user(tn_link *link, uint32_t channel, void *user);
  */
 void tn_link_channel_pause(tn_link *link, uint32_t channel);
 void tn_link_channel_resume(tn_link *link, uint32_t channel);
+/* Bytes of a channel's row. */
+size_t tn_link_channel_bytes(void);
 /* Longest message that the peer's channel receives; UINT64_MAX = any or not known yet. */
 uint64_t tn_link_channel_message_max(const tn_link *link, uint32_t channel);
 

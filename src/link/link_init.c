@@ -35,7 +35,7 @@ static size_t round_line(size_t n)
 	return (n + TN_CACHE_LINE - 1) & ~(size_t)(TN_CACHE_LINE - 1);
 }
 
-#define TABLES 6
+#define TABLES 7
 
 /* Offsets of the tables; returns the size of all. */
 static size_t layout(const tn_link_config *config, size_t at[TABLES])
@@ -50,11 +50,13 @@ static size_t layout(const tn_link_config *config, size_t at[TABLES])
 	n += round_line((size_t)config->channels_max * sizeof(tn_lk_chan));
 	at[3] = n;
 	n += round_line((size_t)config->channels_max * sizeof(tn_lk_fail));
-	at[4] = at[5] = n;
+	at[4] = n;
+	n += round_line((size_t)config->channels_max * sizeof(tn_lk_name_row));
+	at[5] = at[6] = n;
 	if (config->recover_ns == 0)
 		return n;
 	n += round_line(TN_JOURNAL_RING_BYTES);
-	at[5] = n;
+	at[6] = n;
 	return n + round_line((TN_JOURNAL_ROWS_ALL + (TN_LINK_LANES_MAX - 1) * TN_JOURNAL_ROWS) *
 			      sizeof(tn_lk_note));
 }
@@ -166,9 +168,10 @@ tern_status tn_link_init(void *memory, size_t bytes, const tn_link_config *confi
 	link->ops = (tn_lk_op *)((uint8_t *)memory + at[1]);
 	link->chans = (tn_lk_chan *)((uint8_t *)memory + at[2]);
 	link->fails = (tn_lk_fail *)((uint8_t *)memory + at[3]);
+	link->names = (tn_lk_name_row *)((uint8_t *)memory + at[4]);
 	if (config->recover_ns)
-		init_log(link, (uint8_t *)memory + at[4], (tn_lk_note *)((uint8_t *)memory + at[5]));
-	link->wr_free = link->op_free = link->chan_free = TN_NONE;
+		init_log(link, (uint8_t *)memory + at[5], (tn_lk_note *)((uint8_t *)memory + at[6]));
+	link->wr_free = link->op_free = link->chan_free = link->name_free = TN_NONE;
 	link->posting = link->provider = TN_NONE;
 	init_lists(link);
 	link->state = config->active ? TN_LINK_DIAL : TN_LINK_INIT;
@@ -185,6 +188,11 @@ void tn_link_fini(tn_link *link)
 }
 
 /* ---- views ---- */
+
+size_t tn_link_channel_bytes(void)
+{
+	return sizeof(tn_lk_chan);
+}
 
 tn_link_state tn_link_get_state(const tn_link *link)
 {

@@ -53,8 +53,8 @@ static void put_chans(const tn_link *link, out *o)
 		    "  channel %x peer %x %s '%s' ops %u wrs %u ctl %x events %x%s%s%s%s%s: tx seq %" PRIu64
 		    " sent %" PRIu64 "/%" PRIu64 " rx seq %" PRIu64 " bytes %" PRIu64 "/%" PRIu64
 		    " notifies %" PRIu64 " %" PRIu64 "\n",
-		    c->handle, c->peer, tn_lk_chan_state_name(c->state), c->service, c->ops, c->wrs, c->ctl,
-		    c->events, c->released ? " released" : "", c->close_sent ? " close-sent" : "",
+		    c->handle, c->peer, tn_lk_chan_state_name(c->state), tn_lk_name(link, c), c->ops, c->wrs,
+		    c->ctl, c->events, c->released ? " released" : "", c->close_sent ? " close-sent" : "",
 		    c->close_received ? " close-received" : "", c->paused ? " paused" : "",
 		    c->abort_due ? " abort-due" : "", c->tx_seq, c->tx_sent, c->tx_window, c->rx_seq,
 		    c->rx_bytes, c->rx_window, c->notifies_tx, c->notifies_rx);

@@ -244,7 +244,8 @@ static void reconcile(tn_link *link, uint64_t now_ns)
 		if (chan->state == TN_CHAN_FREE)
 			continue;
 		resume_lists(link, chan);
-		chan->lane = chan->notify_lane = chan->notify_slot = chan->silent_serial = 0;
+		chan->lane = chan->notify_lane = 0;
+		chan->notify_slot = chan->silent_serial = 0;
 	}
 	for (uint32_t i = 0; i < link->op_high; i++) {
 		resume_posted(link, &link->ops[i]);

@@ -76,6 +76,7 @@ static bool build_open(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lin
 	bool ok = chan->ctl & TN_CTL_OK;
 	tn_lk_wr *wr = tn_lk_wr_begin(link, TN_WR_CTL, chan, NULL, 0);
 	tn_frame_open *open = (tn_frame_open *)wr->header;
+	const char *name = tn_lk_name(link, chan);
 
 	wr->bit = ok ? TN_CTL_OK : TN_CTL_OPEN;
 	tn_lk_head_fill(link, lane, wr, ok ? TN_FRAME_OPEN_OK : TN_FRAME_OPEN, 0);
@@ -85,7 +86,7 @@ static bool build_open(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lin
 	open->message_max = chan->message_max == UINT64_MAX ? 0 : chan->message_max;
 	tn_lk_frame_post(link, lane, wr, sizeof(*open), post);
 	if (!ok)
-		post->iov[post->iov_count++] = (tn_link_iov){chan->service, strlen(chan->service)};
+		post->iov[post->iov_count++] = (tn_link_iov){name, strlen(name)};
 	return true;
 }
 
@@ -93,14 +94,15 @@ static bool build_fail(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lin
 {
 	tn_lk_wr *wr = tn_lk_wr_begin(link, TN_WR_CTL, chan, NULL, 0);
 	tn_frame_fail *fail = (tn_frame_fail *)wr->header;
+	const char *name = chan ? tn_lk_name(link, chan) : "";
 
 	wr->bit = TN_CTL_FAIL;
 	tn_lk_head_fill(link, lane, wr, TN_FRAME_OPEN_FAIL, 0);
 	fail->channel = chan ? chan->peer : link->fails[link->fail_head].channel;
 	fail->status = chan ? chan->status : link->fails[link->fail_head].status;
 	tn_lk_frame_post(link, lane, wr, sizeof(*fail), post);
-	if (chan && chan->service[0])
-		post->iov[post->iov_count++] = (tn_link_iov){chan->service, strlen(chan->service)};
+	if (name[0])
+		post->iov[post->iov_count++] = (tn_link_iov){name, strlen(name)};
 	return true;
 }
 

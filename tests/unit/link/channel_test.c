@@ -3,6 +3,7 @@
  * Channels of a link, step by step: opening and refusing, limits, a slow receiver beside a quick one, closing
  * in order, and two sides that are both out of credit.
  */
+#include "link/internal.h"
 #include "unit/link/record.h"
 
 static uint8_t data[1 << 20];
@@ -31,6 +32,32 @@ static void opens_by_name(void **state)
 	assert_int_equal(rec.side[0].messages, 1);
 	assert_true(op.done && op.status == TERN_OK);
 	assert_status(tn_link_channel_open(link_of(0), "", NULL, 0, &b), TERN_E_INVALID);
+	pair_fini(&world);
+}
+
+/* Names stay out of the rows of channels: those that open together share one, and open channels hold none. */
+static void names_while_opening(void **state)
+{
+	static const char *const services[] = {"one", "one", "two", "one", "two", "two"};
+	uint32_t channels[6];
+
+	(void)state;
+	record_init();
+	record_start();
+	for (int i = 0; i < 6; i++)
+		assert_ok(tn_link_channel_open(link_of(0), services[i], NULL, 0, &channels[i]));
+	assert_int_equal(link_of(0)->name_high, 4); /* one, two, one, two: neighbours share */
+	run();
+	assert_int_equal(rec.side[1].incoming_count, 6);
+	for (int i = 0; i < 6; i++)
+		assert_string_equal(rec.side[1].service[i], services[i]);
+	for (int side = 0; side < 2; side++) {
+		for (uint32_t i = 0; i < link_of(side)->name_high; i++)
+			assert_int_equal(link_of(side)->names[i].refs, 0);
+	}
+	for (int i = 0; i < 6; i++)
+		tn_link_channel_close(link_of(0), channels[i], false);
+	run();
 	pair_fini(&world);
 }
 
@@ -332,17 +359,12 @@ static void no_credit_on_both_sides(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(opens_by_name),
-		cmocka_unit_test(refused_in_words),
-		cmocka_unit_test(too_large),
-		cmocka_unit_test(limits),
-		cmocka_unit_test(reuse),
-		cmocka_unit_test(slow_receiver),
-		cmocka_unit_test(op_rows_are_shared),
-		cmocka_unit_test(close_flushes),
-		cmocka_unit_test(close_drains),
-		cmocka_unit_test(peer_closes),
-		cmocka_unit_test(no_credit_on_both_sides),
+		cmocka_unit_test(opens_by_name),    cmocka_unit_test(names_while_opening),
+		cmocka_unit_test(refused_in_words), cmocka_unit_test(too_large),
+		cmocka_unit_test(limits),           cmocka_unit_test(reuse),
+		cmocka_unit_test(slow_receiver),    cmocka_unit_test(op_rows_are_shared),
+		cmocka_unit_test(close_flushes),    cmocka_unit_test(close_drains),
+		cmocka_unit_test(peer_closes),      cmocka_unit_test(no_credit_on_both_sides),
 	};
 
 	return RUN(tests);
