@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/crypto.h"
 #include "base/fail.h"
 #include "base/fault.h"
 #include "base/limits.h"
@@ -370,6 +371,9 @@ tern_status tn_options_load(const char *const *pairs, tn_options **result)
 
 void tn_options_free(tn_options *options)
 {
+	for (unsigned i = 0; options && i < options->count; i++)
+		if (options->values[i].row->secret)
+			tn_crypto_wipe(options->values[i].text, sizeof(options->values[i].text));
 	free(options);
 }
 

@@ -10,10 +10,12 @@
  *	SETUP  ------------------------->
  *
  * The acceptor reveals its devices only to a peer that has proved the secret, and no MAC before one was
- * received, so that a stranger has nothing to guess against.
+ * received, so that a stranger has nothing to guess against. For the same reason no name or hash of a secret
+ * is in a HELLO: a dialer with two secrets (one is being replaced by the other) sends a MAC for each, and the
+ * acceptor answers with the one that it knows too.
  *
  *	T       = SHA-256(dialer's HELLO || acceptor's HELLO)        nonces, ids, versions, features
- *	AUTH    = HMAC(SHA-256(secret), "tern auth d" or "tern auth a" || T)
+ *	AUTH    = HMAC(SHA-256(secret), "tern auth d" or "tern auth a" || T)       the dialer's: one or two
  *	session = HMAC(SHA-256(secret), "tern session" || T)
  *	token   = HMAC(session, "tern lane" || lane || epoch)
  *
@@ -64,13 +66,19 @@ static tern_status job_hash(const tn_link *link, uint8_t out[16])
 
 /* ---- sending ---- */
 
+static uint64_t features_of(const tn_link *link)
+{
+	uint64_t off = link->config.features_off | (link->config.recover_ns ? 0 : TN_FEATURE_RESUME);
+
+	return TN_WIRE_FEATURES & ~off;
+}
+
 static tern_status send_hello(tn_link *link, uint64_t now_ns)
 {
 	tn_wire_hello hello = {
 		.version = TN_WIRE_VERSION,
 		.version_min = TN_WIRE_VERSION_MIN,
-		.features =
-			link->config.recover_ns ? TN_WIRE_FEATURES : TN_WIRE_FEATURES & ~TN_FEATURE_RESUME,
+		.features = features_of(link),
 		.flags = link->config.secret_bytes ? TN_HELLO_SECRET : 0,
 	};
 	tn_writer w = tn_lk_out_begin(link);
@@ -88,14 +96,29 @@ static tern_status send_hello(tn_link *link, uint64_t now_ns)
 	return TERN_OK;
 }
 
+static tern_status auth_mac(const tn_link *link, bool dialer, uint32_t secret, uint8_t mac[TN_HMAC_BYTES])
+{
+	return labelled_mac(link->secrets[secret], auth_label(dialer), link->transcript, TN_SHA256_BYTES,
+			    mac);
+}
+
+/* MACs that a dialer sends: an old acceptor takes one. */
+static uint32_t dialer_macs(const tn_link *link)
+{
+	return link->peer.features & TN_FEATURE_ROTATE ? link->secret_count : 1;
+}
+
+/* A dialer proves all it knows, an acceptor the one that the dialer proved. */
 static tern_status send_auth(tn_link *link, uint64_t now_ns)
 {
+	bool dialer = link->config.active;
+	uint32_t first = dialer ? 0 : link->peer.secret, count = dialer ? dialer_macs(link) : 1;
+	uint8_t macs[TN_SECRETS_MAX][TN_HMAC_BYTES];
 	tn_writer w = tn_lk_out_begin(link);
-	uint8_t mac[TN_HMAC_BYTES];
 
-	TN_TRY(labelled_mac(link->secret, auth_label(link->config.active), link->transcript, TN_SHA256_BYTES,
-			    mac));
-	tn_wire_put_auth(&w, mac);
+	for (uint32_t i = 0; i < count; i++)
+		TN_TRY(auth_mac(link, dialer, first + i, macs[i]));
+	tn_wire_put_auth(&w, (const uint8_t(*)[32])macs, count);
 	tn_lk_out_end(link, &w, now_ns);
 	return TERN_OK;
 }
@@ -108,8 +131,8 @@ static void send_setup(tn_link *link, uint64_t now_ns)
 	tn_lk_out_end(link, &w, now_ns);
 }
 
-/* Both HELLOs are known: the transcript and the session's key. */
-static tern_status derive(tn_link *link)
+/* Both HELLOs are known. */
+static tern_status make_transcript(tn_link *link)
 {
 	uint8_t both[2 * TN_CTRL_HELLO_BYTES];
 	bool own_first = link->config.active;
@@ -118,8 +141,7 @@ static tern_status derive(tn_link *link)
 
 	memcpy(both, own_first ? link->hello_own : link->hello_peer, first);
 	memcpy(both + first, own_first ? link->hello_peer : link->hello_own, second);
-	TN_TRY(tn_sha256(both, first + second, link->transcript));
-	return labelled_mac(link->secret, "tern session", link->transcript, TN_SHA256_BYTES, link->session);
+	return tn_sha256(both, first + second, link->transcript);
 }
 
 static void arm_step(tn_link *link, uint64_t now_ns)
@@ -199,8 +221,8 @@ static const char *on_hello(tn_link *link, const uint8_t *payload, uint32_t byte
 	memcpy(link->peer.incarnation, hello.incarnation, sizeof(hello.incarnation));
 	memcpy(link->peer.name, hello.name, sizeof(hello.name));
 	link->peer.version = TN_MIN(hello.version, (uint16_t)TN_WIRE_VERSION);
-	link->peer.features = hello.features & TN_WIRE_FEATURES;
-	link->resumes = link->config.recover_ns && (link->peer.features & TN_FEATURE_RESUME);
+	link->peer.features = hello.features & features_of(link);
+	link->resumes = (link->peer.features & TN_FEATURE_RESUME) != 0;
 	link->peer_ask = link->peer_known = true;
 	return NULL;
 }
@@ -220,7 +242,7 @@ void tn_link_on_peer_answer(tn_link *link, tern_status status, const char *text,
 	if (!link->config.active)
 		made = send_hello(link, now_ns);
 	if (made == TERN_OK)
-		made = derive(link);
+		made = make_transcript(link);
 	tn_link_set_state(link, TN_LINK_AUTH);
 	arm_step(link, now_ns);
 	if (made == TERN_OK && link->config.active)
@@ -229,22 +251,45 @@ void tn_link_on_peer_answer(tn_link *link, tern_status status, const char *text,
 		crypto_failed(link, now_ns);
 }
 
-static const char *on_auth(tn_link *link, const uint8_t *payload, uint32_t bytes, uint64_t now_ns)
+/* The first of the peer's MACs that is of a secret of ours; each is compared with each, found or not. */
+static tern_status find_secret(tn_link *link, const uint8_t *macs, uint32_t count)
 {
 	uint8_t want[TN_HMAC_BYTES];
+	uint32_t found = TN_NONE;
+
+	for (uint32_t own = 0; own < link->secret_count; own++) {
+		TN_TRY(auth_mac(link, !link->config.active, own, want));
+		for (uint32_t i = 0; i < count; i++) {
+			bool equal = tn_crypto_equal(want, macs + (size_t)i * TN_HMAC_BYTES, sizeof(want));
+
+			if (equal && (found == TN_NONE || i < found / TN_SECRETS_MAX))
+				found = i * TN_SECRETS_MAX + own;
+		}
+	}
+	if (found == TN_NONE)
+		return TERN_E_AUTH;
+	link->peer.secret = found % TN_SECRETS_MAX;
+	return TERN_OK;
+}
+
+static const char *on_auth(tn_link *link, const uint8_t *payload, uint32_t bytes, uint64_t now_ns)
+{
+	bool two = !link->config.active && (link->peer.features & TN_FEATURE_ROTATE);
 	tern_status made;
 
-	if (link->state != TN_LINK_AUTH || bytes != TN_HMAC_BYTES)
+	if (link->state != TN_LINK_AUTH || (bytes != TN_HMAC_BYTES && !(two && bytes == 2 * TN_HMAC_BYTES)))
 		return "AUTH at a wrong time or of a wrong length";
-	made = labelled_mac(link->secret, auth_label(!link->config.active), link->transcript, TN_SHA256_BYTES,
-			    want);
-	if (made == TERN_OK && !tn_crypto_equal(want, payload, sizeof(want))) {
+	made = find_secret(link, payload, bytes / TN_HMAC_BYTES);
+	if (made == TERN_E_AUTH) {
 		tn_lk_fail_link(
 			link, now_ns, TERN_E_AUTH,
 			"'%s' and '%s' have different shared secrets: set TERN_CTX_SECRET alike on both",
 			link->name, link->peer.name);
 		return NULL;
 	}
+	if (made == TERN_OK)
+		made = labelled_mac(link->secrets[link->peer.secret], "tern session", link->transcript,
+				    TN_SHA256_BYTES, link->session);
 	if (made == TERN_OK && !link->config.active)
 		made = send_auth(link, now_ns);
 	if (made != TERN_OK) {

@@ -389,7 +389,8 @@ struct tn_link {
 	uint64_t ping_number;
 	uint32_t misses;
 	/* ---- hello ---- */
-	uint8_t secret[TN_SHA256_BYTES];
+	uint8_t secrets[TN_SECRETS_MAX][TN_SHA256_BYTES]; /* hashed; the first all zero if there is none */
+	uint32_t secret_count;                            /* 1 or 2 */
 	uint8_t session[TN_SHA256_BYTES];
 	uint8_t transcript[TN_SHA256_BYTES];
 	uint8_t hello_own[TN_CTRL_HELLO_BYTES], hello_peer[TN_CTRL_HELLO_BYTES];

@@ -108,6 +108,9 @@ typedef struct tn_link_config {
 	const char *job;                       /* job cookie; NULL = "" */
 	const void *secret;                    /* NULL = none: then peers with a secret are refused */
 	uint32_t secret_bytes;
+	const void *secret_next; /* good as well, while a fleet goes from one to the other; NULL = none */
+	uint32_t secret_next_bytes;
+	uint64_t features_off; /* feature bits that are not offered, as if this build did not know them */
 	const tn_link_provider *providers;
 	uint32_t provider_count;
 	/* sizes */
@@ -479,6 +482,7 @@ typedef struct tn_link_peer {
 	char name[TN_NAME_MAX];
 	uint32_t version;  /* wire version in force */
 	uint64_t features; /* of both */
+	uint32_t secret;   /* which of ours both know: 0 or 1; from SETUP on */
 } tn_link_peer;
 
 tn_link_state tn_link_get_state(const tn_link *link);

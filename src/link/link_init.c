@@ -102,6 +102,8 @@ static const char *check_config(const tn_link_config *c)
 		return "a window of 0";
 	if (c->channel_window_bytes < TN_WINDOW_MIN)
 		return "link.channel_window_bytes is under 1024 bytes";
+	if (c->secret_next_bytes && !c->secret_bytes)
+		return "a next secret without a secret";
 	if (c->keepalive_ns && c->keepalive_misses == 0)
 		return "link.keepalive_misses is 0";
 	if (c->provider_count == 0 || c->provider_count > TN_LINK_PROVIDERS_MAX)
@@ -138,6 +140,17 @@ static void init_log(tn_link *link, uint8_t *ring, tn_lk_note *rows)
 	}
 }
 
+static tern_status take_secrets(tn_link *link, const tn_link_config *config)
+{
+	link->secret_count = 1;
+	if (config->secret_bytes)
+		TN_TRY(tn_sha256(config->secret, config->secret_bytes, link->secrets[0]));
+	if (!config->secret_next_bytes)
+		return TERN_OK;
+	link->secret_count = 2;
+	return tn_sha256(config->secret_next, config->secret_next_bytes, link->secrets[1]);
+}
+
 tern_status tn_link_init(void *memory, size_t bytes, const tn_link_config *config, uint64_t now_ns,
 			 tn_link **out)
 {
@@ -159,11 +172,10 @@ tern_status tn_link_init(void *memory, size_t bytes, const tn_link_config *confi
 	snprintf(link->job, sizeof(link->job), "%s", config->job ? config->job : "");
 	link->config.name = link->name;
 	link->config.job = link->job;
-	link->config.secret = NULL;
+	link->config.secret = link->config.secret_next = NULL;
 	if (config->channel_ops_max == 0)
 		link->config.channel_ops_max = TN_MAX(config->ops_max / 2, 1u);
-	if (config->secret_bytes)
-		TN_TRY(tn_sha256(config->secret, config->secret_bytes, link->secret));
+	TN_TRY(take_secrets(link, config));
 	link->wrs = (tn_lk_wr *)((uint8_t *)memory + at[0]);
 	link->ops = (tn_lk_op *)((uint8_t *)memory + at[1]);
 	link->chans = (tn_lk_chan *)((uint8_t *)memory + at[2]);
@@ -181,7 +193,7 @@ tern_status tn_link_init(void *memory, size_t bytes, const tn_link_config *confi
 
 void tn_link_fini(tn_link *link)
 {
-	tn_crypto_wipe(link->secret, sizeof(link->secret));
+	tn_crypto_wipe(link->secrets, sizeof(link->secrets));
 	tn_crypto_wipe(link->session, sizeof(link->session));
 	for (uint32_t i = 0; i < TN_LANE_SLOTS; i++)
 		tn_crypto_wipe(link->lanes[i].token, sizeof(link->lanes[i].token));

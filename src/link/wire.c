@@ -60,11 +60,11 @@ void tn_wire_put_hello(tn_writer *w, const tn_wire_hello *hello)
 	end(w, at);
 }
 
-void tn_wire_put_auth(tn_writer *w, const uint8_t mac[32])
+void tn_wire_put_auth(tn_writer *w, const uint8_t (*macs)[32], uint32_t count)
 {
 	uint64_t at = begin(w, TN_CTRL_AUTH);
 
-	tn_put_bytes(w, mac, 32);
+	tn_put_bytes(w, macs, 32ull * count);
 	end(w, at);
 }
 

@@ -22,7 +22,11 @@
 #define TN_WIRE_VERSION_MIN 1
 #define TN_WIRE_MAGIC       0x4e524554u /* "TERN" */
 #define TN_FEATURE_RESUME   1ull        /* lanes that broke are rebuilt: UNWIRE of wired lanes, RESUME */
-#define TN_WIRE_FEATURES    TN_FEATURE_RESUME /* bits that this build knows; used if both have it */
+#define TN_FEATURE_ROTATE   2ull        /* the dialer's AUTH may hold a MAC for each of two secrets */
+/* Bits that this build knows; used if both have them. */
+#define TN_WIRE_FEATURES (TN_FEATURE_RESUME | TN_FEATURE_ROTATE)
+
+#define TN_SECRETS_MAX 2u
 
 /* ---- control messages ---- */
 
@@ -102,7 +106,7 @@ typedef struct tn_wire_end {
 
 /* Encoders write a whole message with its head; w->bad if it does not fit. */
 void tn_wire_put_hello(tn_writer *w, const tn_wire_hello *hello);
-void tn_wire_put_auth(tn_writer *w, const uint8_t mac[32]);
+void tn_wire_put_auth(tn_writer *w, const uint8_t (*macs)[32], uint32_t count);
 void tn_wire_put_setup(tn_writer *w, uint32_t channels_max, const tn_link_provider *providers,
 		       uint32_t count);
 void tn_wire_put_wire(tn_writer *w, uint32_t epoch, const char *provider, uint32_t lanes);

@@ -60,6 +60,7 @@ static void config_errors(void **state)
 	BAD(keepalive_misses, 0);
 	BAD(provider_count, 0);
 	BAD(provider_count, 9);
+	BAD(secret_next_bytes, 1); /* without a first */
 #undef BAD
 	bad = good;
 	memset(bad.incarnation, 0, sizeof(bad.incarnation));
@@ -191,6 +192,58 @@ static void secrets(void **state)
 	}
 }
 
+/*
+ * A fleet goes from one secret to another: whoever has one in common talks, whoever dials. A side without the
+ * feature (an older build) has its first secret alone.
+ */
+static void two_secrets(void **state)
+{
+	static const struct {
+		const char *secret[2], *next[2]; /* of dialer and acceptor */
+		bool old[2];                     /* without TN_FEATURE_ROTATE */
+		int used[2];                     /* -1: refused */
+	} cases[] = {
+		{{"A", "A"}, {NULL, "B"}, {0}, {0, 0}},
+		{{"A", "A"}, {"B", NULL}, {0}, {0, 0}},
+		{{"A", "B"}, {"B", "A"}, {0}, {0, 1}},
+		{{"A", "B"}, {"B", NULL}, {0}, {1, 0}},
+		{{"B", "A"}, {NULL, "B"}, {0}, {0, 1}},
+		{{"A", "C"}, {"B", "B"}, {0}, {1, 1}},
+		{{"A", "C"}, {"B", "D"}, {0}, {-1, -1}},
+		{{"A", "B"}, {NULL, NULL}, {0}, {-1, -1}},
+		/* fleets with older builds: the dialer's first secret counts */
+		{{"A", "B"}, {"B", "A"}, {1, 0}, {0, 1}},
+		{{"A", "B"}, {"B", "A"}, {0, 1}, {0, 1}},
+		{{"A", "B"}, {"B", NULL}, {0, 1}, {-1, -1}},
+	};
+
+	(void)state;
+	for (unsigned i = 0; i < TN_COUNT_OF(cases); i++) {
+		fresh();
+		for (int s = 0; s < 2; s++) {
+			tn_link_config *c = &world.node[s].config;
+
+			c->secret = cases[i].secret[s];
+			c->secret_bytes = 1;
+			c->secret_next = cases[i].next[s];
+			c->secret_next_bytes = cases[i].next[s] ? 1 : 0;
+			c->features_off = cases[i].old[s] ? TN_FEATURE_ROTATE : 0;
+		}
+		pair_start(&world);
+		if (cases[i].used[0] < 0) {
+			until_down();
+			assert_ends(0, TERN_E_AUTH, "different shared secrets");
+			assert_ends(1, TERN_E_AUTH, "different shared secrets");
+		} else {
+			until_up(); /* and so the lanes' tokens agree */
+			for (int s = 0; s < 2; s++)
+				assert_int_equal(tn_link_get_peer(world.node[s].link)->secret,
+						 cases[i].used[s]);
+		}
+		pair_fini(&world);
+	}
+}
+
 /* A stranger hears neither devices nor a MAC before it has proved the secret. */
 static void acceptor_says_little(void **state)
 {
@@ -213,7 +266,7 @@ static void acceptor_says_little(void **state)
 	assert_int_equal(world.node[0].ctrl_bytes, TN_CTRL_HEAD_BYTES + world.node[0].ctrl[0]);
 	/* Its own MAC sent back is not one. */
 	tn_writer_init(&w, buf, sizeof(buf));
-	tn_wire_put_auth(&w, buf + 100);
+	tn_wire_put_auth(&w, (const uint8_t(*)[32])(buf + 100), 1);
 	tn_link_on_ctrl_bytes(world.node[1].link, buf, w.at, world.now);
 	pair_pump(&world, 1);
 	assert_int_equal(tn_link_status(world.node[1].link), TERN_E_AUTH);
@@ -701,6 +754,7 @@ int main(void)
 		cmocka_unit_test(close_is_bounded),
 		cmocka_unit_test(close_before_up),
 		cmocka_unit_test(secrets),
+		cmocka_unit_test(two_secrets),
 		cmocka_unit_test(acceptor_says_little),
 		cmocka_unit_test(jobs),
 		cmocka_unit_test(versions),

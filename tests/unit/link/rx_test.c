@@ -221,7 +221,7 @@ static void control(void **state)
 	call;                                                    \
 	tn_link_on_ctrl_bytes(link_of(1), buf, w.at, world.now); \
 	must_end(words)
-	INJECT(tn_wire_put_auth(&w, some), "AUTH");
+	INJECT(tn_wire_put_auth(&w, &some, 1), "AUTH");
 	INJECT(tn_wire_put_wire(&w, 2, "mem", 3), "WIRE");
 	INJECT(tn_wire_put_lane_addr(&w, 1, 0, 10, some, 3), "LANE_ADDR");
 	INJECT(tn_wire_put_lane_addr(&w, 9, 0, 10, some, 3), "to come");
