@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Channels of a link: opening by name, the two-sided close, windows, and which lists a channel stands in.
- * States and guarantees: internal.h. Must not: build frames (tx.c) or end ops (op.c).
+ * Channels of a link: opening by name, the two-sided close, windows.
+ * States and guarantees: internal.h. Must not: build frames (tx.c), end ops (op.c) or order channels (turns.c).
  *
  *	opener                          acceptor
  *	OPEN {own handle, name} ----->  TN_ACT_CHANNEL_INCOMING
@@ -98,72 +98,7 @@ tn_lk_chan *tn_lk_chan_get(const tn_link *link, uint32_t handle)
 	return chan;
 }
 
-/* ---- lists ---- */
-
-/* The lane and class of the next piece of a transfer, if there is one to post. */
-static bool next_xfer(const tn_link *link, const tn_lk_chan *chan, uint32_t *lane, uint32_t *class)
-{
-	const tn_lk_op *op = TN_LIST_FIRST(&chan->tails, tn_lk_op, node);
-
-	if (op && (op->wrs == 0 || !link->remote_done)) {
-		*lane = chan->lane;
-		*class = TN_CLASS_SMALL;
-		return true;
-	}
-	op = TN_LIST_FIRST(&chan->xfers, tn_lk_op, node);
-	if (!op)
-		return false;
-	*class = op->length <= link->config.small_bytes ? TN_CLASS_SMALL : TN_CLASS_BULK;
-	*lane = tn_lk_xfer_lane(link, chan, op->length);
-	return true;
-}
-
-static void update_xfers(tn_link *link, tn_lk_chan *chan)
-{
-	uint32_t lane = 0, class = 0;
-	bool want = tn_lk_chan_can_send(chan) && link->state == TN_LINK_UP &&
-		    next_xfer(link, chan, &lane, &class);
-
-	if (tn_list_linked(&chan->xfer_node)) {
-		if (want && chan->ready_lane == lane && chan->ready_class == class)
-			return;
-		tn_list_remove(&chan->xfer_node);
-		link->xfer_ready--;
-	}
-	if (!want)
-		return;
-	chan->ready_lane = (uint8_t)lane;
-	chan->ready_class = (uint8_t) class;
-	tn_list_push_back(&link->by_index[lane]->ready[class], &chan->xfer_node);
-	link->xfer_ready++;
-}
-
-static bool message_ready(const tn_link *link, const tn_lk_chan *chan)
-{
-	const tn_lk_op *op;
-	uint64_t n;
-
-	if (!tn_lk_chan_can_send(chan) || link->state != TN_LINK_UP)
-		return false;
-	if (chan->abort_due)
-		return true;
-	op = TN_LIST_FIRST(&chan->msgs, tn_lk_op, node);
-	if (!op)
-		return false;
-	n = tn_lk_fragment_bytes(link, chan, op->length - op->sent, op->sent == 0);
-	return n + TN_FRAME_COST <= chan->tx_window - chan->tx_sent;
-}
-
-void tn_lk_chan_update(tn_link *link, tn_lk_chan *chan)
-{
-	bool want = message_ready(link, chan);
-
-	if (want && !tn_list_linked(&chan->msg_node))
-		tn_list_push_back(&link->msg_ready, &chan->msg_node);
-	else if (!want)
-		tn_list_remove(&chan->msg_node);
-	update_xfers(link, chan);
-}
+/* ---- what a channel owes, and what the shell has to see ---- */
 
 void tn_lk_chan_owe(tn_link *link, tn_lk_chan *chan, uint32_t ctl)
 {

@@ -6,9 +6,10 @@
 #include "link/internal.h"
 
 typedef struct recount {
-	uint32_t wr_live, ops_live, chan_live, opened, xfer_ready, lane_work, lanes_live, named;
+	uint32_t wr_live, ops_live, chan_live, opened, xfer_ready, bulk_ready, lane_work, lanes_live, named;
 	uint64_t in_flight;
 	uint32_t lane_wrs[TN_LANE_SLOTS], lane_frames[TN_LANE_SLOTS];
+	uint32_t lane_ready[TN_LANE_SLOTS][TN_CLASSES];
 } recount;
 
 static bool at_work(const tn_lk_op *op)
@@ -28,7 +29,7 @@ static void check_wrs(const tn_link *link, recount *n)
 		TN_ASSERT(lane->state == TN_LANE_UP || lane->state == TN_LANE_CLOSE ||
 			  lane->state == TN_LANE_CLOSING);
 		n->wr_live++;
-		n->in_flight += wr->bytes;
+		n->in_flight += tn_lk_is_bulk(link, wr->bytes) ? wr->bytes : 0;
 		n->lane_wrs[wr->lane]++;
 		n->lane_frames[wr->lane] += wr->kind == TN_WR_DATA;
 		TN_ASSERT(wr->op == TN_NONE || at_work(&link->ops[wr->op]));
@@ -136,6 +137,21 @@ static void check_chan(const tn_link *link, const tn_lk_chan *chan)
 		  chan->state == TN_CHAN_OPEN);
 }
 
+/* Turns of one class in one list: nobody is ahead of the others by more than one. */
+static void check_turns(const tn_link *link, const tn_lk_chan *chan, recount *n)
+{
+	uint32_t lane;
+
+	TN_ASSERT(!tn_list_linked(&chan->msg_node) || chan->msg_turn > 0);
+	if (!tn_list_linked(&chan->xfer_node))
+		return;
+	lane = tn_lk_lane_slot(link, link->by_index[chan->ready_lane]);
+	TN_ASSERT(chan->turn[chan->ready_class] > 0);
+	n->xfer_ready++;
+	n->bulk_ready += chan->ready_class == TN_CLASS_BULK;
+	n->lane_ready[lane][chan->ready_class]++;
+}
+
 static void check_chans(const tn_link *link, recount *n)
 {
 	for (uint32_t i = 0; i < link->chan_high; i++) {
@@ -146,12 +162,15 @@ static void check_chans(const tn_link *link, recount *n)
 			continue;
 		n->chan_live++;
 		n->opened += chan->opener;
-		n->xfer_ready += tn_list_linked(&chan->xfer_node);
 		n->named += chan->name != 0;
+		check_turns(link, chan, n);
 		check_chan(link, chan);
 	}
+	for (uint32_t i = 0; i < TN_LANE_SLOTS; i++)
+		for (uint32_t c = 0; c < TN_CLASSES; c++)
+			TN_ASSERT(link->lanes[i].ready_count[c] == n->lane_ready[i][c]);
 	TN_ASSERT(n->chan_live == link->chan_live && n->opened == link->opened &&
-		  n->xfer_ready == link->xfer_ready);
+		  n->xfer_ready == link->xfer_ready && n->bulk_ready == link->bulk_ready);
 	for (uint32_t i = 0; i < link->name_high; i++)
 		n->named -= link->names[i].refs;
 	TN_ASSERT(n->named == 0);

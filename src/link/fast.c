@@ -148,7 +148,8 @@ bool tn_link_fast_xfer(tn_link *link, uint32_t channel, const tn_link_xfer *xfer
 		return false;
 	lane = link->by_index[tn_lk_xfer_lane(link, chan, xfer->bytes)];
 	if (!tn_lk_lane_ready(link, lane) || xfer->bytes > link->chunk_max ||
-	    !tn_lk_window_open(link, xfer->bytes) || !type_allows(link, lane, chan, xfer))
+	    !tn_lk_window_open(link, xfer->bytes) || (tn_lk_is_bulk(link, xfer->bytes) && link->bulk_ready) ||
+	    !type_allows(link, lane, chan, xfer))
 		return false;
 	fast->channel = channel;
 	fast->xfer = xfer;

@@ -11,7 +11,7 @@
  * Rows that were never used are never touched: each table has a high-water mark and a list of free rows.
  *
  *   wr_live   = sum of lane->wrs = wrs not free                    <= wrs_max
- *   in_flight = sum of wr->bytes over them
+ *   in_flight = sum of wr->bytes over those of more than small_bytes (bulk)
  *   chan->ops = its ops not DONE;  chan->wrs = its wrs;  op->wrs = its wrs
  *   lane:  granted - consumed >= 0;  received - freed = slots that the shell holds
  *          my_granted = my_first + freed;  my_told <= my_granted
@@ -86,6 +86,9 @@ typedef struct tn_lk_lane {
 	uint32_t tx_units, peer_seen, rx_units, seen_told;
 	/* wrs posted, finished ones as well, and the last of them that is known to be at the peer */
 	uint32_t tx_serial, tx_arrived;
+	/* turns.c: channels in ready[], and bytes sent, divided by how many there were */
+	uint32_t ready_count[TN_CLASSES];
+	uint64_t served[TN_CLASSES];
 	bool ack_due;
 	uint32_t bye;              /* what the peer's BYE said it sent */
 	uint32_t wrs, frames;      /* in flight; frames: of messages */
@@ -279,6 +282,7 @@ typedef struct tn_lk_chan {
 	bool spoilt : 1;     /* puts that had ended may be lost: CHANNEL_CLOSED(INDETERMINATE) */
 	bool abort_due : 1;  /* the message tx_seq was begun and given up */
 	bool rx_partial : 1;
+	bool turn_kept : 1; /* of bulk, while a notification goes out */
 	/* transfers: lanes by their index */
 	uint8_t lane;                    /* where they go while xfers_out > 0 */
 	uint8_t ready_lane, ready_class; /* while xfer_node is linked */
@@ -297,10 +301,11 @@ typedef struct tn_lk_chan {
 	uint64_t message_max;                                      /* UINT64_MAX = any */
 	/* notifications and transfers */
 	uint64_t notifies_tx, notifies_rx, close_notifies;
-	uint32_t xfers_out;     /* begun and not DONE */
-	uint32_t notify_slot;   /* of the last notification: its lane's receive slot */
-	uint32_t silent_slot;   /* units of its lane before it */
-	uint32_t silent_serial; /* of the last put that ended at its post, without an answer */
+	uint32_t xfers_out;                 /* begun and not DONE */
+	uint32_t notify_slot;               /* of the last notification: its lane's receive slot */
+	uint32_t silent_slot;               /* units of its lane before it */
+	uint32_t silent_serial;             /* of the last put that ended at its post, without an answer */
+	int32_t msg_turn, turn[TN_CLASSES]; /* bytes that it may still send before the next one's turn */
 	tn_list msg_node, xfer_node, ctl_node, event_node;
 	tern_status status;
 	uint32_t name; /* row + 1 of its service, later of a refusal's words; 0 = none (any more) */
@@ -350,7 +355,8 @@ struct tn_link {
 	uint32_t wr_live, wr_free, wr_high;
 	uint32_t op_live, op_free, op_high;
 	uint32_t lane_wrs_max;
-	uint64_t in_flight;
+	uint64_t in_flight; /* of bulk */
+	uint64_t window;    /* bytes of bulk that may be in flight now */
 	uint64_t chunk_max; /* longest piece on these lanes */
 	uint64_t frame_max; /* longest frame that both sides take */
 	tn_lk_lane *by_index[TN_LINK_LANES_MAX];
@@ -363,12 +369,14 @@ struct tn_link {
 	tn_timers timers;
 	tn_timer timer[TN_TIMER_COUNT];
 	tn_list done, events, ctl, msg_ready;
-	uint32_t credit_due; /* lanes (by index) whose totals the peer should be told */
-	bool turn;           /* whose turn it is: messages or small transfers */
-	uint32_t small_rr, bulk_rr;
-	uint32_t xfer_ready; /* channels in lanes' ready lists */
-	uint32_t posting;    /* wr of the TN_ACT_POST that waits for its answer */
-	tn_lk_fail *fails;   /* ring of refusals of channels that have no row */
+	uint32_t credit_due;         /* lanes (by index) whose totals the peer should be told */
+	bool turn;                   /* whose turn it is: messages or small transfers */
+	uint64_t served[TN_CLASSES]; /* the largest of a lane that had its turn */
+	uint32_t xfer_ready;         /* channels in lanes' ready lists */
+	uint32_t bulk_ready;         /* those of bulk among them */
+	bool window_shut;            /* a piece of bulk waits for the window: no other one passes it */
+	uint32_t posting;            /* wr of the TN_ACT_POST that waits for its answer */
+	tn_lk_fail *fails;           /* ring of refusals of channels that have no row */
 	uint32_t fail_head, fail_count;
 	uint32_t chan_live, chan_free, chan_high;
 	tn_lk_name_row *names;
@@ -552,8 +560,6 @@ void tn_lk_journal_check(const tn_link *link);
 /* ---- channel.c ---- */
 
 tn_lk_chan *tn_lk_chan_get(const tn_link *link, uint32_t handle);
-/* Put it into the ready lists where it belongs now. Call after anything that may change that. */
-void tn_lk_chan_update(tn_link *link, tn_lk_chan *chan);
 /* Take the next step of closing, if it is time. May free the row. */
 void tn_lk_chan_advance(tn_link *link, tn_lk_chan *chan);
 void tn_lk_chan_owe(tn_link *link, tn_lk_chan *chan, uint32_t ctl);
@@ -582,6 +588,16 @@ static inline const char *tn_lk_name(const tn_link *link, const tn_lk_chan *chan
 {
 	return chan->name ? link->names[chan->name - 1].text : "";
 }
+
+/* ---- turns.c ---- */
+
+/* Put it into the ready lists where it belongs now. Call after anything that may change that. */
+void tn_lk_chan_update(tn_link *link, tn_lk_chan *chan);
+/* A fragment or a piece of the channel was posted: if it was in the list, its turn is that much shorter. */
+void tn_lk_turn_message(tn_link *link, tn_lk_chan *chan, uint64_t bytes);
+void tn_lk_turn_xfer(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, uint64_t bytes);
+/* The lane whose transfers are next, of those that are not in tried (bits); NULL: none waits. */
+tn_lk_lane *tn_lk_turn_lane(const tn_link *link, uint32_t class, uint32_t tried);
 
 /* ---- op.c ---- */
 
@@ -646,11 +662,16 @@ static inline bool tn_lk_lane_ready(const tn_link *link, const tn_lk_lane *lane)
 	return lane->state == TN_LANE_UP && !lane->stalled && lane->wrs < link->lane_wrs_max;
 }
 
+/* More than this is bulk: it waits for the window, and small ones do not. */
+static inline bool tn_lk_is_bulk(const tn_link *link, uint64_t bytes)
+{
+	return bytes > link->config.small_bytes;
+}
+
 static inline bool tn_lk_window_open(const tn_link *link, uint64_t bytes)
 {
-	return link->in_flight == 0 || bytes <= link->config.small_bytes ||
-	       (link->in_flight < link->config.window_bytes &&
-		bytes <= link->config.window_bytes - link->in_flight);
+	return !tn_lk_is_bulk(link, bytes) || link->in_flight == 0 ||
+	       (link->in_flight < link->window && bytes <= link->window - link->in_flight);
 }
 
 static inline bool tn_lk_chan_can_send(const tn_lk_chan *chan)

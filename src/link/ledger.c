@@ -163,8 +163,7 @@ static void commit_message(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn
 	} else if (op->state == TN_LOP_QUEUED) {
 		tn_lk_op_set_state(link, op, TN_LOP_ACTIVE);
 	}
-	/* Channels take turns. */
-	tn_list_remove(&chan->msg_node);
+	tn_lk_turn_message(link, chan, wr->bytes);
 }
 
 static void commit_xfer(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk_op *op, tn_lk_wr *wr,
@@ -200,10 +199,7 @@ static void commit_xfer(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk
 			all_posted(link, lane, op);
 		break;
 	}
-	if (tn_list_linked(&chan->xfer_node)) {
-		tn_list_remove(&chan->xfer_node);
-		link->xfer_ready--;
-	}
+	tn_lk_turn_xfer(link, lane, chan, wr->bytes);
 }
 
 static void commit_ctl(tn_link *link, tn_lk_chan *chan, tn_lk_wr *wr)
@@ -245,7 +241,8 @@ void tn_lk_commit(tn_link *link, tn_lk_wr *wr, const tn_link_post *post, bool do
 	tn_lk_consume(link, lane, wr, post, done);
 	wr->serial = lane->tx_serial;
 	lane->wrs++;
-	link->in_flight += wr->bytes;
+	if (tn_lk_is_bulk(link, wr->bytes))
+		link->in_flight += wr->bytes;
 	if (chan)
 		chan->wrs++;
 	if (op) {
@@ -320,10 +317,13 @@ void tn_lk_wr_complete(tn_link *link, tn_lk_wr *wr, tern_status status, uint64_t
 	tn_lk_op *op = wr->op == TN_NONE ? NULL : &link->ops[wr->op];
 	uint32_t handle = chan ? chan->handle : 0;
 
-	TN_ASSERT(lane->wrs > 0 && link->in_flight >= wr->bytes);
+	TN_ASSERT(lane->wrs > 0);
 	lane->wrs--;
 	lane->stalled = false;
-	link->in_flight -= wr->bytes;
+	if (tn_lk_is_bulk(link, wr->bytes)) {
+		TN_ASSERT(link->in_flight >= wr->bytes);
+		link->in_flight -= wr->bytes;
+	}
 	if (wr->kind == TN_WR_DATA)
 		lane->frames--;
 	if (wr->kind == TN_WR_REDO)

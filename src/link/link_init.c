@@ -173,6 +173,7 @@ tern_status tn_link_init(void *memory, size_t bytes, const tn_link_config *confi
 	link->config.name = link->name;
 	link->config.job = link->job;
 	link->config.secret = link->config.secret_next = NULL;
+	link->window = config->window_bytes;
 	if (config->channel_ops_max == 0)
 		link->config.channel_ops_max = TN_MAX(config->ops_max / 2, 1u);
 	TN_TRY(take_secrets(link, config));

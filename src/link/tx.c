@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a link posts next. Order: frames of its own (credits, channels), then messages and small transfers in
- * turn, then bulk. Channels of one class take turns, one fragment or piece each.
+ * turn, then bulk. Whose fragment or piece of a class is next: turns.c.
  *
  * A build function fills a peeked row of wrs[] and the post, and changes nothing else; ledgers move in
  * tn_lk_commit (ledger.c) when the provider took it.
@@ -364,6 +364,7 @@ static bool build_piece(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk
 	}
 	if (!tn_lk_window_open(link, n)) {
 		tn_count_own(&link->counters.window_waits, 1);
+		link->window_shut = true;
 		return false;
 	}
 	wr = tn_lk_wr_begin(link,
@@ -405,17 +406,17 @@ static bool next_of_lane(tn_link *link, tn_lk_lane *lane, uint32_t class, tn_lin
 	return next_of_lane(link, lane, class, post);
 }
 
+/* Lanes that can't go now are passed over; a window that is shut is shut for all. */
 static bool next_xfer(tn_link *link, uint32_t class, tn_link_post *post)
 {
-	uint32_t *turn = class == TN_CLASS_SMALL ? &link->small_rr : &link->bulk_rr;
+	uint32_t tried = 0;
+	tn_lk_lane *lane;
 
-	for (uint32_t k = 0; k < link->lane_count; k++) {
-		uint32_t i = (*turn + k) % link->lane_count;
-
-		if (next_of_lane(link, link->by_index[i], class, post)) {
-			*turn = i + 1;
+	link->window_shut = false;
+	while (!link->window_shut && (lane = tn_lk_turn_lane(link, class, tried))) {
+		if (next_of_lane(link, lane, class, post))
 			return true;
-		}
+		tried |= 1u << lane->index;
 	}
 	return false;
 }
@@ -439,7 +440,7 @@ static bool next_data(tn_link *link, tn_lk_lane *lane0, tn_link_post *post)
 		return true;
 	if (!link->turn && next_message(link, lane0, post))
 		return true;
-	return link->xfer_ready && next_xfer(link, TN_CLASS_BULK, post);
+	return link->bulk_ready && next_xfer(link, TN_CLASS_BULK, post);
 }
 
 bool tn_lk_next_post(tn_link *link, tn_link_action *act)
