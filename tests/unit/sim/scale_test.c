@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Small instances of the experiments at scale: nothing is lost, no receiver is overrun, bytes are conserved,
+ * windows prevent pauses and the run without them has some; the same words give the same result.
+ */
+#include "sim/scale.h"
+
+#include <string.h>
+
+#include "cmocka_all.h"
+#include "sim/scale_words.h"
+
+static scale_config config;
+static scale_result result, again;
+
+static void words(const char *const *list)
+{
+	scale_words_start(&config);
+	for (; *list; list++)
+		assert_true(scale_words_set(&config, *list));
+	scale_words_end(&config);
+}
+
+#define RUN_WORDS(...)                                      \
+	do {                                                \
+		words((const char *[]){__VA_ARGS__, NULL}); \
+		assert_true(scale_run(&config, &result));   \
+		judge();                                    \
+	} while (0)
+
+/* What holds in every run. */
+static void judge(void)
+{
+	uint64_t pairs = config.net.hosts - 1;
+
+	if (config.pattern == SCALE_ALL_TO_ALL)
+		pairs *= config.net.hosts;
+	assert_true(result.complete);
+	assert_int_equal(result.pushes, pairs * config.pushes);
+	assert_int_equal(result.messages, pairs * config.messages);
+	assert_int_equal(result.payload, result.pushes * config.push_bytes);
+	assert_true(result.net.payload_bytes >= result.payload);
+	assert_int_equal(result.net.bytes,
+			 result.net.delivered_bytes + result.net.discarded_bytes + result.net.dropped_bytes);
+	if (config.lane0_grant <= config.lane0_slots && config.lane_grant <= config.lane_slots)
+		assert_int_equal(result.rnr, 0);
+	if (config.net.lossless)
+		assert_int_equal(result.net.drops, 0);
+	assert_true(result.goodput <= 1);
+}
+
+static void windows_prevent_pauses(void **state)
+{
+	(void)state;
+	RUN_WORDS("hosts=17", "pushes=1", "window=64k", "chunk=64k");
+	assert_int_equal(result.net.pauses, 0);
+	/* Every sender's window at most, and the small ones. */
+	assert_true(result.receiver_queue_peak <= 16 * (64 + 8) * 1024);
+	assert_true(result.fetches > 0);
+}
+
+static void without_windows_there_are_pauses(void **state)
+{
+	(void)state;
+	RUN_WORDS("hosts=17", "pushes=1");
+	assert_true(result.net.pauses > 0);
+	assert_true(result.receiver_queue_peak > 16 * (64 + 8) * 1024);
+}
+
+static void or_losses_that_are_mended(void **state)
+{
+	(void)state;
+	RUN_WORDS("hosts=17", "pushes=1", "push=1M", "lossless=0", "buffer=1M");
+	assert_true(result.net.drops > 0 && result.net.resent_units > 0);
+	assert_int_equal(result.net.pauses, 0);
+}
+
+static void all_to_all_is_conserved(void **state)
+{
+	(void)state;
+	RUN_WORDS("pattern=all", "hosts=8", "pushes=2", "push=256k", "window=64k", "chunk=64k");
+	assert_int_equal(result.links, 7);
+	assert_int_equal(result.qps, 14);
+}
+
+static void credits_prevent_refusals(void **state)
+{
+	(void)state;
+	RUN_WORDS("hosts=17", "pushes=0", "messages=200", "fetch_gap_ns=0", "slots0=16", "grant0=16");
+	assert_int_equal(result.rnr, 0);
+	assert_true(result.slots_peak <= 16);
+	RUN_WORDS("hosts=17", "pushes=0", "messages=200", "fetch_gap_ns=0", "slots0=16", "grant0=64",
+		  "depth=64", "ops=64", "wrs=128");
+	assert_true(result.rnr > 0);
+}
+
+static void chunks_give_the_same_bytes(void **state)
+{
+	(void)state;
+	RUN_WORDS("pattern=all", "hosts=6", "pushes=1", "unit=64k", "xoff=512k", "window=256k", "chunk=64k");
+	assert_int_equal(result.payload, 30u * (4u << 20));
+}
+
+static void the_same_words_give_the_same_run(void **state)
+{
+	(void)state;
+	RUN_WORDS("hosts=9", "pushes=1");
+	again = result;
+	RUN_WORDS("hosts=9", "pushes=1");
+	assert_memory_equal(&result, &again, sizeof(result));
+	RUN_WORDS("hosts=9", "pushes=1", "seed=2");
+	assert_memory_not_equal(&result, &again, sizeof(result));
+}
+
+static void wrong_words_are_refused(void **state)
+{
+	(void)state;
+	scale_words_start(&config);
+	assert_false(scale_words_set(&config, "host=3"));
+	assert_false(scale_words_set(&config, "hosts"));
+	assert_false(scale_words_set(&config, "hosts="));
+	assert_false(scale_words_set(&config, "hosts=3x"));
+	assert_false(scale_words_set(&config, "hosts=5G"));
+	assert_false(scale_words_set(&config, "pattern=some"));
+	assert_true(scale_words_set(&config, "window=64k"));
+	assert_int_equal(config.link.window_bytes, 65536);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(windows_prevent_pauses),
+		cmocka_unit_test(without_windows_there_are_pauses),
+		cmocka_unit_test(or_losses_that_are_mended),
+		cmocka_unit_test(all_to_all_is_conserved),
+		cmocka_unit_test(credits_prevent_refusals),
+		cmocka_unit_test(chunks_give_the_same_bytes),
+		cmocka_unit_test(the_same_words_give_the_same_run),
+		cmocka_unit_test(wrong_words_are_refused),
+	};
+
+	return RUN(tests);
+}
