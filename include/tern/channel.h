@@ -65,8 +65,9 @@ void tern_ctx_on_link(tern_ctx *ctx, void (*on_up)(tern_link *link, void *arg), 
 tern_link_state tern_link_get_state(const tern_link *link);
 /* Why it is down (TERN_OK while it is not). */
 tern_status tern_link_status(const tern_link *link);
-/* The peer's context name and address, the transport that the link came up with and why it was chosen. Lanes that
-   were rebuilt since may have another: the log says so, and the counter link.recoveries how often. */
+/* The peer's context name and address, the transport that carries the link now, and why it came up with its first
+   one. After a fall-back it is another until the better one works again (link.probe): the log says so, and the
+   counters link.recoveries, link.fallbacks and link.returns how often. */
 const char *tern_link_peer_name(const tern_link *link);
 const char *tern_link_peer_address(const tern_link *link);
 const char *tern_link_transport(const tern_link *link);

@@ -37,8 +37,12 @@ void tn_shell_reach(tern_link *link, const tn_link_action *act, uint64_t now_ns)
 
 	blob_of(act->lane.peer_device, act->lane.peer_device_bytes, &peer);
 	tn_detail_clear();
-	status = sdev->dev->ops->reach(sdev->dev, &peer);
-	tn_link_on_reach(link->m, status, status == TERN_OK ? "" : tn_detail_get(), now_ns);
+	if (act->lane.provider == 0 && TN_FAULT("channel.reach"))
+		status = tn_fail(TERN_E_UNREACHABLE, "fault point channel.reach");
+	else
+		status = sdev->dev->ops->reach(sdev->dev, &peer);
+	tn_link_on_reach(link->m, act->lane.provider, status, status == TERN_OK ? "" : tn_detail_get(),
+			 now_ns);
 }
 
 /*

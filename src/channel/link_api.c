@@ -140,7 +140,9 @@ const char *tern_link_peer_address(const tern_link *link)
 
 const char *tern_link_transport(const tern_link *link)
 {
-	return final_name(link, link->names.transport);
+	const char *name = atomic_load_explicit(&link->transport, memory_order_acquire);
+
+	return final_name(link, name ? name : "");
 }
 
 const char *tern_link_transport_reason(const tern_link *link)

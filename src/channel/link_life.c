@@ -71,6 +71,7 @@ static void fill_sizes(const tern_ctx *ctx, tn_link_config *config)
 	config->copy = tn_stage_copy;
 	config->copy_arg = ctx->mem;
 	config->recover_ns = tn_opt_u64(o, rows, "recover");
+	config->probe_ns = tn_opt_u64(o, rows, "probe");
 	config->verdict_ns = tn_opt_u64(o, rows, "verdict");
 	config->close_timeout_ns = tn_opt_u64(o, rows, "close_timeout");
 }
@@ -436,24 +437,37 @@ void tn_shell_hello_over(tern_link *link)
 		tn_listener_room(ctx);
 }
 
-static void publish_names(tern_link *link)
+/* Lock held: what the lanes in use are and can. */
+static void publish_path(tern_link *link)
 {
-	uint32_t caps, provider;
+	uint32_t caps = tn_link_caps(link->m), provider = tn_link_provider_index(link->m);
 
-	tn_lock_take(&link->lock);
-	caps = tn_link_caps(link->m);
-	provider = tn_link_provider_index(link->m);
-	snprintf(link->names.peer_name, sizeof(link->names.peer_name), "%s", tn_link_get_peer(link->m)->name);
 	if (provider < link->dev_count)
-		snprintf(link->names.transport, sizeof(link->names.transport), "%s",
-			 link->devs[provider]->name);
-	snprintf(link->names.reason, sizeof(link->names.reason), "%s", tn_link_provider_reason(link->m));
-	tn_lock_drop(&link->lock);
+		atomic_store_explicit(&link->transport, link->devs[provider]->name, memory_order_release);
 	atomic_store_explicit(&link->caps,
 			      (caps & TN_LINK_CAP_ORDERED_WRITES ? TERN_LINK_CAN_FLAG : 0) |
 				      (caps & TN_LINK_CAP_PASSIVE_TARGET ? TERN_LINK_CAN_PASSIVE : 0),
 			      memory_order_release);
+}
+
+static void publish_names(tern_link *link)
+{
+	tn_lock_take(&link->lock);
+	publish_path(link);
+	snprintf(link->names.peer_name, sizeof(link->names.peer_name), "%s", tn_link_get_peer(link->m)->name);
+	snprintf(link->names.reason, sizeof(link->names.reason), "%s", tn_link_provider_reason(link->m));
+	tn_lock_drop(&link->lock);
 	atomic_store_explicit(&link->names_final, true, memory_order_release);
+}
+
+void tn_shell_link_moved(tern_link *link)
+{
+	char label[TN_NAME_MAX + TN_ADDRESS_MAX + 32];
+	const char *before = atomic_load_explicit(&link->transport, memory_order_relaxed);
+
+	publish_path(link);
+	TN_LOG(WARN, CHANNEL, "%s: over %s now, before over %s", tn_shell_label(link, label, sizeof(label)),
+	       atomic_load_explicit(&link->transport, memory_order_relaxed), before ? before : "");
 }
 
 void tn_shell_report(tern_link *link)
@@ -498,7 +512,7 @@ void tn_shell_link_up(tern_link *link)
 	tn_shell_hello_over(link);
 	tn_count(&link->ctx->counters.links_up, 1);
 	TN_LOG(INFO, CHANNEL, "%s: up over %s (%s)", tn_shell_label(link, label, sizeof(label)),
-	       link->names.transport, link->names.reason);
+	       atomic_load_explicit(&link->transport, memory_order_relaxed), link->names.reason);
 	set_public_state(link, TERN_LINK_UP);
 	tn_shell_report(link);
 }

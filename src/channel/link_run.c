@@ -247,6 +247,9 @@ static bool carry_out(tern_link *link, const tn_link_action *act, const char *te
 		tn_shell_link_up(link);
 		tn_lock_take(&link->lock);
 		break;
+	case TN_ACT_LINK_MOVED:
+		tn_shell_link_moved(link);
+		break;
 	case TN_ACT_LINK_DOWN:
 		link->gone = true;
 		link->connect_deadline_ns = link->redial_at_ns = TN_TIME_NEVER;

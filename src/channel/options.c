@@ -105,6 +105,13 @@ const tn_option_row tn_link_option_rows[] = {
 	 .help = "lanes that break are rebuilt within this time, or the link ends; 0 = a broken lane ends "
 		 "it"},
 	{.layer = "link",
+	 .name = "probe",
+	 .type = TN_OPT_DURATION,
+	 .dflt = "1s",
+	 .help = "after a fall-back: how long until the better transport is tried again, ever longer while "
+		 "it "
+		 "fails; 0 = never"},
+	{.layer = "link",
 	 .name = "verdict",
 	 .type = TN_OPT_DURATION,
 	 .dflt = "500ms",

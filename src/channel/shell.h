@@ -44,7 +44,6 @@ typedef struct tn_shell_lane {
 typedef struct tn_link_names {
 	char peer_name[TN_NAME_MAX];
 	char peer_address[TN_ADDRESS_MAX];
-	char transport[TN_LINK_PROVIDER_NAME];
 	char reason[TN_LINK_TEXT_MAX];
 } tn_link_names;
 
@@ -90,7 +89,8 @@ struct tern_link {
 	/* readable from any thread */
 	_Atomic int public_state;
 	_Atomic int status;
-	_Atomic uint32_t caps; /* TERN_LINK_CAN_* */
+	_Atomic uint32_t caps;           /* TERN_LINK_CAN_* */
+	_Atomic(const char *) transport; /* of the lanes in use; a name of the registry */
 	_Atomic bool names_final;
 	tn_link_names names;
 	char down_text[TN_LINK_TEXT_MAX + TN_ADDRESS_MAX + TN_NAME_MAX];
@@ -109,6 +109,8 @@ void tn_shell_link_down(tern_link *link, tern_status status, const char *detail)
 void tn_shell_link_up(tern_link *link);
 /* Driver: it is up or down, or gave its place away. Idempotent. */
 void tn_shell_hello_over(tern_link *link);
+/* Driver, lock held: LINK_MOVED. */
+void tn_shell_link_moved(tern_link *link);
 void tn_shell_report(tern_link *link);
 /* Work of the context: report links that were up before somebody wanted to know. */
 void tn_shell_report_all(tn_work *work);

@@ -31,7 +31,6 @@ static bool next_ctrl(tn_link *link, tn_link_action *act)
 
 bool tn_link_next_action(tn_link *link, uint64_t now_ns, tn_link_action *act)
 {
-	(void)now_ns;
 	TN_ASSERT(link->posting == TN_NONE); /* a post waits for its answer */
 	act->type = TN_ACT_NONE;
 	if (next_ctrl(link, act) || tn_lk_next_lane(link, act))
@@ -41,15 +40,27 @@ bool tn_link_next_action(tn_link *link, uint64_t now_ns, tn_link_action *act)
 		act->type = TN_ACT_LINK_UP;
 		return true;
 	}
-	return tn_lk_next_done(link, act) || tn_lk_next_event(link, act) || tn_lk_next_post(link, act) ||
-	       tn_lk_next_down(link, act);
+	if (link->moved_due) {
+		link->moved_due = false;
+		act->type = TN_ACT_LINK_MOVED;
+		return true;
+	}
+	if (tn_lk_next_done(link, act) || tn_lk_next_event(link, act) || tn_lk_next_post(link, act))
+		return true;
+	if (link->hold) {
+		tn_lk_move_step(link, now_ns);
+		if (next_ctrl(link, act) || tn_lk_next_lane(link, act))
+			return true;
+	}
+	return tn_lk_next_down(link, act);
 }
 
 bool tn_link_pending(const tn_link *link)
 {
 	return link->ctrl_out_bytes || link->peer_ask || link->ctrl_closing || link->lane_work ||
-	       link->reach_ask || link->up_due || link->credit_due || tn_lk_journal_due(link) ||
-	       link->xfer_ready || link->fail_count || link->state >= TN_LINK_CLOSING ||
-	       !tn_list_empty(&link->done) || !tn_list_empty(&link->events) || !tn_list_empty(&link->ctl) ||
+	       link->reach_ask || link->spare.reach_ask || link->up_due || link->moved_due || link->hold ||
+	       link->credit_due || tn_lk_journal_due(link) || link->xfer_ready || link->fail_count ||
+	       link->state >= TN_LINK_CLOSING || !tn_list_empty(&link->done) ||
+	       !tn_list_empty(&link->events) || !tn_list_empty(&link->ctl) ||
 	       !tn_list_empty(&link->msg_ready);
 }

@@ -19,7 +19,7 @@ static tn_lk_chan *open_channel(tn_link *link, uint32_t channel)
 {
 	tn_lk_chan *chan = &link->chans[channel & 0xffff];
 
-	if (TN_UNLIKELY(link->state != TN_LINK_UP || tn_lk_journal_due(link) ||
+	if (TN_UNLIKELY(link->state != TN_LINK_UP || link->hold || tn_lk_journal_due(link) ||
 			(channel & 0xffff) >= link->chan_high || chan->handle != channel ||
 			!tn_lk_chan_can_send(chan) || chan->released || chan->spoilt || chan->close_received))
 		return NULL;
@@ -268,7 +268,7 @@ bool tn_link_fast_imm(tn_link *link, uint32_t handle, uint32_t imm, uint64_t byt
 	tn_lk_chan *chan = &link->chans[index];
 
 	_Static_assert(TN_IMM_ACK >> TN_LINK_NOTIFY_BITS > TN_IMM_CHANNELS, "no index has the bit ACK");
-	if (TN_UNLIKELY(link->state != TN_LINK_UP || link->close_local || !lane ||
+	if (TN_UNLIKELY(link->state != TN_LINK_UP || link->close_local || link->spare.active || !lane ||
 			lane->state != TN_LANE_UP || lane->my_granted == lane->received ||
 			index >= TN_IMM_CHANNELS || index >= link->chan_high || chan->state != TN_CHAN_OPEN ||
 			chan->close_received || chan->released || chan->spoilt))

@@ -70,6 +70,8 @@ static uint64_t features_of(const tn_link *link)
 {
 	uint64_t off = link->config.features_off | (link->config.recover_ns ? 0 : TN_FEATURE_RESUME);
 
+	if (!link->config.recover_ns || !link->config.probe_ns)
+		off |= TN_FEATURE_MOVE;
 	return TN_WIRE_FEATURES & ~off;
 }
 
@@ -223,6 +225,7 @@ static const char *on_hello(tn_link *link, const uint8_t *payload, uint32_t byte
 	link->peer.version = TN_MIN(hello.version, (uint16_t)TN_WIRE_VERSION);
 	link->peer.features = hello.features & features_of(link);
 	link->resumes = (link->peer.features & TN_FEATURE_RESUME) != 0;
+	link->moves = link->resumes && (link->peer.features & TN_FEATURE_MOVE);
 	link->peer_ask = link->peer_known = true;
 	return NULL;
 }

@@ -16,7 +16,7 @@
  *   lane:  granted - consumed >= 0;  received - freed = slots that the shell holds
  *          my_granted = my_first + freed;  my_told <= my_granted
  *
- * Who writes what: link_state.c the link's state, wiring.c lanes' states, channel.c channels', op.c ops'.
+ * Who writes what: link_state.c the link's state, lane.c lanes' states, channel.c channels', op.c ops'.
  * Threads: none. Tests: tests/unit/link.
  */
 #ifndef TN_LINK_INTERNAL_H
@@ -30,6 +30,7 @@
 #include "base/fail.h"
 #include "base/list.h"
 #include "base/log.h"
+#include "base/rand.h"
 #include "base/time.h"
 #include "base/timer.h"
 #include "link/link.h"
@@ -90,6 +91,8 @@ typedef struct tn_lk_lane {
 	uint32_t ready_count[TN_CLASSES];
 	uint64_t served[TN_CLASSES];
 	bool ack_due;
+	bool quiet_sent;           /* during a move: a SYNC followed the last of what this side sent */
+	uint32_t quiet_unit;       /* that SYNC */
 	uint32_t bye;              /* what the peer's BYE said it sent */
 	uint32_t wrs, frames;      /* in flight; frames: of messages */
 	tn_list acks;              /* ops that wait for peer_seen, in order of their unit */
@@ -212,6 +215,7 @@ typedef enum tn_lk_wr_kind {
 	TN_WR_CTL, /* OPEN, OPEN_OK, OPEN_FAIL, CLOSE, WINDOW: `bit` says which */
 	TN_WR_CREDIT,
 	TN_WR_BYE,
+	TN_WR_QUIET, /* SYNC of a move */
 	TN_WR_ABORT,
 	TN_WR_AGAIN, /* a frame of the log */
 	TN_WR_DATA,
@@ -331,6 +335,27 @@ typedef struct tn_lk_fail {
 	tern_status status;
 } tn_lk_fail;
 
+/* ---- lanes beside those in use (spare.c) ---- */
+
+typedef struct tn_lk_spare {
+	bool active;
+	bool reach_ask, reach_wait;
+	bool wait; /* for slots of lanes that drain */
+	bool ready_sent, ready_received;
+	bool move_sent, move_received;
+	bool broken; /* a lane broke when it was too late to say so */
+	uint32_t epoch, provider, peer_provider;
+	uint32_t lanes, count; /* count: 0 before they are made */
+	tn_lk_lane *by_index[TN_LINK_LANES_MAX];
+	tn_lk_addr addr[TN_LINK_LANES_MAX];
+} tn_lk_spare;
+
+/* How a provider did since its lanes were last up. */
+typedef struct tn_lk_health {
+	uint32_t strikes;       /* breaks in a row, each soon after its lanes were up */
+	uint64_t held_until_ns; /* not tried before, while others work */
+} tn_lk_health;
+
 /* ---- the link ---- */
 
 enum {
@@ -342,6 +367,8 @@ enum {
 	TN_TIMER_VERDICT,
 	TN_TIMER_RECOVER,
 	TN_TIMER_REWIRE, /* RECOVERING, no provider worked: from the first one again */
+	TN_TIMER_PROBE,  /* look whether a better provider works */
+	TN_TIMER_SPARE,  /* the spare lanes' next step */
 	TN_TIMER_COUNT,
 };
 
@@ -350,6 +377,7 @@ struct tn_link {
 	tn_link_state state;
 	uint32_t caps;    /* of the lanes, on both sides */
 	bool remote_done; /* caps has REMOTE_DONE */
+	bool hold;        /* a move is prepared: nothing new starts (spare.c) */
 	bool heard;       /* something came from the peer since the last keepalive tick */
 	uint32_t lane_count;
 	uint32_t wr_live, wr_free, wr_high;
@@ -409,6 +437,7 @@ struct tn_link {
 	tn_link_provider providers[TN_LINK_PROVIDERS_MAX];
 	/* ---- wiring ---- */
 	uint32_t epoch, lane_serial;
+	uint32_t epoch_last; /* the highest that was used: that of the spare lanes, if there were any */
 	uint32_t provider, provider_next; /* in force (TN_NONE) and next to try */
 	uint32_t peer_provider;           /* its row in peer_setup */
 	uint32_t wire_lanes;              /* lanes to be made */
@@ -418,6 +447,15 @@ struct tn_link {
 	uint32_t lane_work; /* lanes in CREATE, CONNECT, CLOSE */
 	uint32_t lanes_live;
 	char reason[TN_LINK_TEXT_MAX];
+	/* ---- the better provider ---- */
+	bool moves;  /* both sides can, and it is wanted */
+	bool moving; /* RECOVERING because of a move */
+	bool moved_due;
+	uint32_t probe_next, probe_fails;
+	uint32_t told_provider; /* that the shell knows of */
+	uint64_t up_since_ns;   /* the lanes in use */
+	tn_rand rand;           /* spreads probes */
+	tn_lk_health health[TN_LINK_PROVIDERS_MAX];
 	/* ---- recovery ---- */
 	bool resumes;  /* both sides can, and it is wanted */
 	bool torn;     /* something that was sent could not be kept: a break ends the link */
@@ -431,6 +469,7 @@ struct tn_link {
 	uint8_t *ring;
 	uint64_t ring_head, ring_tail;
 	tn_lk_addr addr[TN_LINK_LANES_MAX];
+	tn_lk_spare spare;
 	tn_lk_lane lanes[TN_LANE_SLOTS];
 	uint8_t ctrl_in[TN_CTRL_HEAD_BYTES + TN_CTRL_BYTES_MAX];
 	uint8_t ctrl_out[TN_CTRL_OUT_BYTES];
@@ -475,16 +514,30 @@ void tn_lk_hello_start(tn_link *link, uint64_t now_ns);
 /* ---- wiring.c ---- */
 
 void tn_lk_wiring_start(tn_link *link, uint64_t now_ns);
+/* The first provider again, for new lanes. */
+void tn_lk_wiring_again(tn_link *link, uint64_t now_ns);
+/* The spare lanes are those in use from now on. */
+void tn_lk_wiring_adopt(tn_link *link, uint64_t now_ns);
 /* Messages WIRE, LANE_ADDR, WIRED, UNWIRE: NULL or what is wrong. */
 const char *tn_lk_wiring_message(tn_link *link, tn_ctrl_type type, const uint8_t *payload, uint32_t bytes,
 				 uint64_t now_ns);
 void tn_lk_wiring_timeout(tn_link *link, uint64_t now_ns);
 /* A frame or immediate on a wired lane says that the peer is wired as well. */
 void tn_lk_wiring_implied(tn_link *link, uint64_t now_ns);
+/* The epoch's attempt failed: the next provider, or the end. */
+void tn_lk_attempt_failed(tn_link *link, tern_status status, const char *text, uint64_t now_ns);
+/* One of the epoch's lanes is connected; any lane is gone. */
+void tn_lk_wiring_lane_up(tn_link *link, uint64_t now_ns);
+void tn_lk_wiring_lane_gone(tn_link *link);
+/* Lanes for one with the provider, if this side dials. */
+uint32_t tn_lk_lanes_wanted(const tn_link *link, uint32_t provider);
+/* The peer's row of the provider; TN_NONE: it has none, or one that carries no frames. */
+uint32_t tn_lk_peer_provider(const tn_link *link, uint32_t provider);
+
+/* ---- lane.c ---- */
+
 void tn_lk_lane_set_state(tn_link *link, tn_lk_lane *lane, tn_lk_lane_state to);
 const char *tn_lk_lane_state_name(tn_lk_lane_state state);
-void tn_lk_lanes_close(tn_link *link);
-bool tn_lk_next_lane(tn_link *link, tn_link_action *act);
 /* NULL for a stale handle. */
 static inline tn_lk_lane *tn_lk_lane_get(tn_link *link, uint32_t handle)
 {
@@ -492,9 +545,50 @@ static inline tn_lk_lane *tn_lk_lane_get(tn_link *link, uint32_t handle)
 
 	return handle && lane->handle == handle ? lane : NULL;
 }
+/* n lanes of an epoch in state CREATE. False: not enough slots are free now. */
+bool tn_lk_lanes_make(tn_link *link, uint32_t epoch, uint32_t provider, uint32_t n,
+		      tn_lk_lane *by_index[TN_LINK_LANES_MAX]);
+/* If it was made and the peer's address is known. */
+void tn_lk_lane_connect(tn_link *link, tn_lk_lane *lane);
+void tn_lk_lane_close(tn_link *link, tn_lk_lane *lane);
+/* All but spare ones. */
+void tn_lk_lanes_close(tn_link *link);
+bool tn_lk_next_lane(tn_link *link, tn_link_action *act);
 
-/* The first provider again, for new lanes. */
-void tn_lk_wiring_again(tn_link *link, uint64_t now_ns);
+/* ---- spare.c ---- */
+
+static inline bool tn_lk_is_spare(const tn_link *link, const tn_lk_lane *lane)
+{
+	return link->spare.active && lane->epoch == link->spare.epoch;
+}
+
+/* Over another than the best provider: look for a better one in a while. */
+void tn_lk_probe_later(tn_link *link, uint64_t now_ns);
+void tn_lk_probe(tn_link *link, uint64_t now_ns);
+void tn_lk_spare_timeout(tn_link *link, uint64_t now_ns);
+/* Is this provider left out because it broke again and again? */
+bool tn_lk_held_back(const tn_link *link, uint32_t provider, uint64_t now_ns);
+/* The lanes in use broke. */
+void tn_lk_strike(tn_link *link, uint64_t now_ns);
+/* Messages that name the spare's epoch; on_wire: a new one. */
+const char *tn_lk_spare_wire(tn_link *link, const tn_wire_wire *wire, uint32_t own, uint32_t peer,
+			     uint64_t now_ns);
+const char *tn_lk_spare_message(tn_link *link, tn_ctrl_type type, const uint8_t *payload, uint32_t bytes,
+				uint64_t now_ns);
+void tn_lk_spare_unwired(tn_link *link, const char *why, uint64_t now_ns);
+void tn_lk_spare_reach(tn_link *link, tern_status status, const char *text, uint64_t now_ns);
+void tn_lk_spare_make(tn_link *link);
+void tn_lk_spare_lane_up(tn_link *link, uint64_t now_ns);
+void tn_lk_spare_failed(tn_link *link, tern_status status, const char *text, uint64_t now_ns);
+/* Give it up, and tell the peer; nothing if there is none. */
+void tn_lk_spare_drop(tn_link *link, tern_status status, const char *why, uint64_t now_ns);
+/* Before RESUME is sent: one that is not connected on both sides is given up. */
+void tn_lk_spare_settle(tn_link *link, uint64_t now_ns);
+bool tn_lk_spare_usable(const tn_link *link);
+void tn_lk_hold(tn_link *link, bool hold);
+/* SYNC on each lane once nothing else is to be sent. */
+bool tn_lk_next_quiet(tn_link *link, tn_link_post *post);
+void tn_lk_move_step(tn_link *link, uint64_t now_ns);
 
 /* ---- recover.c ---- */
 

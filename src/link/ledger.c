@@ -259,6 +259,10 @@ void tn_lk_commit(tn_link *link, tn_lk_wr *wr, const tn_link_post *post, bool do
 	case TN_WR_BYE:
 		link->bye_sent = true;
 		break;
+	case TN_WR_QUIET:
+		lane->quiet_sent = true;
+		lane->quiet_unit = lane->tx_units;
+		break;
 	case TN_WR_ABORT:
 		chan->abort_due = false;
 		chan->tx_seq++;

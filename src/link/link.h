@@ -134,6 +134,8 @@ typedef struct tn_link_config {
 	uint64_t ack_delay_ns;     /* 0: acknowledge a message that asks for it at the next action */
 	uint64_t retry_ns;         /* 50 us: a lane that said AGAIN is tried again after this, if nothing
 	                              else happened on it before */
+	uint64_t probe_ns;   /* 1 s: over another than the best provider, how long until a better one is tried
+	                        again; doubles up to 64 times that while it fails; 0 = never */
 	uint64_t recover_ns; /* 10 s: lanes that broke under a link that is up are rebuilt within this, or the
 	                        link ends; 0 = a broken lane ends the link. Both sides must want it */
 	uint64_t verdict_ns; /* 50 ms: after a lane died, how long to wait for the control connection to
@@ -220,6 +222,8 @@ typedef enum tn_link_action_type {
 	TN_ACT_CHANNEL_CLOSED,
 	/* The link is UP: channels may be opened. */
 	TN_ACT_LINK_UP,
+	/* Its lanes are those of another provider now: tn_link_provider_index, tn_link_caps. */
+	TN_ACT_LINK_MOVED,
 	/* The last action: status (OK after a close of this side) and detail. Every op, channel and lane has
 	   ended. Forget or re-init the memory. */
 	TN_ACT_LINK_DOWN,
@@ -290,8 +294,9 @@ void tn_link_on_ctrl_down(tn_link *link, tern_status status, const char *detail,
 
 /* Answer to TN_ACT_PEER: TERN_OK goes on; anything else refuses the peer with that status and text. */
 void tn_link_on_peer_answer(tn_link *link, tern_status status, const char *text, uint64_t now_ns);
-/* Answer to TN_ACT_REACH. */
-void tn_link_on_reach(tn_link *link, tern_status status, const char *text, uint64_t now_ns);
+/* Answer to TN_ACT_REACH about that provider. */
+void tn_link_on_reach(tn_link *link, uint32_t provider, tern_status status, const char *text,
+		      uint64_t now_ns);
 /*
  * Answer to TN_ACT_LANE_CREATE. user comes back in actions; address: what the peer's connect needs; grant:
  * receive slots of this lane that the peer may use (8 or more; the shell keeps the sum over links within
@@ -528,6 +533,11 @@ tn_link_rivalry tn_link_rivals(const tn_link *older, const tn_link *newer, tern_
 	X(dropped)          \
 	X(pings)            \
 	X(recoveries)       \
+	X(fallbacks)        \
+	X(returns)          \
+	X(probes)           \
+	X(probes_failed)    \
+	X(held_back)        \
 	X(resent)
 TN_COUNTERS_STRUCT(tn_link_counters, TN_LINK_COUNTERS)
 const tn_link_counters *tn_link_get_counters(const tn_link *link);

@@ -23,6 +23,7 @@ void tn_link_config_defaults(tn_link_config *config)
 		.keepalive_misses = 5,
 		.close_timeout_ns = 500 * TN_NS_PER_MS,
 		.retry_ns = 50 * TN_NS_PER_US,
+		.probe_ns = TN_NS_PER_SEC,
 		.recover_ns = 10 * TN_NS_PER_SEC,
 		.verdict_ns = 50 * TN_NS_PER_MS,
 	};
@@ -187,6 +188,8 @@ tern_status tn_link_init(void *memory, size_t bytes, const tn_link_config *confi
 	link->wr_free = link->op_free = link->chan_free = link->name_free = TN_NONE;
 	link->posting = link->provider = TN_NONE;
 	init_lists(link);
+	memcpy(&link->rand.state, config->nonce, sizeof(link->rand.state));
+	link->told_provider = TN_NONE;
 	link->state = config->active ? TN_LINK_DIAL : TN_LINK_INIT;
 	*out = link;
 	return TERN_OK;

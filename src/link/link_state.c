@@ -118,6 +118,8 @@ void tn_lk_drain(tn_link *link, uint64_t now_ns, bool verdict)
 	for (unsigned i = 0; i < TN_TIMER_COUNT; i++)
 		tn_lk_disarm(link, i);
 	link->peer_ask = link->up_due = link->reach_ask = link->reach_wait = link->wire_wait = false;
+	link->moved_due = link->spare.active = link->spare.reach_ask = link->spare.reach_wait = false;
+	tn_lk_hold(link, false);
 	link->credit_due = 0;
 	link->draining = false;
 	/* Nothing will be acknowledged any more. */
@@ -303,6 +305,9 @@ const char *tn_lk_message(tn_link *link, tn_ctrl_type type, const uint8_t *paylo
 		return on_closed(link, payload, bytes, now_ns);
 	case TN_CTRL_RESUME:
 		return tn_lk_resume_message(link, payload, bytes, now_ns);
+	case TN_CTRL_READY:
+	case TN_CTRL_MOVE:
+		return tn_lk_spare_message(link, type, payload, bytes, now_ns);
 	default:
 		return tn_lk_wiring_message(link, type, payload, bytes, now_ns);
 	}
@@ -314,6 +319,8 @@ static void begin_closing(tn_link *link, uint64_t now_ns, tern_status status, co
 			  tern_status ops)
 {
 	reason(link, status, "%s", text);
+	tn_lk_disarm(link, TN_TIMER_PROBE);
+	tn_lk_spare_drop(link, TERN_E_PEER_CLOSED, "the link closes", now_ns);
 	tn_link_set_state(link, TN_LINK_CLOSING);
 	tn_lk_arm(link, TN_TIMER_CLOSE, now_ns + link->config.close_timeout_ns);
 	tn_lk_ops_stop_queued(link, ops);
@@ -445,6 +452,12 @@ static void link_timer(tn_link *link, unsigned which, uint64_t now_ns)
 		link->provider_next = 0;
 		link->reason[0] = 0;
 		tn_lk_wiring_again(link, now_ns);
+		break;
+	case TN_TIMER_PROBE:
+		tn_lk_probe(link, now_ns);
+		break;
+	case TN_TIMER_SPARE:
+		tn_lk_spare_timeout(link, now_ns);
 		break;
 	case TN_TIMER_RECOVER:
 		tn_lk_fail_link(link, now_ns, TERN_E_LANE, "no new lanes within %llu ms (link.recover)",

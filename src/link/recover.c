@@ -51,9 +51,15 @@ static void unready(tn_link *link)
 
 static void begin(tn_link *link, uint64_t now_ns)
 {
+	tn_lk_hold(link, false);
+	tn_lk_disarm(link, TN_TIMER_PROBE);
+	tn_lk_disarm(link, TN_TIMER_SPARE);
 	if (link->state == TN_LINK_UP) {
+		if (!link->moving) {
+			tn_lk_strike(link, now_ns);
+			tn_count_own(&link->counters.recoveries, 1);
+		}
 		tn_link_set_state(link, TN_LINK_RECOVERING);
-		tn_count_own(&link->counters.recoveries, 1);
 		link->rewires = link->provider_next = 0;
 		link->reason[0] = 0;
 		tn_lk_arm(link, TN_TIMER_RECOVER, tn_deadline(now_ns, link->config.recover_ns));
@@ -71,14 +77,21 @@ static void begin(tn_link *link, uint64_t now_ns)
 	tn_lk_recover_step(link, now_ns);
 }
 
+/* Both have agreed on a move: the end of the old lanes is no fault, however it is seen first. */
+static void note_planned(tn_link *link)
+{
+	link->moving |= link->hold && link->spare.move_sent && !link->config.active;
+}
+
 void tn_lk_recover(tn_link *link, tern_status status, const char *why, uint64_t now_ns)
 {
 	tn_writer w;
 
 	if (link->draining)
 		return;
+	note_planned(link);
 	w = tn_lk_out_begin(link);
-	tn_lk_log(link, TN_LOG_WARN, "rebuilding the lanes: %s", why);
+	tn_lk_log(link, link->moving ? TN_LOG_INFO : TN_LOG_WARN, "rebuilding the lanes: %s", why);
 	tn_wire_put_unwire(&w, link->epoch, status, why);
 	tn_lk_out_end(link, &w, now_ns);
 	if (link->state == TN_LINK_UP || link->state == TN_LINK_RECOVERING)
@@ -89,7 +102,9 @@ void tn_lk_peer_recovers(tn_link *link, const char *why, uint64_t now_ns)
 {
 	if (link->draining)
 		return;
-	tn_lk_log(link, TN_LOG_WARN, "rebuilding the lanes: the peer says: %s", why);
+	note_planned(link);
+	tn_lk_log(link, link->moving ? TN_LOG_INFO : TN_LOG_WARN, "rebuilding the lanes: the peer says: %s",
+		  why);
 	begin(link, now_ns);
 }
 
@@ -253,7 +268,10 @@ static void reconcile(tn_link *link, uint64_t now_ns)
 	}
 	link->draining = false;
 	link->lane_count = 0;
-	tn_lk_wiring_again(link, now_ns);
+	if (tn_lk_spare_usable(link))
+		tn_lk_wiring_adopt(link, now_ns);
+	else
+		tn_lk_wiring_again(link, now_ns);
 }
 
 void tn_lk_recover_step(tn_link *link, uint64_t now_ns)
@@ -264,6 +282,7 @@ void tn_lk_recover_step(tn_link *link, uint64_t now_ns)
 	if (!link->draining)
 		return;
 	if (!link->resume_sent && drained(link)) {
+		tn_lk_spare_settle(link, now_ns);
 		link->resume_sent = true;
 		for (uint32_t i = 0; i < link->lane_count; i++)
 			own.received[i] = link->by_index[i]->received;

@@ -186,6 +186,11 @@ static tn_lk_lane *arrive(tn_link *link, uint32_t handle, uint64_t now_ns)
 		return NULL;
 	}
 	link->heard = true;
+	if (TN_UNLIKELY(tn_lk_is_spare(link, lane))) {
+		tn_lk_fail_link(link, now_ns, TERN_E_PROTOCOL, "%s",
+				"the peer used lanes that are not in use yet");
+		return NULL;
+	}
 	if (lane->my_granted == lane->received) {
 		tn_lk_fail_link(link, now_ns, TERN_E_PROTOCOL, "%s",
 				"the peer used more receive slots than it was granted");

@@ -41,7 +41,7 @@ static bool message_ready(const tn_link *link, const tn_lk_chan *chan)
 	if (chan->abort_due)
 		return true;
 	op = TN_LIST_FIRST(&chan->msgs, tn_lk_op, node);
-	if (!op)
+	if (!op || link->hold)
 		return false;
 	n = tn_lk_fragment_bytes(link, chan, op->length - op->sent, op->sent == 0);
 	return n + TN_FRAME_COST <= chan->tx_window - chan->tx_sent;
@@ -98,7 +98,7 @@ static bool next_xfer(const tn_link *link, const tn_lk_chan *chan, uint32_t *lan
 		return true;
 	}
 	op = TN_LIST_FIRST(&chan->xfers, tn_lk_op, node);
-	if (!op)
+	if (!op || link->hold)
 		return false;
 	*class = op->length <= link->config.small_bytes ? TN_CLASS_SMALL : TN_CLASS_BULK;
 	*lane = tn_lk_xfer_lane(link, chan, op->length);

@@ -455,7 +455,8 @@ bool tn_lk_next_post(tn_link *link, tn_link_action *act)
 	only_lane0 = link->credit_due == 1 && !tn_list_empty(&link->msg_ready) && tn_list_empty(&link->ctl) &&
 		     link->fail_count == 0;
 	found = (only_lane0 && may_post_data(link) && next_message(link, lane0, &act->post)) ||
-		next_own(link, lane0, &act->post) || next_data(link, lane0, &act->post);
+		next_own(link, lane0, &act->post) || next_data(link, lane0, &act->post) ||
+		(link->hold && tn_lk_next_quiet(link, &act->post));
 	if (!found)
 		return false;
 	act->type = TN_ACT_POST;

@@ -23,8 +23,9 @@
 #define TN_WIRE_MAGIC       0x4e524554u /* "TERN" */
 #define TN_FEATURE_RESUME   1ull        /* lanes that broke are rebuilt: UNWIRE of wired lanes, RESUME */
 #define TN_FEATURE_ROTATE   2ull        /* the dialer's AUTH may hold a MAC for each of two secrets */
+#define TN_FEATURE_MOVE     4ull        /* a second set of lanes beside those in use: READY, MOVE */
 /* Bits that this build knows; used if both have them. */
-#define TN_WIRE_FEATURES (TN_FEATURE_RESUME | TN_FEATURE_ROTATE)
+#define TN_WIRE_FEATURES (TN_FEATURE_RESUME | TN_FEATURE_ROTATE | TN_FEATURE_MOVE)
 
 #define TN_SECRETS_MAX 2u
 
@@ -47,6 +48,8 @@ typedef enum tn_ctrl_type {
 	TN_CTRL_REFUSE = 10, /* the sender ends the link: status and words */
 	TN_CTRL_CLOSED = 11, /* everything that the peer sent in this epoch has arrived */
 	TN_CTRL_RESUME = 12, /* the epoch's lanes are drained here: what each has received */
+	TN_CTRL_READY = 13,  /* the lanes of that epoch, beside those in use, are connected here */
+	TN_CTRL_MOVE = 14,   /* let us go over to them: nothing new starts here */
 	TN_CTRL_TYPES,
 } tn_ctrl_type;
 
@@ -112,7 +115,7 @@ void tn_wire_put_setup(tn_writer *w, uint32_t channels_max, const tn_link_provid
 void tn_wire_put_wire(tn_writer *w, uint32_t epoch, const char *provider, uint32_t lanes);
 void tn_wire_put_lane_addr(tn_writer *w, uint32_t epoch, uint32_t lane, uint32_t grant,
 			   const uint8_t *address, uint16_t address_bytes);
-void tn_wire_put_epoch(tn_writer *w, tn_ctrl_type type, uint32_t epoch); /* WIRED, CLOSED */
+void tn_wire_put_epoch(tn_writer *w, tn_ctrl_type type, uint32_t epoch); /* WIRED, CLOSED, READY, MOVE */
 void tn_wire_put_unwire(tn_writer *w, uint32_t epoch, tern_status status, const char *text);
 void tn_wire_put_refuse(tn_writer *w, tern_status status, const char *text);
 void tn_wire_put_resume(tn_writer *w, const tn_wire_resume *resume);

@@ -139,13 +139,22 @@ static void arrived(stream *s, int total)
 
 /* ---- tests ---- */
 
+/* TERN_TEST_ROUNDS: more of them, for a soak. */
+static unsigned rounds_wanted(unsigned dflt)
+{
+	const char *text = getenv("TERN_TEST_ROUNDS");
+
+	return text ? (unsigned)strtoul(text, NULL, 0) : dflt;
+}
+
 /* 60 breaks at events of all kinds, with messages in flight and puts of up to 4 MiB. */
 static void test_breaks(void **state)
 {
-	enum { ROUNDS = 60, BURST = 16 };
+	enum { BURST = 16 };
 	static uint8_t buf[BURST][200000];
 	tern_op ops[BURST];
 	uint64_t messages = 0, puts = 0;
+	const unsigned rounds = rounds_wanted(60);
 	uint64_t recoveries;
 	tern_link *link;
 	stream s;
@@ -153,7 +162,7 @@ static void test_breaks(void **state)
 	(void)state;
 	stream_open(&s);
 	link = s.p.dial.link;
-	for (unsigned round = 0; round < ROUNDS; round++) {
+	for (unsigned round = 0; round < rounds; round++) {
 		assert_ok(tn_fault_set("channel.lane.break", 1 + round % 23, 1));
 		for (unsigned i = 0; i < BURST; i++)
 			send_one(&s, messages++, &ops[i], buf[i]);
@@ -167,7 +176,7 @@ static void test_breaks(void **state)
 	assert_int_equal(s.j.notifies, puts);
 	recoveries = tern_ctx_counter(s.p.dial.ctx, "link.recoveries") +
 		     tern_ctx_counter(s.p.serve.ctx, "link.recoveries");
-	assert_true(recoveries >= ROUNDS / 2);
+	assert_true(recoveries >= rounds / 2);
 	assert_true(link == s.p.dial.link && tern_link_get_state(link) == TERN_LINK_UP);
 	assert_int_equal(atomic_load(&s.j.closed) + atomic_load(&s.far.closed), 0);
 	assert_int_equal(atomic_load(&s.p.dial.downs), 0);
@@ -236,12 +245,75 @@ static void test_nothing_leaks(void **state)
 	stream_close(&s);
 }
 
+/* One burst of messages and a put while the link runs over whatever it runs. */
+static void burst(stream *s, uint64_t *messages, uint64_t *puts)
+{
+	static uint8_t buf[8][200000];
+	tern_op ops[8];
+
+	for (unsigned i = 0; i < TN_COUNT_OF(ops); i++)
+		send_one(s, (*messages)++, &ops[i], buf[i]);
+	put_one(s, (*puts)++);
+	for (unsigned i = 0; i < TN_COUNT_OF(ops); i++)
+		assert_ok(tern_op_wait(s->p.dial.ctx, &ops[i], PATIENCE));
+}
+
+/*
+ * The better transport goes and comes back: the link falls back to tcp and returns, the counters show it, and
+ * nothing is lost or comes twice.
+ */
+static void test_fallback_and_return(void **state)
+{
+	uint64_t messages = 0, puts = 0, before, deadline;
+	const unsigned rounds = rounds_wanted(5);
+	const char *best = transport;
+	char both[64];
+	stream s;
+
+	(void)state;
+	if (!strcmp(best, "tcp") || !strcmp(best, "loop"))
+		skip();
+	snprintf(both, sizeof(both), "%s,tcp", best);
+	transport = both;
+	setenv("TERN_LINK_PROBE", "20ms", 1);
+	stream_open(&s);
+	for (unsigned round = 0; round < rounds; round++) {
+		assert_string_equal(tern_link_transport(s.p.dial.link), best);
+		assert_ok(tn_fault_set("channel.reach", 1, 1u << 30));
+		assert_ok(tn_fault_set("channel.lane.break", 1 + round % 7, 1));
+		before = tern_ctx_counter(s.p.dial.ctx, "link.fallbacks");
+		deadline = tn_now() + PATIENCE;
+		while (tern_ctx_counter(s.p.dial.ctx, "link.fallbacks") == before) {
+			assert_true(tn_now() < deadline);
+			burst(&s, &messages, &puts);
+		}
+		burst(&s, &messages, &puts);
+		assert_string_equal(tern_link_transport(s.p.dial.link), "tcp");
+		tn_fault_clear();
+		before = tern_ctx_counter(s.p.dial.ctx, "link.returns");
+		while (tern_ctx_counter(s.p.dial.ctx, "link.returns") == before) {
+			assert_true(tn_now() < deadline);
+			burst(&s, &messages, &puts);
+		}
+		burst(&s, &messages, &puts);
+	}
+	arrived(&s, (int)(messages + puts));
+	assert_int_equal(s.j.messages, messages);
+	assert_int_equal(s.j.notifies, puts);
+	assert_int_equal(atomic_load(&s.j.closed) + atomic_load(&s.far.closed), 0);
+	assert_int_equal(atomic_load(&s.p.dial.downs), 0);
+	stream_close(&s);
+	unsetenv("TERN_LINK_PROBE");
+	transport = best;
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_breaks),
 		cmocka_unit_test(test_reads_and_puts),
 		cmocka_unit_test(test_nothing_leaks),
+		cmocka_unit_test(test_fallback_and_return),
 	};
 
 	(void)test_transport(argc, argv);

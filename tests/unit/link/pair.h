@@ -112,6 +112,7 @@ struct pair_world {
 	uint64_t bytes_left;
 	/* how the devices behave, in percent */
 	unsigned again, sync, refuse_piece, defer_pump;
+	uint32_t heals; /* steps until providers that fail work again; 0 = never */
 	bool silent; /* short writes below the remote level are done at their post, before they take effect */
 	bool reach_fails[2]; /* provider i of node 1 can't be reached */
 	bool create_fails;   /* provider 0's lanes can't be made at node 1 */
@@ -519,7 +520,7 @@ static inline void pair_act(pair_world *world, int side, tn_link_action *act)
 		break;
 	case TN_ACT_REACH:
 		status = side == 1 && world->reach_fails[act->lane.provider] ? TERN_E_UNREACHABLE : TERN_OK;
-		tn_link_on_reach(node->link, status, "not from here", world->now);
+		tn_link_on_reach(node->link, act->lane.provider, status, "not from here", world->now);
 		break;
 	case TN_ACT_LANE_CREATE:
 		pair_lane_create(world, side, act);
@@ -756,6 +757,8 @@ static inline bool pair_step(pair_world *world)
 	uint32_t n = 0, skip = world->slow_path && pair_chance(world, 95) ? world->slow_path : 0;
 
 	world->steps++;
+	if (world->heals && --world->heals == 0)
+		world->reach_fails[0] = world->create_fails = world->connect_fails = false;
 	for (uint32_t i = 0; i < world->path_count; i++)
 		for (int s = 0; s < 2 && world->paths[i].used && i + 1 != skip; s++)
 			n += pair_choices_of_end(world, &world->paths[i].end[s], choices + n);

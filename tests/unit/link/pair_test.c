@@ -31,6 +31,7 @@ static void shape(pair_world *world, load *l, fault what)
 	static const uint32_t frames[] = {512, 700, 1024, 4096};
 	uint32_t lanes = pair_pick(world, 4), caps = PAIR_CAPS;
 	uint32_t frame = frames[pair_pick(world, 4)];
+	uint64_t probe_ns = pair_chance(world, 70) ? (1 + pair_pick(world, 200)) * 1000 : 0;
 
 	world->again = pair_chance(world, 50) ? pair_pick(world, 30) : 0;
 	world->sync = pair_chance(world, 50) ? pair_pick(world, 101) : 0;
@@ -73,7 +74,7 @@ static void shape(pair_world *world, load *l, fault what)
 		world->node[i].providers[0].lane_wrs_max = 1 + pair_pick(world, 60);
 	}
 	/* The first provider may fail in each of the ways there are: then the second carries the link. */
-	if (pair_chance(world, 30)) {
+	if (pair_chance(world, what == FAULT_MEND ? 60 : 30)) {
 		for (int i = 0; i < 2; i++) {
 			world->node[i].config.provider_count = 2;
 			pair_provider(&world->node[i].providers[1], "alt", caps, frame);
@@ -81,6 +82,10 @@ static void shape(pair_world *world, load *l, fault what)
 		world->reach_fails[0] = pair_chance(world, 30);
 		world->create_fails = pair_chance(world, 30);
 		world->connect_fails = pair_chance(world, 30);
+		if (pair_chance(world, 60))
+			world->heals = 1 + pair_pick(world, 250) * 20;
+		for (int i = 0; i < 2; i++)
+			world->node[i].config.probe_ns = probe_ns;
 	}
 	if (pair_chance(world, 40))
 		world->slow_path = 1 + TN_LINK_LANES_MAX + pair_pick(world, 4);
@@ -110,6 +115,12 @@ static void break_some(pair_world *world, load *l)
 		    path->end[0].gone || path->end[1].gone || !pair_both_up(world))
 			continue;
 		l->mended = true;
+		/* The first provider may be gone for a while with it. */
+		if (world->node[0].config.provider_count == 2 && pair_chance(world, 50)) {
+			world->reach_fails[0] = pair_chance(world, 50);
+			world->connect_fails = !world->reach_fails[0];
+			world->heals = 1 + pair_pick(world, 250) * 10;
+		}
 		pair_break(world, path);
 		return;
 	}
@@ -155,8 +166,45 @@ static void strike(pair_world *world, load *l, fault what)
 	pair_kick(world, 1);
 }
 
+/* Of all seeds: links that went over to a better provider. */
+static uint64_t returns, probes_failed;
+
 static pair_world world;
 static load work;
+
+static void until_idle(void)
+{
+	for (uint32_t i = 0; i < 400000 && !load_idle(&work); i++) {
+		pair_step(&world);
+		load_settle(&work);
+	}
+	PAIR_CHECK(&world, load_idle(&work));
+}
+
+static bool at_its_best(void)
+{
+	for (int i = 0; i < 2; i++)
+		if (tn_link_get_state(world.node[i].link) != TN_LINK_UP ||
+		    tn_link_provider_index(world.node[i].link) != 0)
+			return false;
+	return true;
+}
+
+/* Whatever failed works again: the link comes back to its first provider by itself, under load as well. */
+static void back_to_the_best(void)
+{
+	world.heals = 0;
+	world.reach_fails[0] = world.create_fails = world.connect_fails = false;
+	for (uint32_t i = 0; i < 300; i++) {
+		if (pair_chance(&world, 35))
+			load_step(&work);
+		else
+			pair_step(&world);
+	}
+	load_settle(&work);
+	PAIR_CHECK(&world, PAIR_UNTIL(&world, at_its_best(), 400000));
+	until_idle();
+}
 
 static void run_seed(uint64_t seed)
 {
@@ -191,11 +239,10 @@ static void run_seed(uint64_t seed)
 		strike(&world, &work, what);
 	if (what == FAULT_NONE || what == FAULT_MEND) {
 		/* No fault that stays: everything ends by itself, nobody is down, and then the close is orderly. */
-		for (uint32_t i = 0; i < 400000 && !load_idle(&work); i++) {
-			pair_step(&world);
-			load_settle(&work);
-		}
-		PAIR_CHECK(&world, load_idle(&work));
+		until_idle();
+		if (world.node[0].config.provider_count == 2 && world.node[0].config.probe_ns &&
+		    world.node[0].config.recover_ns)
+			back_to_the_best();
 		PAIR_CHECK(&world, !world.node[0].down && !world.node[1].down);
 		work.closed[0] = true;
 		tn_link_close(world.node[0].link, world.now);
@@ -207,6 +254,8 @@ static void run_seed(uint64_t seed)
 			PAIR_CHECK(&world,
 				   world.node[i].status == (work.closed[i] ? TERN_OK : TERN_E_PEER_CLOSED));
 	load_judge(&work);
+	returns += tn_link_get_counters(world.node[0].link)->returns;
+	probes_failed += tn_link_get_counters(world.node[0].link)->probes_failed;
 	load_fini(&work);
 	pair_fini(&world);
 }
@@ -231,6 +280,10 @@ static void random_schedules(void **state)
 			fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
 		run_seed(seed);
 	}
+	print_message("returns %llu, probes that failed %llu\n", (unsigned long long)returns,
+		      (unsigned long long)probes_failed);
+	if (n >= 2000)
+		assert_true(returns >= 100 && probes_failed >= 100);
 }
 
 int main(void)

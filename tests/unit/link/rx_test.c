@@ -222,7 +222,14 @@ static void control(void **state)
 	tn_link_on_ctrl_bytes(link_of(1), buf, w.at, world.now); \
 	must_end(words)
 	INJECT(tn_wire_put_auth(&w, &some, 1), "AUTH");
-	INJECT(tn_wire_put_wire(&w, 2, "mem", 3), "WIRE");
+	INJECT(tn_wire_put_wire(&w, 1, "mem", 3), "WIRE");
+	INJECT((tn_wire_put_wire(&w, 2, "mem", 3), tn_wire_put_wire(&w, 3, "mem", 3)), "a second set");
+	INJECT(tn_wire_put_epoch(&w, TN_CTRL_READY, 9), "READY or MOVE");
+	INJECT((tn_wire_put_wire(&w, 2, "mem", 3), tn_wire_put_epoch(&w, TN_CTRL_READY, 2),
+		tn_wire_put_epoch(&w, TN_CTRL_READY, 2)),
+	       "a second READY");
+	INJECT((tn_wire_put_wire(&w, 2, "mem", 3), tn_wire_put_epoch(&w, TN_CTRL_MOVE, 2)),
+	       "MOVE at a wrong time");
 	INJECT(tn_wire_put_lane_addr(&w, 1, 0, 10, some, 3), "LANE_ADDR");
 	INJECT(tn_wire_put_lane_addr(&w, 9, 0, 10, some, 3), "to come");
 	INJECT(tn_wire_put_resume(&w, &(tn_wire_resume){.epoch = 1, .lanes = 3}), "RESUME at a wrong time");

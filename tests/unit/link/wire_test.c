@@ -92,6 +92,8 @@ static void make_control(void)
 	ROW("PONG", tn_wire_put_ping(&w, TN_CTRL_PONG, 9));
 	ROW("REFUSE", tn_wire_put_refuse(&w, TERN_E_VERSION, "too old"));
 	ROW("CLOSED", tn_wire_put_epoch(&w, TN_CTRL_CLOSED, 7));
+	ROW("READY", tn_wire_put_epoch(&w, TN_CTRL_READY, 8));
+	ROW("MOVE", tn_wire_put_epoch(&w, TN_CTRL_MOVE, 8));
 	ROW("RESUME",
 	    tn_wire_put_resume(&w, &(tn_wire_resume){.epoch = 7, .lanes = 2, .received = {3, 0x01020304}}));
 #undef ROW
