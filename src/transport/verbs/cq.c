@@ -12,7 +12,7 @@
 
 #include "base/fail.h"
 #include "base/log.h"
-#include "transport/verbs/verbs.h"
+#include "transport/verbs/ring.h"
 
 #define POLL_FAILURES_MAX 1000u
 
@@ -106,6 +106,10 @@ static int send_done(tn_vb_lane *lane, const struct ibv_wc *wc, tn_event *event)
 	if ((uint32_t)(number - lane->head) >= lane->tail - lane->head) {
 		tn_vb_lane_unlock(lane);
 		tn_count(&tn_vb_lane_dev(lane)->counters.late, 1);
+		return 0;
+	}
+	if (TN_LIKELY(wc->status == IBV_WC_SUCCESS) && tn_vb_ring_pass(lane, number)) {
+		tn_vb_lane_unlock(lane);
 		return 0;
 	}
 	for (;;) {
@@ -247,24 +251,20 @@ static void poll_failed(tn_vb_rail *rail)
 	tn_vb_rail_set_health(rail, TN_VB_RAIL_LOST);
 }
 
-static bool refill(tn_vb_rail *rail)
+static inline bool take_batch(tn_vb_rail *rail)
 {
-	int n;
-
-	if (rail->stash_at < rail->stash_count)
-		return true;
-	n = rail->dev->api->poll_cq(rail->cq, TN_VB_WC_BATCH, rail->stash);
+	int n = rail->dev->api->poll_cq(rail->cq, TN_VB_WC_BATCH, rail->stash);
 	rail->stash_at = 0;
 	rail->stash_count = n > 0 ? (uint32_t)n : 0;
 	rail->short_poll = n < TN_VB_WC_BATCH;
 	if (TN_UNLIKELY(n < 0))
 		poll_failed(rail);
-	return rail->stash_count > 0;
+	return n > 0;
 }
 
 bool tn_vb_cq_peek(tn_vb_rail *rail)
 {
-	return refill(rail);
+	return rail->stash_at < rail->stash_count || take_batch(rail);
 }
 
 int tn_vb_cq_poll(tn_vb_rail *rail, tn_event *events, int max, bool *empty)
@@ -275,7 +275,7 @@ int tn_vb_cq_poll(tn_vb_rail *rail, tn_event *events, int max, bool *empty)
 	while (n < max) {
 		const struct ibv_wc *wc;
 
-		if (!refill(rail)) {
+		if (rail->stash_at == rail->stash_count && !take_batch(rail)) {
 			*empty = true;
 			break;
 		}

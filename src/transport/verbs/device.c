@@ -66,21 +66,29 @@ static void look_around(tn_vb_dev *dev)
 		async_run(dev);
 }
 
+static inline int poll_rail(tn_vb_rail *rail, tn_event *events, int max)
+{
+	bool empty;
+	int n;
+
+	if (!rail->cq)
+		return 0;
+	n = tn_vb_cq_poll(rail, events, max, &empty);
+	if (TN_UNLIKELY(rail->sweeping > 0) && empty)
+		sweep(rail);
+	return n;
+}
+
 static int poll_rails(tn_vb_dev *dev, tn_event *events, int max)
 {
-	uint32_t at = dev->rail_next;
+	uint32_t count = dev->rail_count, at = dev->rail_next;
 	int n = 0;
 
-	dev->rail_next = at + 1 < dev->rail_count ? at + 1 : 0;
-	for (uint32_t i = 0; i < dev->rail_count && n < max; i++, at++) {
-		tn_vb_rail *rail = &dev->rails[at < dev->rail_count ? at : at - dev->rail_count];
-		bool empty = false;
-
-		if (!rail->cq)
-			continue;
-		n += tn_vb_cq_poll(rail, events + n, max - n, &empty);
-		if (empty && rail->sweeping > 0)
-			sweep(rail);
+	for (uint32_t i = 0; i < count && n < max; i++) {
+		n += poll_rail(&dev->rails[at], events + n, max - n);
+		at = at + 1 < count ? at + 1 : 0;
+		if (i == 0)
+			dev->rail_next = at;
 	}
 	return n;
 }

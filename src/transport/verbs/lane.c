@@ -138,6 +138,7 @@ static tern_status table_take(tn_vb_dev *dev, tn_vb_lane *lane)
 		dev->table_next = at + 1;
 		lane->index = at;
 		lane->generation = ++dev->generations[at];
+		lane->wr_id = (uint64_t)at << 51 | (uint64_t)(lane->generation & 0x7ffffu) << 32;
 		return TERN_OK;
 	}
 	return tn_fail(TERN_E_LIMIT, "%s has %u lanes already", dev->name, TN_VB_LANES_MAX);

@@ -129,12 +129,12 @@ tern_status tn_vb_read(tn_lane *lane, tn_wr *wr);
 tern_status tn_vb_send(tn_lane *lane, const tn_iov *iov, int n, uint64_t cookie, bool *done);
 
 /* ---- ring.c: the ring, doorbells, bounce buffers. The lane's lock is held where one is named. ---- */
-/* May a user's request be posted? */
-tern_status tn_vb_may_post(tn_vb_lane *lane);
+/* Why not, if the lane is not up. */
+tern_status tn_vb_not_up(const tn_vb_lane *lane);
 /* TERN_AGAIN, and arm says BUSY when there is room. */
 tern_status tn_vb_no_room(tn_vb_lane *lane);
-/* One request into the ring; the doorbell rings unless more. 0, or the errno: then it was not accepted. */
-int tn_vb_ring_post(tn_vb_lane *lane, struct ibv_send_wr *wr, const tn_vb_op *op, bool more);
+/* tn_vb_ring_post (ring.h), where something is held or follows. */
+int tn_vb_ring_post_chain(tn_vb_lane *lane, struct ibv_send_wr *wr, const tn_vb_op *op, bool more);
 /* The status of a post that gave this errno. */
 tern_status tn_vb_refused(tn_vb_lane *lane, int err);
 /* Post what is held. What the NIC has no room for stays held; what it refuses ends in tn_vb_orphan. */
@@ -147,6 +147,8 @@ bool tn_vb_post_own(tn_vb_lane *lane, tn_vb_op_kind kind, const void *data, uint
 void tn_vb_held_run(tn_vb_dev *dev);
 uint32_t tn_vb_bounce_take(tn_vb_dev *dev);
 void tn_vb_bounce_free(tn_vb_dev *dev, uint32_t index);
+/* That op ended well, and with it all before it. False: some of them have more to do, retire them one by one. */
+bool tn_vb_ring_pass(tn_vb_lane *lane, uint32_t number);
 /* Of the op's type: its bounce buffer is free, its place too. True: *event was filled. */
 bool tn_vb_ring_retire(tn_vb_lane *lane, tern_status status, tn_event *event, tn_vb_op_kind *kind);
 

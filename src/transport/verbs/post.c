@@ -20,7 +20,7 @@
 #include "base/fail.h"
 #include "base/log.h"
 #include "base/os.h"
-#include "transport/verbs/verbs.h"
+#include "transport/verbs/ring.h"
 
 /* ---- one-sided ---- */
 

@@ -19,22 +19,7 @@
 
 #include "base/fail.h"
 #include "base/log.h"
-#include "transport/verbs/verbs.h"
-
-static inline uint64_t wr_id_of(const tn_vb_lane *lane, uint32_t op)
-{
-	return (uint64_t)lane->index << 51 | (uint64_t)(lane->generation & 0x7ffffu) << 32 | op;
-}
-
-static inline uint32_t ops_in_flight(const tn_vb_lane *lane)
-{
-	return lane->tail - lane->head;
-}
-
-static inline tn_vb_op *op_at(const tn_vb_lane *lane, uint32_t number)
-{
-	return &lane->ops[number & (tn_vb_lane_dev(lane)->ring - 1)];
-}
+#include "transport/verbs/ring.h"
 
 tern_status tn_vb_no_room(tn_vb_lane *lane)
 {
@@ -43,20 +28,16 @@ tern_status tn_vb_no_room(tn_vb_lane *lane)
 	return TERN_AGAIN;
 }
 
-tern_status tn_vb_may_post(tn_vb_lane *lane)
+tern_status tn_vb_not_up(const tn_vb_lane *lane)
 {
-	if (TN_UNLIKELY(lane->state != TN_VB_UP || lane->post_errno))
-		return tn_fail(lane->state < TN_VB_UP ? TERN_E_STATE : TERN_E_LANE, "the lane is %s",
-			       lane->state < TN_VB_UP ? "not up yet" : "down or closed");
-	if (ops_in_flight(lane) >= tn_vb_lane_dev(lane)->ops_max)
-		return tn_vb_no_room(lane);
-	return TERN_OK;
+	return tn_fail(lane->state < TN_VB_UP ? TERN_E_STATE : TERN_E_LANE, "the lane is %s",
+		       lane->state < TN_VB_UP ? "not up yet" : "down or closed");
 }
 
 tern_status tn_vb_refused(tn_vb_lane *lane, int err)
 {
 	/* Full all the same: some devices count otherwise. Something is in flight, so room will come. */
-	if (err == ENOMEM && ops_in_flight(lane) > 0)
+	if (err == ENOMEM && tn_vb_in_flight(lane) > 0)
 		return tn_vb_no_room(lane);
 	if (lane->post_errno)
 		return tn_fail(TERN_E_LANE, "%s refused an earlier request of the chain: %s",
@@ -94,32 +75,6 @@ void tn_vb_bounce_free(tn_vb_dev *dev, uint32_t index)
 
 /* ---- in ---- */
 
-/* A place for the op; the request gets its number and asks for a completion if it must. */
-static void ring_put(tn_vb_lane *lane, struct ibv_send_wr *wr, const tn_vb_op *op)
-{
-	tn_vb_op *at = op_at(lane, lane->tail);
-
-	TN_ASSERT(ops_in_flight(lane) < tn_vb_lane_dev(lane)->ops_max + TN_VB_OPS_RESERVED);
-	*at = *op;
-	/* A silent request asks as well now and then: only completions make room in the ring. */
-	at->signaled = op->kind != TN_VB_OP_SILENT || op->bounce != TN_VB_NO_BOUNCE ||
-		       (lane->tail & tn_vb_lane_dev(lane)->signal_mask) == 0;
-	if (at->signaled)
-		wr->send_flags |= IBV_SEND_SIGNALED;
-	lane->asked += at->signaled;
-	wr->wr_id = wr_id_of(lane, lane->tail);
-	wr->next = NULL;
-	lane->tail++;
-}
-
-/* The newest op did not happen. Its bounce buffer is its caller's affair. */
-static void ring_unput(tn_vb_lane *lane)
-{
-	TN_ASSERT(lane->tail != lane->head);
-	lane->tail--;
-	lane->asked -= op_at(lane, lane->tail)->signaled;
-}
-
 /* poll is to look after this lane. */
 static void tell_poll(tn_vb_lane *lane)
 {
@@ -155,18 +110,6 @@ static void hold(tn_vb_lane *lane, const struct ibv_send_wr *wr)
 	tn_count(&tn_vb_lane_dev(lane)->counters.held, 1);
 }
 
-static int ring_bell(tn_vb_lane *lane, struct ibv_send_wr *first, struct ibv_send_wr **bad)
-{
-	tn_vb_dev *dev = tn_vb_lane_dev(lane);
-	int err;
-
-	tn_vb_count(dev, &dev->counters.doorbells, 1);
-	err = dev->api->post_send(lane->qp, first, bad);
-	if (err == 0)
-		lane->used = true;
-	return err;
-}
-
 /* Post what is held; what was not taken moves to the front. Returns the errno. */
 static int post_held(tn_vb_lane *lane)
 {
@@ -178,7 +121,7 @@ static int post_held(tn_vb_lane *lane)
 		lane->held[i].wr.sg_list = lane->held[i].sge;
 		lane->held[i].wr.next = i + 1 < lane->held_count ? &lane->held[i + 1].wr : NULL;
 	}
-	err = ring_bell(lane, &lane->held[0].wr, &bad);
+	err = tn_vb_ring_bell(lane, &lane->held[0].wr, &bad);
 	if (err == 0) {
 		lane->held_count = 0;
 		return 0;
@@ -202,7 +145,7 @@ static int post_held(tn_vb_lane *lane)
 
 static bool is_room(const tn_vb_lane *lane, int err)
 {
-	return err == ENOMEM && ops_in_flight(lane) > lane->held_count;
+	return err == ENOMEM && tn_vb_in_flight(lane) > lane->held_count;
 }
 
 void tn_vb_orphan(tn_vb_lane *lane)
@@ -211,7 +154,7 @@ void tn_vb_orphan(tn_vb_lane *lane)
 	uint32_t first = lane->tail - lane->held_count;
 
 	for (uint32_t number = first; number != lane->tail; number++) {
-		tn_vb_op *op = op_at(lane, number);
+		tn_vb_op *op = tn_vb_op_at(lane, number);
 
 		if (op->bounce != TN_VB_NO_BOUNCE)
 			tn_vb_bounce_free(dev, op->bounce);
@@ -221,7 +164,7 @@ void tn_vb_orphan(tn_vb_lane *lane)
 		}
 	}
 	while (lane->held_count > 0) {
-		ring_unput(lane);
+		tn_vb_ring_unput(lane);
 		lane->held_count--;
 	}
 	if (lane->post_errno == 0)
@@ -252,9 +195,8 @@ void tn_vb_ring_flush(tn_vb_lane *lane)
 		refuse_held(lane, err);
 }
 
-int tn_vb_ring_post(tn_vb_lane *lane, struct ibv_send_wr *wr, const tn_vb_op *op, bool more)
+int tn_vb_ring_post_chain(tn_vb_lane *lane, struct ibv_send_wr *wr, const tn_vb_op *op, bool more)
 {
-	struct ibv_send_wr *bad = NULL;
 	int err;
 
 	/* A rest that the NIC had no room for goes first. */
@@ -263,13 +205,9 @@ int tn_vb_ring_post(tn_vb_lane *lane, struct ibv_send_wr *wr, const tn_vb_op *op
 		if (lane->post_errno || lane->held_count == TN_VB_HELD_MAX)
 			return lane->post_errno ? lane->post_errno : ENOMEM;
 	}
-	ring_put(lane, wr, op);
-	if (lane->held_count == 0 && !more) {
-		err = ring_bell(lane, wr, &bad);
-		if (err)
-			ring_unput(lane);
-		return err;
-	}
+	if (lane->held_count == 0 && !more)
+		return tn_vb_ring_post_one(lane, wr, op);
+	tn_vb_ring_put(lane, wr, op);
 	hold(lane, wr);
 	if (more && lane->held_count < TN_VB_HELD_MAX) {
 		if (lane->held_count == 1)
@@ -282,7 +220,7 @@ int tn_vb_ring_post(tn_vb_lane *lane, struct ibv_send_wr *wr, const tn_vb_op *op
 	/* This request was the last, so it was not taken. */
 	TN_ASSERT(lane->held_count > 0);
 	lane->held_count--;
-	ring_unput(lane);
+	tn_vb_ring_unput(lane);
 	if (lane->held_count == 0)
 		return err;
 	if (is_room(lane, err)) {
@@ -309,7 +247,7 @@ bool tn_vb_post_own(tn_vb_lane *lane, tn_vb_op_kind kind, const void *data, uint
 	tn_vb_op op = {.bounce = TN_VB_NO_BOUNCE, .kind = (uint8_t)kind};
 	bool used = lane->used;
 
-	if (ops_in_flight(lane) >= dev->ops_max + TN_VB_OPS_RESERVED)
+	if (tn_vb_in_flight(lane) >= dev->ops_max + TN_VB_OPS_RESERVED)
 		return false;
 	/* Keepalive and marker carry nothing: an empty write needs no buffer and no key at the peer. */
 	if (kind == TN_VB_OP_KEEPALIVE || kind == TN_VB_OP_MARKER)
@@ -339,23 +277,40 @@ bool tn_vb_post_own(tn_vb_lane *lane, tn_vb_op_kind kind, const void *data, uint
 
 /* ---- out ---- */
 
+static void room_came(tn_vb_lane *lane)
+{
+	lane->again = false;
+	atomic_store(&tn_vb_lane_dev(lane)->retry, true);
+	if (lane->held_count > 0)
+		tell_poll(lane);
+}
+
+bool tn_vb_ring_pass(tn_vb_lane *lane, uint32_t number)
+{
+	if (lane->special > 0)
+		return false;
+	TN_ASSERT(tn_vb_op_at(lane, number)->signaled && lane->asked > 0);
+	lane->asked--;
+	lane->head = number + 1;
+	if (TN_UNLIKELY(lane->again))
+		room_came(lane);
+	return true;
+}
+
 bool tn_vb_ring_retire(tn_vb_lane *lane, tern_status status, tn_event *event, tn_vb_op_kind *kind)
 {
 	tn_vb_dev *dev = tn_vb_lane_dev(lane);
-	tn_vb_op *op = op_at(lane, lane->head);
+	tn_vb_op *op = tn_vb_op_at(lane, lane->head);
 
 	TN_ASSERT(lane->head != lane->tail);
 	*kind = (tn_vb_op_kind)op->kind;
 	if (op->bounce != TN_VB_NO_BOUNCE)
 		tn_vb_bounce_free(dev, op->bounce);
 	lane->asked -= op->signaled;
+	lane->special -= tn_vb_is_special(op);
 	lane->head++;
-	if (lane->again) {
-		lane->again = false;
-		atomic_store(&dev->retry, true);
-		if (lane->held_count > 0)
-			tell_poll(lane);
-	}
+	if (TN_UNLIKELY(lane->again))
+		room_came(lane);
 	if (op->kind != TN_VB_OP_USER)
 		return false;
 	if (op->read_bytes > 0 && status == TERN_OK)

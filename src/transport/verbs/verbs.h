@@ -170,6 +170,7 @@ struct tn_vb_lane {
 	tn_list due;     /* linked while events wait that no completion brings */
 	tn_list waiting; /* in dev->held_lanes; guarded by dev->held_lock */
 	uint32_t index, generation;
+	uint64_t wr_id; /* of its sends, op number 0 */
 	tn_vb_state state;
 	bool active, closed;
 	bool wired;    /* the queue pair reached RTR: it receives, and flushes what it holds */
@@ -202,7 +203,9 @@ struct tn_vb_lane {
 	/* guarded by lock: ring of ops, what is held, what was refused for good */
 	uint32_t head, tail;
 	uint32_t asked; /* signaled ops in flight */
-	tn_vb_op *ops;  /* [dev->ring] */
+	uint32_t
+		special; /* ops in flight that do more at their end than go: all but silent ones without bounce */
+	tn_vb_op *ops; /* [dev->ring] */
 	tn_vb_held *held;
 	uint32_t held_count;
 	int post_errno; /* the NIC refused: no post any more, poll ends the lane */
