@@ -25,12 +25,7 @@
 #define CLOSE_NS (1 * TN_NS_PER_SEC)  /* for orderly closes */
 #define ABORT_NS (500 * TN_NS_PER_MS) /* then for hard ones and for lanes to drain */
 
-static _Thread_local char identity TN_TLS_FAST;
-
-const void *tn_thread_identity(void)
-{
-	return &identity;
-}
+_Thread_local char tn_thread_mark TN_TLS_FAST;
 
 tern_status tn_ctx_enter_slow(const tern_ctx *ctx)
 {

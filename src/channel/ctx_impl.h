@@ -129,13 +129,18 @@ struct tern_ctx {
 };
 
 /* Identity of the calling thread: an address that no other living thread has. */
-const void *tn_thread_identity(void);
+extern _Thread_local char tn_thread_mark TN_TLS_FAST;
+static inline const void *tn_thread_identity(void)
+{
+	return &tn_thread_mark;
+}
 
 /* Every public function begins here: fork and owner are checked. */
 tern_status tn_ctx_enter_slow(const tern_ctx *ctx);
 static inline tern_status tn_ctx_enter(const tern_ctx *ctx)
 {
-	if (TN_LIKELY(ctx->fork_generation == tn_os_fork_generation() && !ctx->single_owner))
+	if (TN_LIKELY(ctx->fork_generation == tn_os_fork_generation() &&
+		      (!ctx->single_owner || ctx->owner == tn_thread_identity())))
 		return TERN_OK;
 	return tn_ctx_enter_slow(ctx);
 }
@@ -149,6 +154,27 @@ static inline void tn_ctx_count_event(tern_ctx *ctx)
 				      memory_order_relaxed);
 	else
 		atomic_fetch_add_explicit(&ctx->dispatch.dispatched, 1, memory_order_seq_cst);
+}
+
+/* Take the role if nobody runs with it. Never blocks. A single owner shares it with nobody. */
+static inline bool tn_role_try(tern_ctx *ctx)
+{
+	if (ctx->single_owner) {
+		uint32_t seen = atomic_load_explicit(&ctx->roles.role, memory_order_relaxed);
+
+		atomic_store_explicit(&ctx->roles.role, TN_ROLE_TAKEN, memory_order_relaxed);
+		return seen == TN_ROLE_FREE;
+	}
+	return tn_role_try_shared(ctx);
+}
+
+/* Hand it to a follower or back to the helper. */
+static inline void tn_role_give(tern_ctx *ctx)
+{
+	if (ctx->single_owner)
+		atomic_store_explicit(&ctx->roles.role, TN_ROLE_FREE, memory_order_relaxed);
+	else
+		tn_role_give_shared(ctx);
 }
 
 /* ---- states of a tern_op; only these functions touch op->state ---- */

@@ -251,7 +251,7 @@ static void device_event(tn_shell_dev *sdev, const tn_event *ev)
 	tn_lock_drop(&sdev->ctx->table_lock);
 }
 
-static void leave(tern_link *link, bool more, uint64_t *now)
+static inline void leave(tern_link *link, bool more, uint64_t *now)
 {
 	if (more)
 		tn_shell_settle(link, time_of(link, now));

@@ -62,7 +62,7 @@ static int poll_device(tern_ctx *ctx, tn_shell_dev *sdev)
 }
 
 /* What devices and descriptors led to: link work of other threads, completions, callbacks. */
-static int run_queues(tern_ctx *ctx, int handled)
+static TN_ALWAYS_INLINE int run_queues(tern_ctx *ctx, int handled)
 {
 	int n = 0;
 
@@ -75,7 +75,8 @@ static int run_queues(tern_ctx *ctx, int handled)
 		if (atomic_load_explicit(&ctx->roles.followers, memory_order_seq_cst))
 			tn_roles_check_waiters(ctx);
 	}
-	tn_shell_reap(ctx);
+	if (TN_UNLIKELY(tn_shell_reapable(ctx)))
+		tn_shell_reap(ctx);
 	return n;
 }
 
@@ -111,9 +112,27 @@ static int arm_or_poll(tern_ctx *ctx, tn_shell_dev *sdev)
 	return 0;
 }
 
-int tn_progress_round(tern_ctx *ctx)
+/* Is it time for the control connections of a context that spins? */
+static bool control_due(tern_ctx *ctx)
+{
+	uint64_t now = tn_ctx_now(ctx);
+
+	if (now - ctx->control_ns < TN_CONTROL_EVERY_NS)
+		return false;
+	ctx->control_ns = now;
+	return true;
+}
+
+static __attribute__((noinline)) int look_at_control(tern_ctx *ctx)
 {
 	struct epoll_event events[TN_EPOLL_MAX];
+
+	ctx->look_at_control = false;
+	return handle_ready(events, tn_progress_epoll(ctx, events, 0));
+}
+
+int tn_progress_round(tern_ctx *ctx)
+{
 	bool look = ctx->look_at_control;
 	int n = 0;
 
@@ -129,17 +148,10 @@ int tn_progress_round(tern_ctx *ctx)
 			look = true;
 		}
 	}
-	if ((++ctx->rounds & 31u) == 0 && !look) {
-		uint64_t now = tn_ctx_now(ctx);
-
-		look = now - ctx->control_ns >= TN_CONTROL_EVERY_NS;
-		if (look)
-			ctx->control_ns = now;
-	}
-	if (look) {
-		ctx->look_at_control = false;
-		n += handle_ready(events, tn_progress_epoll(ctx, events, 0));
-	}
+	if (TN_UNLIKELY((++ctx->rounds & 31u) == 0) && !look)
+		look = control_due(ctx);
+	if (look)
+		n += look_at_control(ctx);
 	return n + run_queues(ctx, n);
 }
 

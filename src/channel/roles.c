@@ -38,15 +38,11 @@ enum { FOLLOWER_SLEEPS, FOLLOWER_LOOK, FOLLOWER_DRIVES };
 
 #define SPIN_CLOCK_MASK 15u /* the clock is read every so many turns of a spin loop */
 
-bool tn_role_try(tern_ctx *ctx)
+bool tn_role_try_shared(tern_ctx *ctx)
 {
 	tn_roles *r = &ctx->roles;
 	uint32_t seen = atomic_load_explicit(&r->role, memory_order_seq_cst);
 
-	if (ctx->single_owner) {
-		atomic_store_explicit(&r->role, TN_ROLE_TAKEN, memory_order_relaxed);
-		return seen == TN_ROLE_FREE;
-	}
 	if (seen == TN_ROLE_TAKEN ||
 	    !atomic_compare_exchange_strong_explicit(&r->role, &seen, TN_ROLE_TAKEN, memory_order_seq_cst,
 						     memory_order_relaxed))
@@ -105,15 +101,11 @@ static void linger(tern_ctx *ctx)
 		tn_os_event_signal(r->evict.fd); /* to where the linger timer is seen */
 }
 
-void tn_role_give(tern_ctx *ctx)
+void tn_role_give_shared(tern_ctx *ctx)
 {
 	tn_roles *r = &ctx->roles;
 
 	TN_ASSERT(atomic_load_explicit(&r->role, memory_order_relaxed) == TN_ROLE_TAKEN);
-	if (ctx->single_owner) {
-		atomic_store_explicit(&r->role, TN_ROLE_FREE, memory_order_relaxed);
-		return;
-	}
 	for (;;) {
 		uint32_t free_role = TN_ROLE_FREE;
 

@@ -69,14 +69,13 @@ tern_status tn_roles_start_helper(tern_ctx *ctx);
 /* Ends the helper and joins it; the role is free afterwards. */
 void tn_roles_stop_helper(tern_ctx *ctx);
 
-/* Take the role if nobody runs with it. Never blocks. */
-bool tn_role_try(tern_ctx *ctx);
+/* tn_role_try and tn_role_give (ctx_impl.h) of a context that threads share. */
+bool tn_role_try_shared(tern_ctx *ctx);
+void tn_role_give_shared(tern_ctx *ctx);
 /* Hand it to a follower if there is one; true: it is his now. */
 bool tn_role_hand_over(tern_ctx *ctx);
 /* The helper comes back at until_ns unless that is moved on. */
 void tn_role_arm_linger(tn_roles *r, uint64_t until_ns);
-/* Hand it to a follower or back to the helper. */
-void tn_role_give(tern_ctx *ctx);
 
 /*
  * Wait until pred holds, driving progress or following whoever does. until_ns: TN_TIME_NEVER = without end.

@@ -35,9 +35,14 @@ void tn_channel_busy_end(tern_channel *channel)
 
 	tn_lock_take(&link->lock);
 	channel->busy_thread = NULL;
-	if (atomic_exchange_explicit(&channel->busy, 0, memory_order_release) == 2)
+	if (link->lock.off) /* nobody can wait for it */
+		atomic_store_explicit(&channel->busy, 0, memory_order_relaxed);
+	else if (atomic_exchange_explicit(&channel->busy, 0, memory_order_release) == 2)
 		tn_os_futex_wake(&channel->busy, INT32_MAX, false);
-	tn_channel_unref(channel);
+	if (TN_LIKELY(channel->refs > 1))
+		channel->refs--;
+	else
+		tn_channel_unref(channel);
 }
 
 static void call_on_message(tern_channel *channel, const void *msg, uint64_t bytes)

@@ -153,6 +153,10 @@ void tn_shell_lane_connect(tern_link *link, const tn_link_action *act, uint64_t 
 void tn_shell_lane_close(tern_link *link, const tn_link_action *act);
 /* Driver, end of a round: lanes that are drained and connections that are closed go. */
 void tn_shell_reap(tern_ctx *ctx);
+static inline bool tn_shell_reapable(const tern_ctx *ctx)
+{
+	return !tn_list_empty(&ctx->draining) || !tn_list_empty(&ctx->buried);
+}
 void tn_shell_bury(tern_ctx *ctx, tn_conn *conn);
 /* How long the driver may sleep because of lanes that drain; TN_TIME_NEVER if none does. */
 uint64_t tn_shell_reap_wake(tern_ctx *ctx, uint64_t now_ns);

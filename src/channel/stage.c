@@ -311,13 +311,23 @@ static bool in_gpu(const tern_mem *mem, const tn_link_iov *piece)
 	return piece->bytes > 0 && !tn_mem_extent_of(mem, piece->base) && tn_gpu_owns(piece->base);
 }
 
-tern_status tn_stage_copy(void *to, const void *from, uint64_t bytes, void *arg)
+static __attribute__((noinline)) tern_status copy_with_gpu(void *to, const void *from, uint64_t bytes,
+							   const tern_mem *mem)
 {
-	const tern_mem *mem = arg;
-
-	if (TN_UNLIKELY(tn_gpu_on()) && !tn_mem_extent_of(mem, from) && tn_gpu_owns(from))
+	if (!tn_mem_extent_of(mem, from) && tn_gpu_owns(from))
 		return tn_gpu_copy_out(to, from, bytes);
 	memcpy(to, from, bytes);
+	return TERN_OK;
+}
+
+tern_status tn_stage_copy(void *to, const void *from, uint64_t bytes, void *arg)
+{
+	if (TN_UNLIKELY(tn_gpu_on()))
+		return copy_with_gpu(to, from, bytes, arg);
+	if (bytes == 8) /* a word needs no call */
+		memcpy(to, from, 8);
+	else
+		memcpy(to, from, bytes);
 	return TERN_OK;
 }
 

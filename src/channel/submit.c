@@ -18,13 +18,10 @@ _Static_assert(sizeof(tern_iovec) == sizeof(tn_link_iov) &&
 		       offsetof(tern_iovec, bytes) == offsetof(tn_link_iov, bytes),
 	       "pieces of a message go to the machine as they are");
 
-/* Lock held. */
-static tern_status usable(tern_channel *channel)
+static tern_status unusable(tern_channel *channel)
 {
 	tern_link *link = channel->link;
 
-	if (TN_LIKELY(!channel->closed && !channel->ended && !link->gone && !channel->unaccepted))
-		return TERN_OK;
 	if (channel->unaccepted)
 		return tn_fail(TERN_E_STATE, "the channel is not accepted before on_open returns");
 	if (channel->ended) {
@@ -34,6 +31,14 @@ static tern_status usable(tern_channel *channel)
 	if (channel->closed)
 		return tn_fail(TERN_E_STATE, "the channel is closed");
 	return tn_fail(tern_link_status(link), "%s", link->down_text);
+}
+
+/* Lock held. */
+static inline tern_status usable(tern_channel *channel)
+{
+	if (TN_LIKELY(!channel->closed && !channel->ended && !channel->link->gone && !channel->unaccepted))
+		return TERN_OK;
+	return unusable(channel);
 }
 
 static uint64_t deadline_of(const tern_link *link, const tern_op *op)
@@ -61,8 +66,8 @@ static void run_inline(tern_op *op)
 }
 
 /* Lock held: post what the machine says until the fast op is decided. */
-static tn_link_fast_result post_fast(tern_link *link, tn_link_fast *fast, uint64_t *handle,
-				     tern_status *status)
+static TN_ALWAYS_INLINE tn_link_fast_result post_fast(tern_link *link, tn_link_fast *fast, uint64_t *handle,
+						      tern_status *status)
 {
 	tn_link_fast_result result;
 	bool done;
@@ -77,8 +82,8 @@ static tn_link_fast_result post_fast(tern_link *link, tn_link_fast *fast, uint64
 typedef enum outcome { REFUSED, IN_FLIGHT, COMPLETE, COMPLETE_INLINE } outcome;
 
 /* Lock held. */
-static outcome fast_outcome(tern_link *link, tn_link_fast *fast, tern_op *op, uint64_t bytes,
-			    tern_status *status, bool *slow)
+static TN_ALWAYS_INLINE outcome fast_outcome(tern_link *link, tn_link_fast *fast, tern_op *op, uint64_t bytes,
+					     tern_status *status, bool *slow)
 {
 	outcome result = IN_FLIGHT;
 

@@ -133,23 +133,43 @@ static void note_where(const tn_lk_lane *lane, tn_lk_note *note, bool unit)
 	note->unit = lane->tx_units + !unit;
 }
 
+static void add_imm(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, const tn_link_post *post, bool done)
+{
+	tn_lk_journal *log = &link->journal[lane->index];
+	const tn_lk_chan *chan = &link->chans[wr->chan];
+	tn_lk_note *note = row(log, log->tail);
+
+	TN_ASSERT(log->next == log->tail);
+	*note = (tn_lk_note){.chan = chan->handle, .at = link->ring_tail, .end = link->ring_tail};
+	note_notify(note, chan->peer, post->imm & ((1u << TN_LINK_NOTIFY_BITS) - 1), wr->bytes);
+	if (done && !link->remote_done && tn_lk_journal_keeps(lane, wr->bytes))
+		note_silent(link, note, post);
+	if (wr->op != TN_NONE)
+		note->op = tn_lk_op_handle(link, &link->ops[wr->op]);
+	note_where(lane, note, !link->remote_done);
+	wr->note = log->tail;
+	log->next = ++log->tail;
+}
+
 void tn_lk_journal_add(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, const tn_link_post *post, bool done)
 {
 	tn_lk_journal *log = &link->journal[lane->index];
-	uint8_t type = wr->kind == TN_WR_IMM ? TN_FRAME_NOTIFY : wr->header[0];
+	uint8_t type = wr->header[0];
 	const tn_lk_chan *chan = wr->chan == TN_NONE ? NULL : &link->chans[wr->chan];
 	tn_lk_note *note;
 
-	if (!link->resumes || type == TN_FRAME_CREDIT || type == TN_FRAME_SYNC || type == TN_FRAME_BYE)
+	if (!link->resumes)
+		return;
+	if (wr->kind == TN_WR_IMM) {
+		add_imm(link, lane, wr, post, done);
+		return;
+	}
+	if (type == TN_FRAME_CREDIT || type == TN_FRAME_SYNC || type == TN_FRAME_BYE)
 		return;
 	TN_ASSERT(log->next == log->tail);
 	note = row(log, log->tail);
 	*note = (tn_lk_note){.chan = chan ? chan->handle : 0, .at = link->ring_tail, .end = link->ring_tail};
-	if (wr->kind == TN_WR_IMM) {
-		note_notify(note, chan->peer, post->imm & ((1u << TN_LINK_NOTIFY_BITS) - 1), wr->bytes);
-		if (done && !link->remote_done && tn_lk_journal_keeps(lane, wr->bytes))
-			note_silent(link, note, post);
-	} else if (type == TN_FRAME_NOTIFY) {
+	if (type == TN_FRAME_NOTIFY) {
 		const tn_frame_notify *frame = (const tn_frame_notify *)wr->header;
 
 		note_notify(note, frame->channel, frame->value, frame->bytes);
@@ -158,7 +178,7 @@ void tn_lk_journal_add(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, const tn_l
 	}
 	if (wr->op != TN_NONE && (type == TN_FRAME_NOTIFY || (wr->last && link->ops[wr->op].need_ack)))
 		note->op = tn_lk_op_handle(link, &link->ops[wr->op]);
-	note_where(lane, note, wr->kind != TN_WR_IMM || !link->remote_done);
+	note_where(lane, note, true);
 	wr->note = log->tail++;
 	log->next = log->tail;
 }
@@ -183,14 +203,12 @@ void tn_lk_journal_prune(tn_link *link, tn_lk_lane *lane)
 
 	if (!link->resumes)
 		return;
-	for (uint32_t at = log->head; at != log->next; at++) {
-		tn_lk_note *note = row(log, at);
+	for (; log->head != log->next; log->head++) {
+		const tn_lk_note *note = row(log, log->head);
 
-		if (note->what == TN_NOTE_VOID)
-			continue;
-		if ((int32_t)(taken - note->slot) < 0 && (int32_t)(lane->peer_seen - note->unit) < 0)
+		if (note->what != TN_NOTE_VOID && (int32_t)(taken - note->slot) < 0 &&
+		    (int32_t)(lane->peer_seen - note->unit) < 0)
 			break;
-		note->what = TN_NOTE_VOID;
 	}
 	drop_void(link, log);
 }
