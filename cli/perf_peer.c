@@ -68,11 +68,8 @@ static void pong_answer(perf_side *side)
 	tern_op *op = &p->ops[p->next % PERF_PONG_OPS];
 	tern_status status = TERN_AGAIN;
 
-	if (tern_op_test(op) != TERN_AGAIN) {
-		tern_op_init(op, NULL, NULL);
-		op->flags = TERN_OP_LOCAL;
+	if (tern_op_test(op) != TERN_AGAIN)
 		status = tern_put_notify(side->channel, side->out, p->bytes, &side->peer.data, 0, 0, op);
-	}
 	p->owed = status == TERN_AGAIN;
 	p->failed = p->failed || (status != TERN_OK && status != TERN_AGAIN);
 	if (status == TERN_OK) {
@@ -94,6 +91,10 @@ bool perf_pong_run(perf_side *side, uint64_t bytes, uint64_t rounds, bool first)
 {
 	perf_pong *p = &side->pong;
 
+	for (unsigned i = 0; i < PERF_PONG_OPS; i++) {
+		tern_op_init(&p->ops[i], NULL, NULL);
+		p->ops[i].flags = TERN_OP_LOCAL;
+	}
 	p->bytes = bytes;
 	p->answers = rounds;
 	p->failed = false;
@@ -126,7 +127,7 @@ void perf_on_notify(tern_channel *channel, uint32_t value, uint64_t bytes, void 
 	perf_pong *p = &side->pong;
 
 	(void)channel, (void)value, (void)bytes;
-	__atomic_fetch_add(&side->notified, 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&side->notified, side->notified + 1, __ATOMIC_RELEASE); /* callbacks never overlap */
 	if (p->left == 0) {
 		p->early++;
 		return;
