@@ -32,9 +32,12 @@ typedef struct scale_config {
 	sim_net_config net;
 	tn_link_config link; /* sizes; who is who is filled in */
 	scale_pattern pattern;
-	uint64_t push_bytes;                /* 4 MiB */
-	uint32_t pushes;                    /* of each pair, one after the other */
-	uint32_t push_depth;                /* of them at once */
+	uint32_t pair_links;    /* of each pair: 1 */
+	uint32_t channels_open; /* of each link, beside those of the load; messages go over them in turn */
+	bool model;             /* scale_model.c in place of the machines: pushes and fetches alone */
+	uint64_t push_bytes;    /* 4 MiB */
+	uint32_t pushes;        /* of each pair, one after the other */
+	uint32_t push_depth;    /* of them at once */
 	uint64_t fetch_bytes, fetch_gap_ns; /* reads beside them; the gap is the mean; 0 = none */
 	uint32_t messages;                  /* of each pair to the server, as fast as they go; 0 = none */
 	uint64_t message_bytes;
@@ -58,9 +61,10 @@ typedef struct scale_result {
 	sim_net_stats net;
 	uint64_t receiver_queue_peak;
 	uint64_t rnr, posts, frames, credit_waits, window_waits, slots_peak;
-	uint32_t links, qps; /* of the node that has most */
-	uint64_t link_bytes; /* of one link, as configured */
-	uint64_t node_bytes; /* links, and receive slots of the node that has most */
+	uint32_t links, qps;    /* of the node that has most */
+	uint64_t link_bytes;    /* of one link, as configured */
+	uint64_t channel_bytes; /* of one more channel in it, rounded to cache lines */
+	uint64_t node_bytes;    /* links, and receive slots of the node that has most */
 	uint64_t events;
 } scale_result;
 

@@ -31,9 +31,14 @@ static void frame_seen(scale_end *end, void *arg, uint64_t value)
 	scale_lane *lane = &end->lanes[value & 0xff];
 	tn_link_rx rx;
 
+	lane->held--;
+	if (!end->link) {
+		scale_model_frame(end, arg);
+		free(arg);
+		return;
+	}
 	tn_link_on_frame(end->link, lane->handle, arg, value >> 8, scale_now(end), &rx);
 	free(arg);
-	lane->held--;
 	tn_link_on_slot_free(end->link, lane->handle, 1);
 }
 
@@ -50,7 +55,10 @@ static void imm_seen(scale_end *end, void *arg, uint64_t value)
 static void wr_seen(scale_end *end, void *arg, uint64_t value)
 {
 	(void)arg;
-	tn_link_on_wr_done(end->link, value, TERN_OK, scale_now(end));
+	if (end->link)
+		tn_link_on_wr_done(end->link, value, TERN_OK, scale_now(end));
+	else
+		scale_model_done(end, value);
 }
 
 static void lane_up_seen(scale_end *end, void *arg, uint64_t value)
@@ -183,26 +191,33 @@ tern_status scale_post(scale_end *end, const tn_link_post *post)
 
 /* ---- lanes ---- */
 
-void scale_lane_create(scale_end *end, const tn_link_action *act)
+scale_lane *scale_lane_open(scale_end *end, uint32_t index)
 {
 	scale *s = end->node->s;
-	scale_lane *lane = &end->lanes[act->lane.index];
-	bool first = act->lane.index == 0;
-	uint32_t address = act->lane.index;
+	scale_lane *lane = &end->lanes[index];
 
-	TN_ASSERT(act->lane.index < SCALE_LANES && !lane->end);
+	TN_ASSERT(index < SCALE_LANES && !lane->end);
 	lane->end = end;
-	lane->other = &end->other->lanes[act->lane.index];
-	lane->handle = act->lane.lane;
-	lane->index = act->lane.index;
-	lane->slots = first ? s->config.lane0_slots : s->config.lane_slots;
+	lane->other = &end->other->lanes[index];
+	lane->index = index;
+	lane->slots = index == 0 ? s->config.lane0_slots : s->config.lane_slots;
 	lane->requests =
 		sim_flow_open(s->net, end->node->host, end->other->node->host, 0, &request_ops, lane);
 	lane->answers = sim_flow_open(s->net, end->node->host, end->other->node->host, 0 | SIM_NET_URGENT,
 				      &answer_ops, lane);
 	end->node->qps++;
+	return lane;
+}
+
+void scale_lane_create(scale_end *end, const tn_link_action *act)
+{
+	scale *s = end->node->s;
+	scale_lane *lane = scale_lane_open(end, act->lane.index);
+	uint32_t address = act->lane.index;
+
+	lane->handle = act->lane.lane;
 	tn_link_on_lane_created(end->link, lane->handle, TERN_OK, lane, &address, sizeof(address),
-				first ? s->config.lane0_grant : s->config.lane_grant, s->events.now);
+				address == 0 ? s->config.lane0_grant : s->config.lane_grant, s->events.now);
 }
 
 void scale_lane_connect(scale_end *end, const tn_link_action *act)

@@ -52,10 +52,17 @@ typedef struct scale_op {
 	uint64_t start;
 } scale_op;
 
+/* A link as its rules alone (scale_model.c). */
+typedef struct scale_model {
+	scale_op *push, *fetch;
+	uint64_t bytes, left, in_flight; /* of the push */
+} scale_model;
+
 struct scale_end {
 	scale_node *node;
 	scale_end *other;
-	tn_link *link;
+	tn_link *link; /* NULL: the model */
+	scale_model model;
 	void *memory;
 	scale_lane lanes[SCALE_LANES];
 	uint32_t channel[SCALE_CHANNELS]; /* ops of one channel start in order: a channel for each kind */
@@ -64,6 +71,8 @@ struct scale_end {
 	sim_event_id wake;
 	uint64_t wake_at;
 	uint32_t pushes_left, pushes_out, messages_left, messages_out;
+	uint32_t *extra; /* more channels, of the opener: messages take turns over them */
+	uint32_t extra_turn;
 };
 
 /* Handled by a node when its CPU comes to it. */
@@ -119,12 +128,23 @@ void scale_link_start(scale *s, scale_end *end, bool active);
 
 tern_status scale_post(scale_end *end, const tn_link_post *post);
 void scale_lane_create(scale_end *end, const tn_link_action *act);
+scale_lane *scale_lane_open(scale_end *end, uint32_t index);
 void scale_lane_connect(scale_end *end, const tn_link_action *act);
 
 /* ---- scale_load.c ---- */
 
 /* The load starts at all ends. */
 void scale_load_start(scale *s);
-void scale_load_done(scale_end *end, const tn_link_action *act);
+void scale_load_done(scale_end *end, scale_op *op, uint64_t bytes);
+
+/* ---- scale_model.c ---- */
+
+void scale_model_start(scale_end *end);
+/* After both ends were started. */
+void scale_model_connect(scale_end *end);
+void scale_model_submit(scale_end *end, scale_op *op, uint64_t bytes);
+void scale_model_pump(scale_end *end);
+void scale_model_frame(scale_end *end, const uint8_t *frame);
+void scale_model_done(scale_end *end, uint64_t cookie);
 
 #endif

@@ -29,6 +29,13 @@ static void op_free(scale *s, scale_op *op)
 	s->op_free = op;
 }
 
+static uint32_t message_channel(scale_end *end)
+{
+	uint32_t extra = end->node->s->config.channels_open;
+
+	return extra && end->extra ? end->extra[end->extra_turn++ % extra] : end->channel[SCALE_MESSAGE];
+}
+
 /* False: not now. */
 static bool submit(scale_end *end, scale_op_kind kind)
 {
@@ -41,8 +48,12 @@ static bool submit(scale_end *end, scale_op_kind kind)
 	tern_status status;
 	uint64_t handle;
 
+	if (!end->link) {
+		scale_model_submit(end, op, kind == SCALE_PUSH ? config->push_bytes : config->fetch_bytes);
+		return true;
+	}
 	if (kind == SCALE_MESSAGE) {
-		status = tn_link_send(end->link, end->channel[kind], &iov, 1, &params, &handle);
+		status = tn_link_send(end->link, message_channel(end), &iov, 1, &params, &handle);
 	} else {
 		xfer.type = kind == SCALE_PUSH ? TN_XFER_PUT_NOTIFY : TN_XFER_GET;
 		xfer.bytes = kind == SCALE_PUSH ? config->push_bytes : config->fetch_bytes;
@@ -104,21 +115,16 @@ static bool finished(const scale_end *end)
 	return end->pushes_left + end->pushes_out + end->messages_left + end->messages_out == 0;
 }
 
-void scale_load_done(scale_end *end, const tn_link_action *act)
+void scale_load_done(scale_end *end, scale_op *op, uint64_t bytes)
 {
 	scale *s = end->node->s;
-	scale_op *op = act->done.user;
 	uint64_t ns = s->events.now - op->start;
 
-	if (act->done.status != TERN_OK) {
-		fprintf(stderr, "sim: an operation failed: %s\n", act->done.detail);
-		exit(1);
-	}
 	switch (op->kind) {
 	case SCALE_PUSH:
 		tn_hist_add(&s->result->push_ns, ns);
 		s->result->pushes++;
-		s->result->payload += act->done.length;
+		s->result->payload += bytes;
 		end->pushes_out--;
 		break;
 	case SCALE_MESSAGE:

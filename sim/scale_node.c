@@ -92,7 +92,7 @@ static void ctrl_send(scale_end *end, const void *bytes, uint32_t n)
 
 static void channel_ready(scale_end *end)
 {
-	if (++end->open == SCALE_CHANNELS)
+	if (++end->open == SCALE_CHANNELS + end->node->s->config.channels_open)
 		end->node->s->ready++;
 }
 
@@ -102,16 +102,21 @@ static void incoming(scale_end *end, uint32_t channel)
 
 	TN_ASSERT(status == TERN_OK);
 	(void)status;
-	end->channel[end->open] = channel;
+	if (end->open < SCALE_CHANNELS)
+		end->channel[end->open] = channel;
 	channel_ready(end);
 }
 
 static void link_up(scale_end *end)
 {
+	uint32_t extra = end->node->s->config.channels_open;
+
 	if (end > end->other)
 		return;
-	for (unsigned i = 0; i < SCALE_CHANNELS; i++) {
-		tern_status status = tn_link_channel_open(end->link, "scale", end, 0, &end->channel[i]);
+	end->extra = sim_alloc(extra, sizeof(*end->extra));
+	for (uint32_t i = 0; i < SCALE_CHANNELS + extra; i++) {
+		uint32_t *channel = i < SCALE_CHANNELS ? &end->channel[i] : &end->extra[i - SCALE_CHANNELS];
+		tern_status status = tn_link_channel_open(end->link, "scale", end, 0, channel);
 
 		TN_ASSERT(status == TERN_OK);
 		(void)status;
@@ -142,7 +147,11 @@ static void act_on(scale_end *end, tn_link_action *act)
 		tn_link_posted(end->link, &act->post, scale_post(end, &act->post), false, now);
 		break;
 	case TN_ACT_OP_DONE:
-		scale_load_done(end, act);
+		if (act->done.status != TERN_OK) {
+			fprintf(stderr, "sim: an operation failed: %s\n", act->done.detail);
+			exit(1);
+		}
+		scale_load_done(end, act->done.user, act->done.length);
 		break;
 	case TN_ACT_CHANNEL_INCOMING:
 		incoming(end, act->channel.channel);
@@ -187,6 +196,10 @@ void scale_pump(scale_end *end)
 	tn_link_action act;
 	uint64_t at;
 
+	if (!end->link) {
+		scale_model_pump(end);
+		return;
+	}
 	while (tn_link_next_action(end->link, events->now, &act))
 		act_on(end, &act);
 	at = tn_link_next_wake(end->link);

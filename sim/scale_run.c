@@ -19,6 +19,7 @@ void scale_defaults(scale_config *config, scale_pattern pattern, uint32_t hosts)
 		.fetch_gap_ns = 200 * TN_NS_PER_US,
 		.message_bytes = 64,
 		.depth = 16,
+		.pair_links = 1,
 		.cpu_ns = 200,
 		.ctrl_ns = 20 * TN_NS_PER_US,
 		.rnr_ns = 10 * TN_NS_PER_US,
@@ -54,6 +55,13 @@ static void link_make(scale *s, uint32_t a, uint32_t b)
 	ends[0].pushing = true;
 	ends[1].pushing = s->config.pattern == SCALE_ALL_TO_ALL;
 	s->end_count += 2;
+	if (s->config.model) {
+		scale_model_start(&ends[0]);
+		scale_model_start(&ends[1]);
+		scale_model_connect(&ends[0]);
+		scale_model_connect(&ends[1]);
+		return;
+	}
 	scale_link_start(s, &ends[0], true);
 	scale_link_start(s, &ends[1], false);
 }
@@ -61,12 +69,13 @@ static void link_make(scale *s, uint32_t a, uint32_t b)
 static void links_make(scale *s)
 {
 	uint32_t hosts = s->config.net.hosts;
-	uint64_t links = s->config.pattern == SCALE_TO_ONE ? hosts - 1 : (uint64_t)hosts * (hosts - 1) / 2;
+	uint64_t pairs = s->config.pattern == SCALE_TO_ONE ? hosts - 1 : (uint64_t)hosts * (hosts - 1) / 2;
 
-	s->ends = sim_alloc(2 * links, sizeof(*s->ends));
+	s->ends = sim_alloc(2 * pairs * s->config.pair_links, sizeof(*s->ends));
 	for (uint32_t i = 1; i < hosts; i++)
 		for (uint32_t j = 0; j < (s->config.pattern == SCALE_TO_ONE ? 1 : i); j++)
-			link_make(s, i, j);
+			for (uint32_t k = 0; k < s->config.pair_links; k++)
+				link_make(s, i, j);
 }
 
 static bool connect_all(scale *s)
@@ -121,6 +130,7 @@ static void measure(scale *s)
 	const scale_config *config = &s->config;
 	scale_result *r = s->result;
 	uint32_t receivers = config->pattern == SCALE_TO_ONE ? 1 : config->net.hosts;
+	tn_link_config one_more = config->link;
 	uint64_t slots, counted = 0;
 	sim_port_stats port;
 
@@ -134,8 +144,11 @@ static void measure(scale *s)
 		r->qps = TN_MAX(r->qps, s->nodes[i].qps);
 	}
 	for (uint32_t i = 0; i < s->end_count; i++) {
-		const tn_link_counters *c = tn_link_get_counters(s->ends[i].link);
+		const tn_link_counters *c;
 
+		if (!s->ends[i].link)
+			continue;
+		c = tn_link_get_counters(s->ends[i].link);
 		tn_link_check(s->ends[i].link, 2);
 		r->credit_waits += c->credit_waits;
 		r->window_waits += c->window_waits;
@@ -144,6 +157,8 @@ static void measure(scale *s)
 	TN_ASSERT(counted == 0);
 	slots = (uint64_t)config->lane0_slots * r->links + (uint64_t)config->lane_slots * (r->qps - r->links);
 	r->link_bytes = tn_link_memory_bytes(&config->link);
+	one_more.channels_max++;
+	r->channel_bytes = tn_link_memory_bytes(&one_more) - r->link_bytes;
 	r->node_bytes = r->links * r->link_bytes + slots * SCALE_SLOT_BYTES;
 	r->goodput = (double)r->payload * 8e9 /
 		     ((double)TN_MAX(r->ns, 1u) * (double)config->net.host_bps * receivers);
@@ -169,7 +184,9 @@ static void wr_list_free(scale *s)
 static void clean_up(scale *s)
 {
 	for (uint32_t i = 0; i < s->end_count; i++) {
-		tn_link_fini(s->ends[i].link);
+		if (s->ends[i].link)
+			tn_link_fini(s->ends[i].link);
+		free(s->ends[i].extra);
 		free(s->ends[i].memory);
 	}
 	for (uint32_t i = 0; i < s->config.net.hosts; i++)

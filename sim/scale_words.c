@@ -63,6 +63,9 @@ static const word words[] = {
 	{"lanes", WORD_U32, AT(link.data_lanes), "link: lanes beside lane 0"},
 	{"ops", WORD_U32, AT(link.ops_max), "link: rows of operations"},
 	{"wrs", WORD_U32, AT(link.wrs_max), "link: rows of work requests"},
+	{"pair_links", WORD_U32, AT(pair_links), "links of each pair"},
+	{"channels_open", WORD_U32, AT(channels_open), "channels of a link beside those of the load"},
+	{"model", WORD_BOOL, AT(model), "the rules of a link in place of its machine"},
 	{"channels", WORD_U32, AT(link.channels_max), "link: rows of channels"},
 };
 
@@ -164,6 +167,7 @@ static unsigned cells_of(const scale_config *config, const scale_result *r, cell
 		{"links", 0, r->links},
 		{"qps", 0, r->qps},
 		{"link_B", 0, (double)r->link_bytes},
+		{"channel_B", 0, (double)r->channel_bytes},
 		{"node_MiB", 2, (double)r->node_bytes / 1048576},
 		{"ms", 3, (double)r->ns / 1e6},
 		{"goodput_pct", 2, r->goodput * 100},
