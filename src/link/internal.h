@@ -442,6 +442,7 @@ struct tn_link {
 	uint32_t peer_provider;           /* its row in peer_setup */
 	uint32_t wire_lanes;              /* lanes to be made */
 	bool wire_active;                 /* the epoch's lanes are being made or are in use */
+	bool wire_broke;                  /* a lane of an attempt broke: another round may go well */
 	bool wire_wait;                   /* for slots of lanes that drain */
 	bool wired_sent, wired_received;
 	uint32_t lane_work; /* lanes in CREATE, CONNECT, CLOSE */
@@ -461,6 +462,8 @@ struct tn_link {
 	bool torn;     /* something that was sent could not be kept: a break ends the link */
 	bool draining; /* RECOVERING: until both have said what arrived */
 	bool resume_sent, resume_received;
+	bool was_up;
+	bool both_recover; /* both have said RESUME once: no attempt is treated as new any more */
 	bool close_wanted; /* an orderly close waits for new lanes */
 	uint32_t rewires;  /* times that no provider worked since the lanes broke */
 	uint32_t redo_wrs; /* writes of the log that are out */

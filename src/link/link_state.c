@@ -12,7 +12,7 @@
  *	SETUP    devices and sizes are told
  *	WIRING   lanes are built on the first provider that works
  *	UP       channels and ops
- *	RECOVERING  UP, but a lane broke: all are rebuilt (recover.c); back to UP
+ *	RECOVERING  UP, but a lane broke, or the peer may be UP: all are rebuilt (recover.c); back to UP
  *	CLOSING  an orderly end: nothing new, posted wrs finish, BYE after the last frame, CLOSED back when all
  *	         arrived
  *	DRAINING lanes close; ops end as their wrs come back; the reason is settled
@@ -46,9 +46,9 @@ static const uint32_t predecessors[] = {
 	[TN_LINK_HELLO] = B(INIT) | B(DIAL),
 	[TN_LINK_AUTH] = B(HELLO),
 	[TN_LINK_SETUP] = B(AUTH),
-	[TN_LINK_WIRING] = B(SETUP),
+	[TN_LINK_WIRING] = B(SETUP) | B(RECOVERING),
 	[TN_LINK_UP] = B(WIRING) | B(RECOVERING),
-	[TN_LINK_RECOVERING] = B(UP),
+	[TN_LINK_RECOVERING] = B(UP) | B(WIRING),
 	[TN_LINK_CLOSING] = B(UP),
 	[TN_LINK_DRAINING] = B(INIT) | B(DIAL) | B(HELLO) | B(AUTH) | B(SETUP) | B(WIRING) | B(UP) |
 			     B(RECOVERING) | B(CLOSING),

@@ -25,7 +25,7 @@ bool tn_lk_can_recover(const tn_link *link, tern_status status)
 	bool path = tern_status_radius(status) == TERN_RADIUS_PATH || status == TERN_E_FLUSHED;
 
 	return link->resumes && !link->torn && path && link->ctrl_up && !link->ctrl_closed &&
-	       (link->state == TN_LINK_UP || link->state == TN_LINK_RECOVERING);
+	       (tn_lk_alive(link) || (link->state == TN_LINK_WIRING && link->wired_sent));
 }
 
 /* ---- draining ---- */
@@ -54,8 +54,8 @@ static void begin(tn_link *link, uint64_t now_ns)
 	tn_lk_hold(link, false);
 	tn_lk_disarm(link, TN_TIMER_PROBE);
 	tn_lk_disarm(link, TN_TIMER_SPARE);
-	if (link->state == TN_LINK_UP) {
-		if (!link->moving) {
+	if (link->state != TN_LINK_RECOVERING) {
+		if (!link->moving && link->was_up) {
 			tn_lk_strike(link, now_ns);
 			tn_count_own(&link->counters.recoveries, 1);
 		}
@@ -94,14 +94,28 @@ void tn_lk_recover(tn_link *link, tern_status status, const char *why, uint64_t 
 	tn_lk_log(link, link->moving ? TN_LOG_INFO : TN_LOG_WARN, "rebuilding the lanes: %s", why);
 	tn_wire_put_unwire(&w, link->epoch, status, why);
 	tn_lk_out_end(link, &w, now_ns);
-	if (link->state == TN_LINK_UP || link->state == TN_LINK_RECOVERING)
+	if (link->state != TN_LINK_DRAINING) /* the output overflowed */
 		begin(link, now_ns);
+}
+
+/* The peer never had its lanes: it does not look back, and nothing was sent either way. */
+static void as_if_new(tn_link *link, uint64_t now_ns)
+{
+	link->draining = false;
+	link->wire_broke = true;
+	link->lane_count = 0;
+	tn_lk_disarm(link, TN_TIMER_RECOVER);
+	tn_link_set_state(link, TN_LINK_WIRING);
+	tn_lk_wiring_again(link, now_ns);
 }
 
 void tn_lk_peer_recovers(tn_link *link, const char *why, uint64_t now_ns)
 {
-	if (link->draining)
+	if (link->draining) {
+		if (!link->was_up && !link->both_recover && !link->wired_received)
+			as_if_new(link, now_ns);
 		return;
+	}
 	note_planned(link);
 	tn_lk_log(link, link->moving ? TN_LOG_INFO : TN_LOG_WARN, "rebuilding the lanes: the peer says: %s",
 		  why);
@@ -248,6 +262,7 @@ static void reconcile(tn_link *link, uint64_t now_ns)
 
 	TN_ASSERT(link->wr_live == 0 && link->in_flight == 0);
 	link->redo_wrs = 0;
+	link->both_recover = true;
 	for (uint32_t i = 0; i < link->chan_high; i++)
 		if (link->chans[i].state != TN_CHAN_FREE && silent_lost(link, &link->chans[i], theirs))
 			tn_lk_chan_spoil(link, &link->chans[i]);
@@ -301,6 +316,8 @@ const char *tn_lk_resume_message(tn_link *link, const uint8_t *payload, uint32_t
 
 	if (wrong)
 		return wrong;
+	if (link->state == TN_LINK_WIRING)
+		return NULL; /* of an attempt that ended here before the peer could know */
 	if (resume.epoch != link->epoch || !link->draining || link->resume_received)
 		return "RESUME at a wrong time";
 	if (resume.lanes != link->wire_lanes)

@@ -12,7 +12,7 @@
  *	                                                  both sent and received: UP
  *	UNWIRE {epoch, why} from either side ends the attempt; the dialer goes on to its next provider
  *
- * Once WIRED was sent, a lane that breaks ends the link: the peer may be UP. A frame on a lane says WIRED as
+ * Once WIRED was sent, a lane that breaks is a case for recover.c: the peer may be UP. A frame on a lane says WIRED as
  * well, since the peer sends one only when it has both. The lanes themselves: lane.c.
  * Threads: none. Tests: tests/unit/link/life_test.c.
  */
@@ -69,6 +69,7 @@ static void ask_reach(tn_link *link, uint32_t provider, uint32_t peer_provider)
 }
 
 #define REWIRE_NS (10 * TN_NS_PER_MS) /* doubles up to 64 times that */
+#define ROUNDS    3u                  /* more that a new link makes through its providers, if lanes broke */
 
 /* Dialer: the next provider to try. */
 static void try_next(tn_link *link, uint64_t now_ns)
@@ -87,7 +88,7 @@ static void try_next(tn_link *link, uint64_t now_ns)
 			return;
 		}
 	}
-	if (link->state == TN_LINK_RECOVERING) {
+	if (link->state == TN_LINK_RECOVERING || (link->wire_broke && link->rewires < ROUNDS)) {
 		/* What broke may come back: TN_TIMER_RECOVER bounds it. */
 		tn_lk_log(link, TN_LOG_INFO, "no provider works now: %s", link->reason);
 		tn_lk_disarm(link, TN_TIMER_STEP);
@@ -157,11 +158,19 @@ static void end_attempt(tn_link *link, const char *why, uint64_t now_ns)
 		try_next(link, now_ns);
 }
 
+/* A lane's fault that another round may not have; the rest is known to stay. */
+static bool broke(tern_status status)
+{
+	return status == TERN_E_LANE || status == TERN_E_REFUSED || status == TERN_E_PEER_LOST ||
+	       status == TERN_E_FLUSHED;
+}
+
 void tn_lk_attempt_failed(tn_link *link, tern_status status, const char *text, uint64_t now_ns)
 {
 	const char *why = text && text[0] ? text : tern_status_text(status);
 	tn_writer w;
 
+	link->wire_broke |= broke(status);
 	if (link->state == TN_LINK_RECOVERING) {
 		note_reason(link, link->providers[link->provider].name, why);
 		tn_lk_recover(link, status, why, now_ns);
@@ -236,7 +245,7 @@ static void go_up(tn_link *link, uint64_t now_ns)
 {
 	const tn_link_provider *own = &link->providers[link->provider];
 	const tn_wire_provider *peer = &link->peer_setup.providers[link->peer_provider];
-	bool again = link->state == TN_LINK_RECOVERING;
+	bool again = link->was_up;
 
 	link->caps = own->caps & peer->caps;
 	link->remote_done = link->caps & TN_LINK_CAP_REMOTE_DONE;
@@ -249,7 +258,7 @@ static void go_up(tn_link *link, uint64_t now_ns)
 		snprintf(link->reason, sizeof(link->reason), "%s", "the first choice of both");
 	tn_link_set_state(link, TN_LINK_UP);
 	tn_lk_log(link, TN_LOG_INFO, "up over %s, %u lanes (%s)", own->name, link->lane_count, link->reason);
-	link->heard = true;
+	link->heard = link->was_up = true;
 	link->up_since_ns = now_ns;
 	tn_lk_disarm(link, TN_TIMER_STEP);
 	tn_lk_probe_later(link, now_ns);
@@ -373,7 +382,9 @@ static const char *on_unwire(tn_link *link, const uint8_t *payload, uint32_t byt
 		tn_lk_spare_unwired(link, end.text[0] ? end.text : tern_status_text(end.status), now_ns);
 		return NULL;
 	}
-	if (end.epoch == link->epoch && tn_lk_alive(link) && link->resumes) {
+	if (end.epoch == link->epoch && link->resumes &&
+	    (tn_lk_alive(link) ||
+	     (link->state == TN_LINK_WIRING && link->wire_active && link->wired_received))) {
 		tn_lk_peer_recovers(link, end.text[0] ? end.text : tern_status_text(end.status), now_ns);
 		return NULL;
 	}
@@ -383,6 +394,7 @@ static const char *on_unwire(tn_link *link, const uint8_t *payload, uint32_t byt
 		return "UNWIRE of lanes that were wired";
 	snprintf(why, sizeof(why), "the peer says: %.200s",
 		 end.text[0] ? end.text : tern_status_text(end.status));
+	link->wire_broke |= broke(end.status);
 	/* Had this side sent WIRED already, it starts over all the same: the peer has not. */
 	link->wired_sent = false;
 	end_attempt(link, why, now_ns);
@@ -408,7 +420,7 @@ const char *tn_lk_wiring_message(tn_link *link, tn_ctrl_type type, const uint8_t
 			return wrong;
 		if (epoch > link->epoch_last)
 			return "WIRED of an epoch to come";
-		if (epoch == link->epoch && link->wire_active) {
+		if (epoch == link->epoch && (link->wire_active || link->draining)) {
 			link->wired_received = true;
 			maybe_up(link, now_ns);
 		}

@@ -80,6 +80,7 @@ typedef struct pair_end {
 
 typedef struct pair_path {
 	bool used, broken;
+	uint32_t address; /* epoch << 8 | index */
 	pair_end end[2];
 } pair_path;
 
@@ -261,20 +262,37 @@ static inline void pair_fini(pair_world *world)
 
 /* ---- paths ---- */
 
-static inline pair_path *pair_path_for(pair_world *world, int side, uint32_t epoch, uint32_t index)
+static inline bool pair_path_over(const pair_path *path)
 {
-	/* Both ends of (epoch, index) meet on one path: its number is their address. */
-	uint32_t at = (epoch * TN_LINK_LANES_MAX + index) % PAIR_PATHS;
-	pair_path *path = &world->paths[at];
+	for (int s = 0; s < 2; s++)
+		if (path->end[s].handle && !path->end[s].gone)
+			return false;
+	return true;
+}
 
-	(void)side;
-	if (at >= world->path_count)
-		world->path_count = at + 1;
-	path->used = true;
-	for (int s = 0; s < 2; s++) {
-		path->end[s].path = path;
-		path->end[s].side = s;
+/* Both ends of (epoch, index) meet on one path: number epoch * TN_LINK_LANES_MAX + index, unless an old one is there. */
+static inline pair_path *pair_path_for(pair_world *world, uint32_t epoch, uint32_t index)
+{
+	uint32_t address = epoch << 8 | index, at = epoch * TN_LINK_LANES_MAX + index;
+	pair_path *path;
+
+	for (uint32_t i = 0; i < PAIR_PATHS; i++)
+		if (world->paths[i].address == address)
+			return &world->paths[i];
+	for (uint32_t i = 0; i < PAIR_PATHS; i++) {
+		path = &world->paths[at++ % PAIR_PATHS];
+		if (path->address >> 8 < epoch && pair_path_over(path))
+			break;
 	}
+	PAIR_CHECK(world, pair_path_over(path));
+	for (int s = 0; s < 2; s++) {
+		pair_free_events(&path->end[s]);
+		path->end[s] = (pair_end){.path = path, .side = s};
+	}
+	path->address = address;
+	path->used = true;
+	path->broken = false;
+	world->path_count = TN_MAX(world->path_count, (uint32_t)(path - world->paths) + 1);
 	return path;
 }
 
@@ -437,7 +455,7 @@ static inline tern_status pair_post(pair_world *world, int side, const tn_link_p
 static inline void pair_lane_create(pair_world *world, int side, const tn_link_action *act)
 {
 	pair_node *node = &world->node[side];
-	pair_path *path = pair_path_for(world, side, act->lane.epoch, act->lane.index);
+	pair_path *path = pair_path_for(world, act->lane.epoch, act->lane.index);
 	pair_end *end = &path->end[side];
 	uint32_t address = act->lane.epoch << 8 | act->lane.index;
 
@@ -447,13 +465,10 @@ static inline void pair_lane_create(pair_world *world, int side, const tn_link_a
 					world->now);
 		return;
 	}
-	PAIR_CHECK(world, end->handle == 0 || end->gone);
-	pair_free_events(end);
-	*end = (pair_end){.path = path, .side = side, .handle = act->lane.lane};
+	PAIR_CHECK(world, end->handle == 0);
+	end->handle = act->lane.lane;
 	end->grant = 8 + pair_pick(world, 24);
 	memcpy(end->token, act->lane.token, sizeof(end->token));
-	if (path->end[!side].gone || !path->end[!side].handle)
-		path->broken = false;
 	tn_link_on_lane_created(node->link, act->lane.lane, TERN_OK, end, &address, sizeof(address),
 				end->grant, world->now);
 }
