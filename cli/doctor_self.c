@@ -170,6 +170,7 @@ static pid_t start_child(const char *address, const char *provider, const char *
 		close(ends[0]);
 		close(ends[1]);
 		setenv("TERN_CTX_SECRET", secret, 1);
+		unsetenv("TERN_CTX_SECRET_FILE"); /* which would win */
 		execv(self_path(), (char *const *)argv);
 		_exit(127);
 	}

@@ -86,6 +86,23 @@ void tn_os_limits_get(tn_os_limits *limits);
 /* Raise the soft descriptor limit to what is wanted or the hard limit; returns the limit in force. */
 uint64_t tn_os_raise_files(uint64_t wanted);
 
+/* ---- files that hold secrets ---- */
+
+/* Differs when a file was replaced, written to or got another mode. No padding: compared as bytes. */
+typedef struct tn_os_stamp {
+	uint64_t device, inode, bytes;
+	int64_t seconds, nanoseconds;
+} tn_os_stamp;
+/* False: there is no such file, or it cannot be asked. Sets no detail. */
+bool tn_os_stamp_of(const char *path, tn_os_stamp *stamp);
+/*
+ * Read a whole small file that only its owner (this user or root) may write and nobody outside its group may
+ * read. TERN_E_INSECURE: others may; TERN_E_IO: no such file, not a plain one, or unreadable; TERN_E_TOO_LARGE.
+ * *stamp is of what was read, and is set whenever the file could be opened.
+ */
+tern_status tn_os_read_private(const char *path, void *buf, uint64_t max, uint64_t *bytes,
+			       tn_os_stamp *stamp);
+
 /* Close and set to -1; harmless for -1. errno is kept. */
 void tn_os_close(int *fd);
 

@@ -81,8 +81,7 @@ static tern_status read_params(tern_ctx *ctx, const tern_ctx_params *params)
 	ctx->spin_ns = tn_opt_u64(ctx->options, tn_ctx_option_rows, "spin_ns");
 	TN_TRY(copy_text(ctx->name, sizeof(ctx->name), given(ctx, params->name, "name"), "the node's name"));
 	TN_TRY(copy_text(ctx->job, sizeof(ctx->job), given(ctx, params->job, "job"), "the job cookie"));
-	TN_TRY(copy_text(ctx->secret, sizeof(ctx->secret), given(ctx, params->secret, "secret"),
-			 "the secret"));
+	TN_TRY(tn_secrets_load(&ctx->secrets, params->secret, ctx->options, ctx->single_owner));
 	TN_TRY(copy_text(ctx->transports, sizeof(ctx->transports),
 			 given(ctx, params->transports, "transports"), "the list of transports"));
 	return make_ids(ctx);
@@ -239,7 +238,7 @@ static void free_parts(tern_ctx *ctx)
 	if (ctx->mem)
 		tn_mem_destroy(ctx->mem);
 	tn_options_free(ctx->options);
-	tn_crypto_wipe(ctx->secret, sizeof(ctx->secret));
+	tn_secrets_wipe(&ctx->secrets);
 	free(ctx);
 }
 

@@ -31,6 +31,7 @@
 #include "channel/lock.h"
 #include "channel/progress.h"
 #include "channel/roles.h"
+#include "channel/secret.h"
 #include "channel/stage.h"
 #include "link/link.h"
 
@@ -60,6 +61,7 @@ extern const tn_option_row tn_channel_option_rows[];
 	X(links_down)          \
 	X(conns_refused)       \
 	X(conns_evicted)       \
+	X(links_next_secret)   \
 	X(live) /* channels that are not closed; a gauge of the context */
 TN_COUNTERS_STRUCT(tn_channel_counters, TN_CHANNEL_COUNTERS)
 
@@ -94,7 +96,7 @@ struct tern_ctx {
 	unsigned dev_count;
 	int epoll_fd;
 	char name[TN_NAME_MAX], job[TN_NAME_MAX], transports[TN_NAME_MAX], address[TN_ADDRESS_MAX];
-	char secret[256];
+	tn_secrets secrets;
 	uint8_t incarnation[16], node_id[16];
 	/* ---- the driver's ---- */
 	tn_list draining; /* lanes that were closed */

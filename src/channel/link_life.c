@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/crypto.h"
 #include "base/fail.h"
 #include "base/os.h"
 #include "base/log.h"
@@ -114,6 +115,22 @@ static bool needs_staging(const tern_link *link)
 	return tn_gpu_on();
 }
 
+/* The machine keeps hashes: the texts go at once. */
+static tern_status init_with_secrets(tern_link *link, size_t bytes, tn_link_config *config)
+{
+	tn_secret_texts secrets;
+	tern_status status;
+
+	tn_secrets_get(&link->ctx->secrets, &secrets);
+	config->secret = secrets.text[0];
+	config->secret_bytes = (uint32_t)strlen(secrets.text[0]);
+	config->secret_next = secrets.text[1];
+	config->secret_next_bytes = (uint32_t)strlen(secrets.text[1]);
+	status = tn_link_init(link->memory, bytes, config, tn_ctx_now(link->ctx), &link->m);
+	tn_crypto_wipe(&secrets, sizeof(secrets));
+	return status;
+}
+
 static tern_status init_machine(tern_link *link, const char *transports)
 {
 	tern_ctx *ctx = link->ctx;
@@ -135,8 +152,6 @@ static tern_status init_machine(tern_link *link, const char *transports)
 	TN_TRY(tn_os_random(config.nonce, sizeof(config.nonce)));
 	config.name = ctx->name;
 	config.job = ctx->job;
-	config.secret = ctx->secret[0] ? ctx->secret : NULL;
-	config.secret_bytes = (uint32_t)strlen(ctx->secret);
 	config.providers = providers;
 	config.provider_count = link->dev_count;
 	config.log = log_line;
@@ -146,7 +161,7 @@ static tern_status init_machine(tern_link *link, const char *transports)
 	link->memory = aligned_alloc(64, bytes);
 	if (!link->memory)
 		return tn_fail(TERN_E_NOMEM, "no memory for a link (%zu bytes)", bytes);
-	return tn_link_init(link->memory, bytes, &config, tn_ctx_now(ctx), &link->m);
+	return init_with_secrets(link, bytes, &config);
 }
 
 tern_status tn_shell_link_new(tern_ctx *ctx, bool incoming, const char *transports, tern_link **out)
@@ -406,7 +421,7 @@ static tern_status meet(tern_link *link, bool retire)
 /* With a secret nobody is retired for a peer that has only claimed who it is: that waits for LINK_UP. */
 void tn_shell_meet(tern_link *link)
 {
-	tern_status status = meet(link, link->ctx->secret[0] == '\0');
+	tern_status status = meet(link, !link->ctx->secrets.any);
 	uint64_t now = tn_ctx_now(link->ctx);
 
 	tn_lock_take(&link->lock);
@@ -498,7 +513,7 @@ void tn_shell_link_up(tern_link *link)
 {
 	char label[TN_NAME_MAX + TN_ADDRESS_MAX + 32];
 
-	if (link->ctx->secret[0]) {
+	if (link->ctx->secrets.any) {
 		tern_status status = meet(link, true);
 
 		if (status != TERN_OK) { /* the other one stays: this one is not shown to anybody */
@@ -511,6 +526,7 @@ void tn_shell_link_up(tern_link *link)
 	publish_names(link);
 	tn_shell_hello_over(link);
 	tn_count(&link->ctx->counters.links_up, 1);
+	tn_count(&link->ctx->counters.links_next_secret, tn_link_get_peer(link->m)->secret);
 	TN_LOG(INFO, CHANNEL, "%s: up over %s (%s)", tn_shell_label(link, label, sizeof(label)),
 	       atomic_load_explicit(&link->transport, memory_order_relaxed), link->names.reason);
 	set_public_state(link, TERN_LINK_UP);

@@ -139,7 +139,7 @@ tern_status tn_listener_check(tern_ctx *ctx, const char *listen_address, char *h
 
 	TN_TRY(tn_addr_resolve(listen_address, true, &addr));
 	tn_addr_host(&addr, host, host_bytes);
-	if (tn_addr_is_loopback(&addr) || ctx->secret[0] || ctx->insecure)
+	if (tn_addr_is_loopback(&addr) || ctx->secrets.any || ctx->insecure)
 		return TERN_OK;
 	return tn_fail(
 		TERN_E_INSECURE,

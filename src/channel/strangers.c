@@ -51,7 +51,7 @@ void tn_strangers_note(tern_link *link, const tn_addr *peer, uint64_t now_ns)
 /* Table lock held. Without a secret nobody can prove anything. */
 static bool is_stranger(const tern_ctx *ctx, const tern_link *link)
 {
-	return link->counted_hello && !(link->proved && ctx->secret[0]);
+	return link->counted_hello && !(link->proved && ctx->secrets.any);
 }
 
 /* The oldest stranger of the fullest bucket, with a reference. NULL: there is none. */

@@ -192,10 +192,10 @@ static bool acceptable(tn_link *link, const tn_wire_hello *hello, uint64_t now_n
 		return false;
 	}
 	if (secret != !!(hello->flags & TN_HELLO_SECRET)) {
-		tn_lk_fail_link(
-			link, now_ns, TERN_E_AUTH,
-			"'%s' has %s shared secret and '%s' has %s: set TERN_CTX_SECRET alike on both",
-			link->name, secret ? "a" : "no", hello->name, secret ? "none" : "one");
+		tn_lk_fail_link(link, now_ns, TERN_E_AUTH,
+				"'%s' has %s shared secret and '%s' has %s: set TERN_CTX_SECRET or "
+				"TERN_CTX_SECRET_FILE alike on both",
+				link->name, secret ? "a" : "no", hello->name, secret ? "none" : "one");
 		return false;
 	}
 	if (!memcmp(hello->incarnation, zero, sizeof(zero))) {
@@ -284,10 +284,10 @@ static const char *on_auth(tn_link *link, const uint8_t *payload, uint32_t bytes
 		return "AUTH at a wrong time or of a wrong length";
 	made = find_secret(link, payload, bytes / TN_HMAC_BYTES);
 	if (made == TERN_E_AUTH) {
-		tn_lk_fail_link(
-			link, now_ns, TERN_E_AUTH,
-			"'%s' and '%s' have different shared secrets: set TERN_CTX_SECRET alike on both",
-			link->name, link->peer.name);
+		tn_lk_fail_link(link, now_ns, TERN_E_AUTH,
+				"'%s' and '%s' have different shared secrets: set TERN_CTX_SECRET or "
+				"TERN_CTX_SECRET_FILE alike on both",
+				link->name, link->peer.name);
 		return NULL;
 	}
 	if (made == TERN_OK)
