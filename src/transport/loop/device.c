@@ -21,6 +21,11 @@ pthread_mutex_t tn_loop_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static const tn_option_row option_rows[] = {
 	{.layer = "loop",
+	 .name = "seed",
+	 .type = TN_OPT_U64,
+	 .dflt = "0",
+	 .help = "adversarial loop: its seed, unless the device is opened with one; 0 = well-behaved"},
+	{.layer = "loop",
 	 .name = "break_ppm",
 	 .type = TN_OPT_U64,
 	 .dflt = "0",
@@ -112,8 +117,8 @@ static tern_status loop_open(const tn_dev_params *params, tn_dev **out)
 	dev->base.ops = &loop_ops;
 	dev->base.provider = &tn_provider_loop;
 	dev->base.mem = params->mem;
-	dev->adversary = params->seed != 0;
-	dev->rand.state = params->seed;
+	dev->rand.state = params->seed ? params->seed : tn_opt_u64(params->options, option_rows, "seed");
+	dev->adversary = dev->rand.state != 0;
 	dev->break_ppm = tn_opt_u64(params->options, option_rows, "break_ppm");
 	pthread_mutex_lock(&tn_loop_lock);
 	dev->id = next_dev_id++;
