@@ -99,9 +99,9 @@ static tern_status own_address(tn_shm_address *address)
 	address->magic = TN_SHM_WIRE_MAGIC;
 	address->version = TN_SHM_WIRE_VERSION;
 	if (limits.boot_id[0] == 0)
-		return tn_fail(TERN_E_NO_DEVICE,
-			       "the boot id can't be read (is /proc mounted?): whether a peer is on this "
-			       "host is unknown");
+		return tn_fail(TERN_E_NO_DEVICE, "the boot id can't be read (is /proc mounted, are there "
+						 "descriptors left, ulimit -n?): whether a peer is on this "
+						 "host is unknown");
 	memcpy(address->boot_id, limits.boot_id, sizeof(address->boot_id));
 	address->uid = geteuid();
 	if (stat("/proc/self/ns/net", &st) != 0)

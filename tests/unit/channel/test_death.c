@@ -152,8 +152,8 @@ static void test_killed(void **state)
 
 static const char *const quick[] = {"link.keepalive=50ms", "link.keepalive_misses=4", NULL};
 
-/* valkey PR#916: one of two peers is stopped: the other does not notice; the stopped one is lost within the
-   bound. */
+/* valkey PR#916, Paddle PR#42708 (a dead worker noticed after 15 minutes): one of two peers is stopped: the other
+   does not notice; the stopped one is lost within the bound. */
 static void test_stopped(void **state)
 {
 	tern_ctx_params params = {.options = quick};
