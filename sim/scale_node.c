@@ -135,7 +135,7 @@ static void act_on(scale_end *end, tn_link_action *act)
 		tn_link_on_peer_answer(end->link, TERN_OK, NULL, now);
 		break;
 	case TN_ACT_REACH:
-		tn_link_on_reach(end->link, TERN_OK, "", now);
+		tn_link_on_reach(end->link, act->lane.provider, TERN_OK, "", now);
 		break;
 	case TN_ACT_LANE_CREATE:
 		scale_lane_create(end, act);
