@@ -26,6 +26,8 @@
 #define TN_UNLIKELY(x) __builtin_expect(!!(x), 0)
 /* For steps of the hot path, where each call costs as much as what it does. */
 #define TN_ALWAYS_INLINE inline __attribute__((always_inline))
+/* For what is called when something is wrong: the paths to it are laid out of the way of the others. */
+#define TN_COLD __attribute__((cold))
 /* For small thread-local variables of the hot path: no call to find them. */
 #define TN_TLS_FAST                   __attribute__((tls_model("initial-exec")))
 #define TN_PRINTF(fmt_arg, first_arg) __attribute__((format(printf, fmt_arg, first_arg)))

@@ -22,13 +22,13 @@
 #define TN_DETAIL_MAX 512 /* longer texts are cut and end in "..." */
 
 /* Set the detail text and return status. errno is kept. */
-tern_status tn_fail(tern_status status, const char *fmt, ...) TN_PRINTF(2, 3);
+TN_COLD tern_status tn_fail(tern_status status, const char *fmt, ...) TN_PRINTF(2, 3);
 
 /*
  * As tn_fail, for a failed system call: "WHAT: No space left on device (ENOSPC): REST", errno as the call
  * left it. fmt may be "" for no rest.
  */
-tern_status tn_fail_errno(tern_status status, const char *what, const char *fmt, ...) TN_PRINTF(3, 4);
+TN_COLD tern_status tn_fail_errno(tern_status status, const char *what, const char *fmt, ...) TN_PRINTF(3, 4);
 
 /* The status that an errno means where nothing better is known (EADDRINUSE -> TERN_E_IN_USE, ...). */
 tern_status tn_status_of_errno(int err);

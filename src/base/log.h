@@ -78,10 +78,11 @@ typedef struct tn_log_limit {
 	_Atomic uint32_t dropped;
 } tn_log_limit;
 
-void tn_log_write(tn_log_level level, tn_log_component component, const char *fmt, ...) TN_PRINTF(3, 4);
+TN_COLD void tn_log_write(tn_log_level level, tn_log_component component, const char *fmt, ...)
+	TN_PRINTF(3, 4);
 bool tn_log_limit_pass(tn_log_limit *limit, uint32_t burst);
-void tn_log_write_limited(tn_log_limit *limit, tn_log_level level, tn_log_component component,
-			  const char *fmt, ...) TN_PRINTF(4, 5);
+TN_COLD void tn_log_write_limited(tn_log_limit *limit, tn_log_level level, tn_log_component component,
+				  const char *fmt, ...) TN_PRINTF(4, 5);
 
 /* Apply "warn,link=debug". TERN_E_OPTION leaves the levels as they were. */
 tern_status tn_log_apply(const char *spec);

@@ -45,7 +45,7 @@ void tn_progress_unwatch(tern_ctx *ctx, tn_watch *watch)
 }
 
 /* At most a few batches per device and round, so that one device cannot starve the others. */
-static int poll_device(tern_ctx *ctx, tn_shell_dev *sdev)
+static TN_ALWAYS_INLINE int poll_device_here(tern_ctx *ctx, tn_shell_dev *sdev)
 {
 	tn_event events[TN_POLL_BATCH];
 	int total = 0, n;
@@ -59,6 +59,11 @@ static int poll_device(tern_ctx *ctx, tn_shell_dev *sdev)
 		}
 	} while (n == TN_POLL_BATCH && total < 4 * TN_POLL_BATCH);
 	return total;
+}
+
+static __attribute__((noinline)) int poll_device(tern_ctx *ctx, tn_shell_dev *sdev)
+{
+	return poll_device_here(ctx, sdev);
 }
 
 /* What devices and descriptors led to: link work of other threads, completions, callbacks. */
@@ -142,7 +147,7 @@ int tn_progress_round(tern_ctx *ctx)
 		if (!sdev->lanes)
 			continue;
 		if (sdev->caps.flags & TN_CAP_PASSIVE_TARGET) {
-			n += poll_device(ctx, sdev);
+			n += poll_device_here(ctx, sdev);
 		} else {
 			n += arm_or_poll(ctx, sdev);
 			look = true;

@@ -484,17 +484,17 @@ struct tn_link {
 void tn_link_set_state(tn_link *link, tn_link_state to);
 TN_PRINTF(3, 4) void tn_lk_log(const tn_link *link, int level, const char *fmt, ...);
 /* End the link: tell the peer (if the control connection is up), close lanes, settle ops. Idempotent. */
-TN_PRINTF(4, 5)
-void tn_lk_fail_link(tn_link *link, uint64_t now_ns, tern_status status, const char *fmt, ...);
+TN_COLD TN_PRINTF(4, 5) void tn_lk_fail_link(tn_link *link, uint64_t now_ns, tern_status status,
+					     const char *fmt, ...);
 /* The same without telling the peer. */
-void tn_lk_drain(tn_link *link, uint64_t now_ns, bool verdict);
+TN_COLD void tn_lk_drain(tn_link *link, uint64_t now_ns, bool verdict);
 /* After something that an orderly close waits for. */
 void tn_lk_closing_step(tn_link *link, uint64_t now_ns);
 /* The peer's BYE came: it closes the link. */
 void tn_lk_peer_closes(tn_link *link, uint64_t now_ns);
 /* A lane died under way. */
-void tn_lk_lane_failed(tn_link *link, tn_lk_lane *lane, tern_status status, const char *detail,
-		       uint64_t now_ns);
+TN_COLD void tn_lk_lane_failed(tn_link *link, tn_lk_lane *lane, tern_status status, const char *detail,
+			       uint64_t now_ns);
 bool tn_lk_next_down(tn_link *link, tn_link_action *act);
 void tn_lk_arm(tn_link *link, unsigned which, uint64_t at_ns);
 void tn_lk_disarm(tn_link *link, unsigned which);
@@ -526,7 +526,7 @@ const char *tn_lk_wiring_message(tn_link *link, tn_ctrl_type type, const uint8_t
 				 uint64_t now_ns);
 void tn_lk_wiring_timeout(tn_link *link, uint64_t now_ns);
 /* A frame or immediate on a wired lane says that the peer is wired as well. */
-void tn_lk_wiring_implied(tn_link *link, uint64_t now_ns);
+TN_COLD void tn_lk_wiring_implied(tn_link *link, uint64_t now_ns);
 /* The epoch's attempt failed: the next provider, or the end. */
 void tn_lk_attempt_failed(tn_link *link, tern_status status, const char *text, uint64_t now_ns);
 /* One of the epoch's lanes is connected; any lane is gone. */
@@ -597,7 +597,7 @@ void tn_lk_move_step(tn_link *link, uint64_t now_ns);
 
 /* A lane broke with that status: could it be mended? */
 bool tn_lk_can_recover(const tn_link *link, tern_status status);
-void tn_lk_recover(tn_link *link, tern_status status, const char *why, uint64_t now_ns);
+TN_COLD void tn_lk_recover(tn_link *link, tern_status status, const char *why, uint64_t now_ns);
 void tn_lk_peer_recovers(tn_link *link, const char *why, uint64_t now_ns);
 /* After a lane is gone. */
 void tn_lk_recover_step(tn_link *link, uint64_t now_ns);

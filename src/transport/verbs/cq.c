@@ -12,6 +12,7 @@
 
 #include "base/fail.h"
 #include "base/log.h"
+#include "base/os.h"
 #include "transport/verbs/ring.h"
 
 #define POLL_FAILURES_MAX 1000u
@@ -131,7 +132,7 @@ static int send_done(tn_vb_lane *lane, const struct ibv_wc *wc, tn_event *event)
 	return has_event;
 }
 
-static int on_send(tn_vb_dev *dev, const struct ibv_wc *wc, tn_event *event)
+static __attribute__((noinline)) int on_send(tn_vb_dev *dev, const struct ibv_wc *wc, tn_event *event)
 {
 	uint32_t index = (uint32_t)(wc->wr_id >> 51) & 0xfffu;
 	uint32_t generation = (uint32_t)(wc->wr_id >> 32) & 0x7ffffu;
@@ -170,7 +171,14 @@ static const uint8_t *bytes_of(const tn_vb_rail *rail, uint32_t index)
 	return rail->recv_memory + (uint64_t)index * rail->dev->send_bytes;
 }
 
-static int deliver(tn_vb_lane *lane, const struct ibv_wc *wc, uint32_t index, tn_event *event)
+/* A message of the provider's own. */
+static inline bool is_control(const struct ibv_wc *wc)
+{
+	return wc->opcode == IBV_WC_RECV && (wc->wc_flags & IBV_WC_WITH_IMM);
+}
+
+static TN_ALWAYS_INLINE int deliver(tn_vb_lane *lane, const struct ibv_wc *wc, uint32_t index,
+				    tn_event *event)
 {
 	tn_vb_dev *dev = tn_vb_lane_dev(lane);
 	bool imm = wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM;
@@ -198,20 +206,10 @@ static tn_vb_lane *receiver(tn_vb_rail *rail, uint32_t qpn)
 	return rail->last;
 }
 
-static int on_recv(tn_vb_rail *rail, const struct ibv_wc *wc, tn_event *event)
+/* What is no message or notification of a lane that is up. */
+static __attribute__((noinline)) int on_odd_recv(tn_vb_rail *rail, tn_vb_lane *lane, const struct ibv_wc *wc,
+						 uint32_t index, tn_event *event)
 {
-	uint32_t index = (uint32_t)wc->wr_id;
-	uint32_t generation = (uint32_t)(wc->wr_id >> 32) & 0x7fffffffu;
-	tn_vb_dev *dev = rail->dev;
-	tn_vb_lane *lane;
-
-	if (index >= dev->recv_slots + TN_VB_RECV_RESERVE || !rail->bufs[index].posted ||
-	    (rail->bufs[index].generation & 0x7fffffffu) != generation) {
-		tn_count(&dev->counters.late, 1);
-		return 0;
-	}
-	rail->bufs[index].posted = false;
-	lane = receiver(rail, wc->qp_num);
 	if (wc->status != IBV_WC_SUCCESS) {
 		if (lane && wc->status != IBV_WC_WR_FLUSH_ERR) {
 			report(lane, wc);
@@ -221,7 +219,7 @@ static int on_recv(tn_vb_rail *rail, const struct ibv_wc *wc, tn_event *event)
 	}
 	if (!lane)
 		return drop(rail, index);
-	if (wc->opcode == IBV_WC_RECV && (wc->wc_flags & IBV_WC_WITH_IMM)) {
+	if (is_control(wc)) {
 		bool up = tn_vb_lane_control(lane, ntohl(wc->imm_data), bytes_of(rail, index), wc->byte_len);
 
 		drop(rail, index);
@@ -233,15 +231,32 @@ static int on_recv(tn_vb_rail *rail, const struct ibv_wc *wc, tn_event *event)
 	/* A peer that talks before its hello was taken breaks the protocol; after the end nobody listens. */
 	if (lane->state == TN_VB_WIRING)
 		tn_vb_lane_fail(lane, TERN_E_PROTOCOL);
-	if (lane->state != TN_VB_UP)
-		return drop(rail, index);
-	return deliver(lane, wc, index, event);
+	return drop(rail, index);
+}
+
+static TN_ALWAYS_INLINE int on_recv(tn_vb_rail *rail, const struct ibv_wc *wc, tn_event *event)
+{
+	uint32_t index = (uint32_t)wc->wr_id;
+	uint32_t generation = (uint32_t)(wc->wr_id >> 32) & 0x7fffffffu;
+	tn_vb_dev *dev = rail->dev;
+	tn_vb_lane *lane;
+
+	if (TN_UNLIKELY(index >= dev->recv_slots + TN_VB_RECV_RESERVE || !rail->bufs[index].posted ||
+			(rail->bufs[index].generation & 0x7fffffffu) != generation)) {
+		tn_count(&dev->counters.late, 1);
+		return 0;
+	}
+	rail->bufs[index].posted = false;
+	lane = receiver(rail, wc->qp_num);
+	if (TN_LIKELY(wc->status == IBV_WC_SUCCESS && lane && lane->state == TN_VB_UP && !is_control(wc)))
+		return deliver(lane, wc, index, event);
+	return on_odd_recv(rail, lane, wc, index, event);
 }
 
 /* ---- the queue ---- */
 
 /* Once may be chance; a device that never answers again and raises no event is lost all the same. */
-static void poll_failed(tn_vb_rail *rail)
+static TN_COLD void poll_failed(tn_vb_rail *rail)
 {
 	TN_LOG_LIMITED(ERROR, VERBS, 1, "%s: ibv_poll_cq failed", rail->name);
 	if (++rail->poll_failures < POLL_FAILURES_MAX)
@@ -251,9 +266,10 @@ static void poll_failed(tn_vb_rail *rail)
 	tn_vb_rail_set_health(rail, TN_VB_RAIL_LOST);
 }
 
-static inline bool take_batch(tn_vb_rail *rail)
+static TN_ALWAYS_INLINE bool take_batch(tn_vb_rail *rail)
 {
 	int n = rail->dev->api->poll_cq(rail->cq, TN_VB_WC_BATCH, rail->stash);
+
 	rail->stash_at = 0;
 	rail->stash_count = n > 0 ? (uint32_t)n : 0;
 	rail->short_poll = n < TN_VB_WC_BATCH;
@@ -267,25 +283,67 @@ bool tn_vb_cq_peek(tn_vb_rail *rail)
 	return rail->stash_at < rail->stash_count || take_batch(rail);
 }
 
-int tn_vb_cq_poll(tn_vb_rail *rail, tn_event *events, int max, bool *empty)
+/* Handle completions until there are max events or none is left. Returns the number of events. */
+static TN_ALWAYS_INLINE int poll_rail(tn_vb_rail *rail, tn_event *events, int max)
 {
-	int n = 0;
+	tn_event *event = events, *end = events + max;
 
-	*empty = false;
-	while (n < max) {
+	if (!rail->cq)
+		return 0;
+	while (event < end) {
 		const struct ibv_wc *wc;
 
 		if (rail->stash_at == rail->stash_count && !take_batch(rail)) {
-			*empty = true;
+			if (TN_UNLIKELY(rail->sweeping > 0))
+				tn_vb_sweep(rail);
 			break;
 		}
 		/* Each completion gives one event at most. */
 		wc = &rail->stash[rail->stash_at++];
-		n += wc->wr_id >> 63 ? on_recv(rail, wc, &events[n]) : on_send(rail->dev, wc, &events[n]);
+		event += wc->wr_id >> 63 ? on_recv(rail, wc, event) : on_send(rail->dev, wc, event);
 		/* What came since the last look waits for the next poll: a look costs as much as a completion.
 		   Who sweeps has to know that nothing came after he began. */
 		if (rail->stash_at == rail->stash_count && rail->short_poll && rail->sweeping == 0)
 			break;
+	}
+	return (int)(event - events);
+}
+
+/* Another rail is the first each time. */
+static __attribute__((noinline)) int poll_rails(tn_vb_dev *dev, tn_event *events, int max)
+{
+	uint32_t at = dev->rail_next;
+	int n = 0;
+
+	dev->rail_next = at + 1 < dev->rail_count ? at + 1 : 0;
+	for (uint32_t i = 0; i < dev->rail_count && n < max; i++) {
+		n += poll_rail(&dev->rails[at], events + n, max - n);
+		at = at + 1 < dev->rail_count ? at + 1 : 0;
+	}
+	return n;
+}
+
+int tn_vb_poll(tn_dev *base, tn_event *events, int max)
+{
+	tn_vb_dev *dev = tn_vb_dev_of(base);
+	uint32_t polls = dev->polls;
+	int n = 0;
+
+	if (TN_UNLIKELY(dev->forks != tn_os_fork_generation() || max <= 0))
+		return 0;
+	dev->polls = polls + 1;
+	if (TN_UNLIKELY(dev->transient > 0 || polls % TN_VB_LOOK_EVERY == 0))
+		tn_vb_look_around(dev, polls);
+	if (TN_UNLIKELY(atomic_load_explicit(&dev->held_any, memory_order_relaxed) ||
+			dev->device_status != TERN_OK || dev->address_changed || !tn_list_empty(&dev->due)))
+		n = tn_vb_poll_owed(dev, events, max);
+	if (TN_LIKELY(dev->rail_count == 1))
+		n += poll_rail(&dev->rails[0], events + n, max - n);
+	else
+		n += poll_rails(dev, events + n, max - n);
+	if (TN_CHECK_ENABLED(2)) {
+		TN_LIST_FOREACH(node, &dev->lanes)
+			tn_vb_lane_check(TN_LIST_ENTRY(node, tn_vb_lane, all));
 	}
 	return n;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Owns the device's poll, its description for the link and for peers, and the table of ops.
+ * Owns what a poll does beside completions, the device's description for the link and for peers, and the table of ops.
  *
  * Threads: poll and arm in one thread at a time. Tests: tests/conformance,
  * tests/unit/transport/test_verbs_*.c.
@@ -9,9 +9,8 @@
 #include "base/os.h"
 #include "transport/verbs/verbs.h"
 
-/* Polls between looks at the clock, and at asynchronous events (a system call; arm looks as well), when no
-   deadline is near and when one is. */
-#define CLOCK_EVERY      64u
+/* Polls between looks at asynchronous events (a system call; arm looks as well), when no deadline is near and
+   when one is. */
 #define ASYNC_EVERY      1024u
 #define ASYNC_EVERY_BUSY 16u
 
@@ -20,7 +19,7 @@ static bool forked(const tn_vb_dev *dev)
 	return dev->forks != tn_os_fork_generation();
 }
 
-/* ---- poll ---- */
+/* ---- poll: what is not completions (those: cq.c) ---- */
 
 static int deliver_due(tn_vb_dev *dev, tn_event *events, int max)
 {
@@ -36,7 +35,7 @@ static int deliver_due(tn_vb_dev *dev, tn_event *events, int max)
 	return n;
 }
 
-static void sweep(tn_vb_rail *rail)
+void tn_vb_sweep(tn_vb_rail *rail)
 {
 	TN_LIST_FOREACH(node, &rail->dev->lanes) {
 		tn_vb_lane *lane = TN_LIST_ENTRY(node, tn_vb_lane, all);
@@ -54,43 +53,13 @@ static void async_run(tn_vb_dev *dev)
 	}
 }
 
-/* The clock and the events of the devices, now and then. */
-static void look_around(tn_vb_dev *dev)
+void tn_vb_look_around(tn_vb_dev *dev, uint32_t polls)
 {
-	uint32_t polls = dev->polls++;
 	bool busy = dev->transient > 0;
 
-	if (busy || polls % CLOCK_EVERY == 0)
-		tn_vb_clock(dev);
+	tn_vb_clock(dev);
 	if (polls % (busy ? ASYNC_EVERY_BUSY : ASYNC_EVERY) == 0)
 		async_run(dev);
-}
-
-static inline int poll_rail(tn_vb_rail *rail, tn_event *events, int max)
-{
-	bool empty;
-	int n;
-
-	if (!rail->cq)
-		return 0;
-	n = tn_vb_cq_poll(rail, events, max, &empty);
-	if (TN_UNLIKELY(rail->sweeping > 0) && empty)
-		sweep(rail);
-	return n;
-}
-
-static int poll_rails(tn_vb_dev *dev, tn_event *events, int max)
-{
-	uint32_t count = dev->rail_count, at = dev->rail_next;
-	int n = 0;
-
-	for (uint32_t i = 0; i < count && n < max; i++) {
-		n += poll_rail(&dev->rails[at], events + n, max - n);
-		at = at + 1 < count ? at + 1 : 0;
-		if (i == 0)
-			dev->rail_next = at;
-	}
-	return n;
 }
 
 static int device_event(tn_vb_dev *dev, tn_event *event)
@@ -102,25 +71,16 @@ static int device_event(tn_vb_dev *dev, tn_event *event)
 	return 1;
 }
 
-static int vb_poll(tn_dev *base, tn_event *events, int max)
+int tn_vb_poll_owed(tn_vb_dev *dev, tn_event *events, int max)
 {
-	tn_vb_dev *dev = tn_vb_dev_of(base);
 	int n = 0;
 
-	if (forked(dev) || max <= 0)
-		return 0;
-	look_around(dev);
-	if (TN_UNLIKELY(atomic_load_explicit(&dev->held_any, memory_order_relaxed)))
+	if (atomic_load_explicit(&dev->held_any, memory_order_relaxed))
 		tn_vb_held_run(dev);
-	if (TN_UNLIKELY(dev->device_status != TERN_OK || dev->address_changed))
+	if (dev->device_status != TERN_OK || dev->address_changed)
 		n += device_event(dev, events);
 	if (!tn_list_empty(&dev->due))
 		n += deliver_due(dev, events + n, max - n);
-	n += poll_rails(dev, events + n, max - n);
-	if (TN_CHECK_ENABLED(2)) {
-		TN_LIST_FOREACH(node, &dev->lanes)
-			tn_vb_lane_check(TN_LIST_ENTRY(node, tn_vb_lane, all));
-	}
 	return n;
 }
 
@@ -243,7 +203,7 @@ const tn_dev_ops tn_vb_ops = {
 	.caps = vb_caps,
 	.address = vb_address,
 	.reach = vb_reach,
-	.poll = vb_poll,
+	.poll = tn_vb_poll,
 	.arm = tn_vb_arm,
 	.fd = vb_fd,
 	.recv_done = vb_recv_done,

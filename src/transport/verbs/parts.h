@@ -9,6 +9,13 @@
 #include "transport/verbs/verbs.h"
 
 /* ---- device.c ---- */
+/* The clock and the events of the devices, now and then. */
+#define TN_VB_LOOK_EVERY 64u /* polls; each while a deadline is near */
+void tn_vb_look_around(tn_vb_dev *dev, uint32_t polls);
+/* What no completion brings: held requests, events of the device and of lanes. Returns the number of events. */
+int tn_vb_poll_owed(tn_vb_dev *dev, tn_event *events, int max);
+/* The completion queue of a rail was empty after its lanes began to wait for that. */
+void tn_vb_sweep(tn_vb_rail *rail);
 extern const tn_provider tn_provider_verbs;
 extern const tn_dev_ops tn_vb_ops;
 
@@ -61,7 +68,7 @@ tern_status tn_vb_recv_return(tn_vb_rail *rail, uint32_t index);
 void tn_vb_rail_forget(tn_vb_rail *rail, uint32_t qpn);
 /* The port as it is now: GIDs, MTU, state. */
 void tn_vb_rail_refresh(tn_vb_rail *rail);
-void tn_vb_rail_set_health(tn_vb_rail *rail, tn_vb_health health);
+TN_COLD void tn_vb_rail_set_health(tn_vb_rail *rail, tn_vb_health health);
 void tn_vb_rail_tick(tn_vb_rail *rail, uint64_t now_ns);
 /* What peers are told of it. */
 void tn_vb_rail_describe(const tn_vb_rail *rail, uint32_t gids_max, tn_vb_rail_addr *addr);
@@ -87,7 +94,7 @@ void tn_vb_lane_break(tn_lane *lane);
 void tn_vb_lane_close(tn_lane *lane);
 bool tn_vb_lane_drained(tn_lane *lane);
 /* The lane is over: LANE_DOWN with the status (unless it was closed) and the queue pair to ERR. */
-void tn_vb_lane_fail(tn_vb_lane *lane, tern_status status);
+TN_COLD void tn_vb_lane_fail(tn_vb_lane *lane, tern_status status);
 /* The bye is out, or nobody hears it: the queue pair to ERR. */
 void tn_vb_lane_drain(tn_vb_lane *lane);
 void tn_vb_lane_draining_tick(tn_vb_lane *lane, uint64_t now_ns);
@@ -100,7 +107,7 @@ int tn_vb_lane_deliver(tn_vb_lane *lane, tn_event *events, int max);
 
 /* ---- talk.c: the provider's own messages, and the clock ---- */
 /* A message of the provider's own arrived. True: the lane came UP. */
-bool tn_vb_lane_control(tn_vb_lane *lane, uint32_t what, const uint8_t *data, uint64_t bytes);
+TN_COLD bool tn_vb_lane_control(tn_vb_lane *lane, uint32_t what, const uint8_t *data, uint64_t bytes);
 /* An own op ended. */
 void tn_vb_lane_op_done(tn_vb_lane *lane, tn_vb_op_kind kind, enum ibv_wc_status status);
 /* Deadlines that are due. */
@@ -130,13 +137,13 @@ tern_status tn_vb_send(tn_lane *lane, const tn_iov *iov, int n, uint64_t cookie,
 
 /* ---- ring.c: the ring, doorbells, bounce buffers. The lane's lock is held where one is named. ---- */
 /* Why not, if the lane is not up. */
-tern_status tn_vb_not_up(const tn_vb_lane *lane);
+TN_COLD tern_status tn_vb_not_up(const tn_vb_lane *lane);
 /* TERN_AGAIN, and arm says BUSY when there is room. */
-tern_status tn_vb_no_room(tn_vb_lane *lane);
+TN_COLD tern_status tn_vb_no_room(tn_vb_lane *lane);
 /* tn_vb_ring_post (ring.h), where something is held or follows. */
 int tn_vb_ring_post_chain(tn_vb_lane *lane, struct ibv_send_wr *wr, const tn_vb_op *op, bool more);
 /* The status of a post that gave this errno. */
-tern_status tn_vb_refused(tn_vb_lane *lane, int err);
+TN_COLD tern_status tn_vb_refused(tn_vb_lane *lane, int err);
 /* Post what is held. What the NIC has no room for stays held; what it refuses ends in tn_vb_orphan. */
 void tn_vb_ring_flush(tn_vb_lane *lane);
 /* Take all that is held out of the ring: it will never be posted. */
@@ -153,8 +160,7 @@ bool tn_vb_ring_pass(tn_vb_lane *lane, uint32_t number);
 bool tn_vb_ring_retire(tn_vb_lane *lane, tern_status status, tn_event *event, tn_vb_op_kind *kind);
 
 /* ---- cq.c ---- */
-/* Handle up to max completions; sets *empty if the queue was found empty. Returns the number of events. */
-int tn_vb_cq_poll(tn_vb_rail *rail, tn_event *events, int max, bool *empty);
+int tn_vb_poll(tn_dev *dev, tn_event *events, int max);
 /* Look for completions without handling them; true if there are any. */
 bool tn_vb_cq_peek(tn_vb_rail *rail);
 /* Complete by hand what a destroyed queue pair still held; up to max events. */

@@ -40,8 +40,8 @@ static tern_status check_wr(const tn_vb_dev *dev, const tn_wr *wr, uint32_t acce
 }
 
 /* Where the local bytes are for the NIC: inline, in registered memory, or nowhere. */
-static tern_status local_piece(const tn_vb_rail *rail, const tn_wr *wr, bool read, struct ibv_sge *sge,
-			       struct ibv_send_wr *out)
+static TN_ALWAYS_INLINE tern_status local_piece(const tn_vb_rail *rail, const tn_wr *wr, bool read,
+						struct ibv_sge *sge, struct ibv_send_wr *out)
 {
 	const tn_vb_dev *dev = rail->dev;
 	const tn_extent *ext;
@@ -75,7 +75,8 @@ static void count_one_sided(tn_vb_dev *dev, enum ibv_wr_opcode opcode, uint64_t 
 	tn_vb_count(dev, &dev->counters.tx_bytes, bytes);
 }
 
-static tern_status one_sided(tn_lane *base, tn_wr *wr, enum ibv_wr_opcode opcode)
+/* For each opcode anew: what the others need is gone. */
+static TN_ALWAYS_INLINE tern_status one_sided(tn_lane *base, tn_wr *wr, enum ibv_wr_opcode opcode)
 {
 	tn_vb_lane *lane = tn_vb_lane_of(base);
 	tn_vb_dev *dev = tn_vb_lane_dev(lane);
