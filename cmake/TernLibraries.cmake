@@ -28,7 +28,7 @@ function(tern_shared target map)
 		add_dependencies(${target} ${layer})
 	endforeach()
 	target_link_options(${target} PRIVATE -Wl,--version-script=${PROJECT_SOURCE_DIR}/src/${map}
-		-Wl,-Bsymbolic -Wl,--no-undefined)
+		-Wl,-Bsymbolic -Wl,--no-undefined ${TERN_LTO_FLAGS})
 	target_link_libraries(${target} PRIVATE tern_flags
 		-Wl,--whole-archive ${archives} -Wl,--no-whole-archive)
 	set_target_properties(${target} PROPERTIES SOVERSION 0 VERSION ${PROJECT_VERSION}
