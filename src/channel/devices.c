@@ -57,6 +57,25 @@ static tn_want want_of(const tn_provider *provider, const tn_options *options)
 	return provider->want ? provider->want(options) : TN_WANT_AUTO;
 }
 
+static void share_take(void *lock)
+{
+	tn_lock_take(lock);
+}
+
+static void share_drop(void *lock)
+{
+	tn_lock_drop(lock);
+}
+
+static void init_share(tn_shell_dev *sdev)
+{
+	tn_share_lock lock = {share_take, share_drop, &sdev->share_lock};
+
+	tn_lock_init(&sdev->share_lock, sdev->ctx->single_owner);
+	tn_link_budget_init(&sdev->budget,
+			    tn_opt_u64(sdev->ctx->options, tn_link_option_rows, "device_bytes"), &lock);
+}
+
 static tern_status open_device(tern_ctx *ctx, const tn_provider *provider, const char *bind_host)
 {
 	tn_shell_dev *sdev = &ctx->devs[ctx->dev_count];
@@ -85,6 +104,7 @@ static tern_status open_device(tern_ctx *ctx, const tn_provider *provider, const
 	sdev->watch.ready = tn_progress_device_ready;
 	sdev->watch.fd = sdev->dev->ops->fd(sdev->dev);
 	sdev->armed = false;
+	init_share(sdev);
 	status = tn_progress_watch(ctx, &sdev->watch, EPOLLIN);
 	if (status != TERN_OK) {
 		sdev->dev->ops->close(sdev->dev);

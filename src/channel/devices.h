@@ -11,7 +11,9 @@
 #ifndef TN_CHANNEL_DEVICES_H
 #define TN_CHANNEL_DEVICES_H
 
+#include "channel/lock.h"
 #include "channel/progress.h"
+#include "link/share.h"
 #include "transport/transport.h"
 
 #define TN_CTX_DEVICES_MAX 4
@@ -23,9 +25,11 @@ typedef struct tn_shell_dev {
 	tn_watch watch;
 	tn_dev_caps caps;
 	tn_blob address;
-	unsigned lanes;   /* not destroyed yet; driver only */
-	uint32_t granted; /* receive slots that lanes may use; driver only */
-	bool armed;       /* since the last poll; driver only */
+	unsigned lanes; /* not destroyed yet; driver only */
+	tn_lock share_lock;
+	tn_link_budget budget; /* of all links that use it */
+	uint32_t granted;      /* receive slots that lanes may use; driver only */
+	bool armed;            /* since the last poll; driver only */
 	char reason[240];
 } tn_shell_dev;
 

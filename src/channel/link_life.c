@@ -63,6 +63,9 @@ static void fill_sizes(const tern_ctx *ctx, tn_link_config *config)
 	config->wrs_max = (uint32_t)tn_opt_u64(o, rows, "wrs_max");
 	config->data_lanes = (uint32_t)tn_opt_u64(o, rows, "data_lanes");
 	config->window_bytes = tn_opt_u64(o, rows, "window_bytes");
+	config->window_adaptive = tn_opt_enum(o, rows, "window") == 1;
+	config->window_min_bytes = tn_opt_u64(o, rows, "window_min_bytes");
+	config->window_target_ns = tn_opt_u64(o, rows, "window_target");
 	config->chunk_bytes = tn_opt_u64(o, rows, "chunk_bytes");
 	config->small_bytes = tn_opt_u64(o, rows, "small_bytes");
 	config->step_timeout_ns = tn_opt_u64(o, rows, "step_timeout");
@@ -96,6 +99,7 @@ static void fill_providers(tern_link *link, const char *transports, tn_link_prov
 			p->send_bytes_max = sdev->caps.send_bytes_max;
 			/* Where transfers are done at the post nothing queues in front of a message. */
 			p->data_lanes = sdev->caps.flags & TN_CAP_PASSIVE_TARGET ? 0 : UINT32_MAX;
+			p->budget = sdev->caps.flags & TN_CAP_PASSIVE_TARGET ? NULL : &sdev->budget;
 			tn_lock_take(&ctx->table_lock);
 			p->address_bytes = sdev->address.length;
 			memcpy(p->address, sdev->address.bytes, sdev->address.length);
@@ -131,6 +135,12 @@ static tern_status init_with_secrets(tern_link *link, size_t bytes, tn_link_conf
 	return status;
 }
 
+/* Another link of the device made room for this one: the driver runs it. */
+static void wake_link(void *arg)
+{
+	tn_shell_attention(arg);
+}
+
 static tern_status init_machine(tern_link *link, const char *transports)
 {
 	tern_ctx *ctx = link->ctx;
@@ -156,6 +166,8 @@ static tern_status init_machine(tern_link *link, const char *transports)
 	config.provider_count = link->dev_count;
 	config.log = log_line;
 	config.log_arg = link;
+	config.wake = wake_link;
+	config.wake_arg = link;
 	bytes = tn_link_memory_bytes(&config);
 	bytes = (bytes + 63) & ~(size_t)63;
 	link->memory = aligned_alloc(64, bytes);

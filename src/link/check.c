@@ -29,7 +29,7 @@ static void check_wrs(const tn_link *link, recount *n)
 		TN_ASSERT(lane->state == TN_LANE_UP || lane->state == TN_LANE_CLOSE ||
 			  lane->state == TN_LANE_CLOSING);
 		n->wr_live++;
-		n->in_flight += tn_lk_is_bulk(link, wr->bytes) ? wr->bytes : 0;
+		n->in_flight += tn_lk_wr_is_bulk(link, wr) ? wr->bytes : 0;
 		n->lane_wrs[wr->lane]++;
 		n->lane_frames[wr->lane] += wr->kind == TN_WR_DATA;
 		TN_ASSERT(wr->op == TN_NONE || at_work(&link->ops[wr->op]));
@@ -186,6 +186,10 @@ void tn_link_check(const tn_link *link, int level)
 	TN_ASSERT(!link->settled || link->state >= TN_LINK_DRAINING);
 	TN_ASSERT(link->state != TN_LINK_DOWN ||
 		  (link->op_live == 0 && link->wr_live == 0 && link->lanes_live == 0));
+	TN_ASSERT(link->window <= link->config.window_bytes &&
+		  (!link->config.window_adaptive || link->window >= link->config.window_min_bytes));
+	TN_ASSERT(link->budget_seat.queued == tn_list_linked(&link->budget_seat.node));
+	TN_ASSERT(link->state == TN_LINK_UP || !link->budget_seat.queued);
 	if (link->state == TN_LINK_UP)
 		for (uint32_t i = 0; i < link->lane_count; i++)
 			TN_ASSERT(tn_lk_credits(link->by_index[i]) <= link->by_index[i]->first);

@@ -45,7 +45,7 @@ bool tn_link_fast_send(tn_link *link, uint32_t channel, const tn_link_iov *iov, 
 		total += iov[i].bytes;
 	}
 	if (!tn_lk_lane_ready(link, lane) || tn_lk_credits(lane) <= TN_CREDIT_RESERVE ||
-	    lane->frames >= link->config.lane_data_frames || !tn_lk_window_open(link, total) ||
+	    lane->frames >= link->config.lane_data_frames ||
 	    tn_lk_fragment_bytes(link, chan, total, true) != total || total > chan->peer_message_max ||
 	    total + TN_FRAME_COST > chan->tx_window - chan->tx_sent ||
 	    !tn_lk_journal_room(link, lane, total + sizeof(tn_frame_data), false))
@@ -147,8 +147,8 @@ bool tn_link_fast_xfer(tn_link *link, uint32_t channel, const tn_link_xfer *xfer
 	    !tn_list_empty(&chan->tails))
 		return false;
 	lane = link->by_index[tn_lk_xfer_lane(link, chan, xfer->bytes)];
-	if (!tn_lk_lane_ready(link, lane) || xfer->bytes > link->chunk_max ||
-	    !tn_lk_window_open(link, xfer->bytes) || (tn_lk_is_bulk(link, xfer->bytes) && link->bulk_ready) ||
+	if (!tn_lk_lane_ready(link, lane) ||
+	    (tn_lk_is_bulk(link, xfer->bytes) && !tn_lk_bulk_fast(link, xfer->bytes)) ||
 	    !type_allows(link, lane, chan, xfer))
 		return false;
 	fast->channel = channel;

@@ -11,7 +11,7 @@
  * Rows that were never used are never touched: each table has a high-water mark and a list of free rows.
  *
  *   wr_live   = sum of lane->wrs = wrs not free                    <= wrs_max
- *   in_flight = sum of wr->bytes over those of more than small_bytes (bulk)
+ *   in_flight = sum of wr->bytes over those of bulk: pieces of transfers of more than small bytes
  *   chan->ops = its ops not DONE;  chan->wrs = its wrs;  op->wrs = its wrs
  *   lane:  granted - consumed >= 0;  received - freed = slots that the shell holds
  *          my_granted = my_first + freed;  my_told <= my_granted
@@ -34,6 +34,7 @@
 #include "base/time.h"
 #include "base/timer.h"
 #include "link/link.h"
+#include "link/share.h"
 #include "link/wire.h"
 
 #define TN_NONE UINT32_MAX
@@ -238,6 +239,7 @@ typedef struct tn_lk_wr {
 	bool last;       /* the op's last piece */
 	uint32_t note;   /* its row of the lane's log */
 	uint64_t bytes;
+	uint64_t posted_ns;             /* of bulk; 0 = by the fast path */
 	uint32_t told_grant, told_seen; /* in the header */
 	_Alignas(16) uint8_t header[TN_WR_HEADER_BYTES];
 } tn_lk_wr;
@@ -385,6 +387,7 @@ struct tn_link {
 	uint32_t lane_wrs_max;
 	uint64_t in_flight; /* of bulk */
 	uint64_t window;    /* bytes of bulk that may be in flight now */
+	uint64_t small;     /* small_bytes, and no more than one piece */
 	uint64_t chunk_max; /* longest piece on these lanes */
 	uint64_t frame_max; /* longest frame that both sides take */
 	tn_lk_lane *by_index[TN_LINK_LANES_MAX];
@@ -397,14 +400,18 @@ struct tn_link {
 	tn_timers timers;
 	tn_timer timer[TN_TIMER_COUNT];
 	tn_list done, events, ctl, msg_ready;
-	uint32_t credit_due;         /* lanes (by index) whose totals the peer should be told */
-	bool turn;                   /* whose turn it is: messages or small transfers */
-	uint64_t served[TN_CLASSES]; /* the largest of a lane that had its turn */
-	uint32_t xfer_ready;         /* channels in lanes' ready lists */
-	uint32_t bulk_ready;         /* those of bulk among them */
-	bool window_shut;            /* a piece of bulk waits for the window: no other one passes it */
-	uint32_t posting;            /* wr of the TN_ACT_POST that waits for its answer */
-	tn_lk_fail *fails;           /* ring of refusals of channels that have no row */
+	uint32_t credit_due;           /* lanes (by index) whose totals the peer should be told */
+	bool turn;                     /* whose turn it is: messages or small transfers */
+	uint64_t served[TN_CLASSES];   /* the largest of a lane that had its turn */
+	uint32_t xfer_ready;           /* channels in lanes' ready lists */
+	uint32_t bulk_ready;           /* those of bulk among them */
+	bool window_shut, budget_shut; /* of the current look for a post */
+	bool limited;                  /* the window held a piece back since it last could grow */
+	uint64_t window_done, cut_ns;  /* bytes since then; when it was last cut */
+	tn_link_budget *budget;        /* of the device in use; NULL = none */
+	tn_budget_seat budget_seat;
+	uint32_t posting;  /* wr of the TN_ACT_POST that waits for its answer */
+	tn_lk_fail *fails; /* ring of refusals of channels that have no row */
 	uint32_t fail_head, fail_count;
 	uint32_t chan_live, chan_free, chan_high;
 	tn_lk_name_row *names;
@@ -696,6 +703,21 @@ void tn_lk_turn_xfer(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, uint64_t
 /* The lane whose transfers are next, of those that are not in tried (bits); NULL: none waits. */
 tn_lk_lane *tn_lk_turn_lane(const tn_link *link, uint32_t class, uint32_t tried);
 
+/* ---- window.c ---- */
+
+/* Bytes of the next piece of a transfer that has `left` to go; 0: not now, and somebody wakes the link when. */
+uint64_t tn_lk_bulk_next(tn_link *link, uint64_t left);
+/* May bulk of that length be posted by the fast path? */
+bool tn_lk_bulk_fast(const tn_link *link, uint64_t bytes);
+uint64_t tn_lk_piece_max(const tn_link *link);
+void tn_lk_bulk_rest(tn_link *link);
+/* A wr of bulk was accepted; came back. */
+void tn_lk_bulk_posted(tn_link *link, const tn_lk_wr *wr);
+void tn_lk_bulk_done(tn_link *link, tn_lk_wr *wr, tern_status status, uint64_t now_ns);
+/* Lanes are up; are given up. */
+void tn_lk_flow_up(tn_link *link);
+void tn_lk_flow_down(tn_link *link);
+
 /* ---- op.c ---- */
 
 void tn_lk_op_set_state(tn_link *link, tn_lk_op *op, tn_lk_op_state to);
@@ -762,9 +784,15 @@ static inline bool tn_lk_lane_ready(const tn_link *link, const tn_lk_lane *lane)
 /* More than this is bulk: it waits for the window, and small ones do not. */
 static inline bool tn_lk_is_bulk(const tn_link *link, uint64_t bytes)
 {
-	return bytes > link->config.small_bytes;
+	return bytes > link->small;
 }
 
+static inline bool tn_lk_wr_is_bulk(const tn_link *link, const tn_lk_wr *wr)
+{
+	return tn_lk_is_bulk(link, wr->bytes) && wr->kind >= TN_WR_WRITE;
+}
+
+/* The window alone: what is sent again waits for nothing else. */
 static inline bool tn_lk_window_open(const tn_link *link, uint64_t bytes)
 {
 	return !tn_lk_is_bulk(link, bytes) || link->in_flight == 0 ||
@@ -811,7 +839,7 @@ static inline uint32_t tn_lk_xfer_lane(const tn_link *link, const tn_lk_chan *ch
 	if (chan->silent_serial &&
 	    (int32_t)(chan->silent_serial - link->by_index[chan->silent_lane]->tx_arrived) > 0)
 		return chan->silent_lane;
-	return bytes <= link->config.small_bytes ? 0 : 1 + (chan->handle & 0xffff) % (link->lane_count - 1);
+	return bytes <= link->small ? 0 : 1 + (chan->handle & 0xffff) % (link->lane_count - 1);
 }
 
 /* The row's index. */

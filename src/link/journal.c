@@ -311,7 +311,7 @@ static bool redo_data(tn_link *link, tn_lk_lane *lane, tn_lk_note *note, tn_link
 
 	if (op && op->redo && op->sent < op->length) {
 		*hold = true;
-		if (!redo_write(link, lane, op, TN_MIN(op->length - op->sent, link->chunk_max), post))
+		if (!redo_write(link, lane, op, TN_MIN(op->length - op->sent, tn_lk_piece_max(link)), post))
 			return false;
 		post->local = (uint8_t *)op->x.local + op->sent;
 		post->key = op->x.key;

@@ -241,8 +241,8 @@ void tn_lk_commit(tn_link *link, tn_lk_wr *wr, const tn_link_post *post, bool do
 	tn_lk_consume(link, lane, wr, post, done);
 	wr->serial = lane->tx_serial;
 	lane->wrs++;
-	if (tn_lk_is_bulk(link, wr->bytes))
-		link->in_flight += wr->bytes;
+	if (tn_lk_wr_is_bulk(link, wr))
+		tn_lk_bulk_posted(link, wr);
 	if (chan)
 		chan->wrs++;
 	if (op) {
@@ -324,10 +324,8 @@ void tn_lk_wr_complete(tn_link *link, tn_lk_wr *wr, tern_status status, uint64_t
 	TN_ASSERT(lane->wrs > 0);
 	lane->wrs--;
 	lane->stalled = false;
-	if (tn_lk_is_bulk(link, wr->bytes)) {
-		TN_ASSERT(link->in_flight >= wr->bytes);
-		link->in_flight -= wr->bytes;
-	}
+	if (tn_lk_wr_is_bulk(link, wr))
+		tn_lk_bulk_done(link, wr, status, now_ns);
 	if (wr->kind == TN_WR_DATA)
 		lane->frames--;
 	if (wr->kind == TN_WR_REDO)
@@ -400,6 +398,8 @@ void tn_link_posted(tn_link *link, const tn_link_post *post, tern_status status,
 		refused(link, wr, status, now_ns);
 		return;
 	}
+	if (tn_lk_wr_is_bulk(link, wr))
+		wr->posted_ns = now_ns;
 	tn_lk_commit(link, wr, post, done);
 	if (done) {
 		tn_lk_wr_complete(link, wr, TERN_OK, now_ns);

@@ -15,7 +15,7 @@
  *
  *   per lane   granted - consumed = credits >= 0          (both totals only grow, modulo 2^32)
  *              granted = what its slots held first + slots freed since
- *   per link   bytes in flight <= window_bytes, unless one piece alone exceeds it
+ *   per link   bytes of bulk in flight <= window, unless one piece alone exceeds it (window.c)
  *   per lane   wrs in flight <= the provider's lane_wrs_max; per link <= wrs_max (completion queue room)
  *   per channel  bytes sent <= window granted by the receiver (its pause and resume work through this)
  *
@@ -88,7 +88,8 @@ typedef struct tn_link_provider {
 	/* Lanes beside lane 0 if this side dials; UINT32_MAX = config.data_lanes. 0 is enough where transfers
 	   are finished at the post (shm): nothing queues in front of a message there. */
 	uint32_t data_lanes;
-	uint16_t address_bytes; /* device address for the peer */
+	struct tn_link_budget *budget; /* what its links have in flight together (share.h); NULL = no bound */
+	uint16_t address_bytes;        /* device address for the peer */
 	uint8_t address[TN_LINK_BLOB_MAX];
 } tn_link_provider;
 
@@ -119,7 +120,10 @@ typedef struct tn_link_config {
 	uint32_t channel_ops_max;      /* ops that one channel may hold: 0 = ops_max / 2 */
 	uint32_t wrs_max;              /* 512: completion-queue room of this link */
 	uint32_t data_lanes;           /* 2: lanes beside lane 0, if this side dials */
-	uint64_t window_bytes;         /* 8 MiB: bytes of wrs in flight on this link */
+	uint64_t window_bytes;         /* 8 MiB: bytes of bulk in flight on this link (adaptive: at most) */
+	bool window_adaptive;          /* false; true: hold the completion delay of bulk near the target */
+	uint64_t window_min_bytes;     /* 64 KiB: an adaptive window's least, and its step */
+	uint64_t window_target_ns;     /* 250 us */
 	uint64_t chunk_bytes;          /* 1 MiB: longest piece of a transfer */
 	uint64_t small_bytes;          /* 8 KiB: transfers up to this go ahead of bulk and over lane 0 */
 	uint64_t channel_window_bytes; /* 1 MiB: messages that a paused channel still receives at most */
@@ -143,6 +147,9 @@ typedef struct tn_link_config {
 	/* Copies from memory that ops name, where plain memcpy (NULL) can't: of a GPU. */
 	tern_status (*copy)(void *to, const void *from, uint64_t bytes, void *arg);
 	void *copy_arg;
+	/* Another link of the device made room for this one: run it soon. Called under that one's lock. */
+	void (*wake)(void *arg);
+	void *wake_arg;
 	tn_link_log_fn log; /* NULL = none */
 	void *log_arg;
 } tn_link_config;
@@ -525,6 +532,9 @@ tn_link_rivalry tn_link_rivals(const tn_link *older, const tn_link *newer, tern_
 	X(window_frames)    \
 	X(credit_waits)     \
 	X(window_waits)     \
+	X(window_cuts)      \
+	X(window_grows)     \
+	X(budget_waits)     \
 	X(again)            \
 	X(ops)              \
 	X(ops_fast)         \
@@ -541,6 +551,9 @@ tn_link_rivalry tn_link_rivals(const tn_link *older, const tn_link *newer, tern_
 	X(resent)
 TN_COUNTERS_STRUCT(tn_link_counters, TN_LINK_COUNTERS)
 const tn_link_counters *tn_link_get_counters(const tn_link *link);
+
+/* Bytes of bulk in flight: those of the device's budget that are this link's. */
+uint64_t tn_link_in_flight(const tn_link *link);
 
 /* Assert the invariants. level 1: O(1) facts; 2: all tables, lists and ledgers, O(size). */
 void tn_link_check(const tn_link *link, int level);

@@ -13,6 +13,8 @@ void tn_link_config_defaults(tn_link_config *config)
 		.wrs_max = 512,
 		.data_lanes = 2,
 		.window_bytes = 8ull << 20,
+		.window_min_bytes = 64ull << 10,
+		.window_target_ns = 250 * TN_NS_PER_US,
 		.chunk_bytes = 1ull << 20,
 		.small_bytes = 8ull << 10,
 		.channel_window_bytes = 1ull << 20,
@@ -101,6 +103,9 @@ static const char *check_config(const tn_link_config *c)
 		return "link.data_lanes is out of range (0 to 7)";
 	if (c->window_bytes == 0 || c->chunk_bytes == 0 || c->lane_data_frames == 0)
 		return "a window of 0";
+	if (c->window_adaptive &&
+	    (c->window_min_bytes == 0 || c->window_min_bytes > c->window_bytes || c->window_target_ns == 0))
+		return "link.window_min_bytes is 0 or above link.window_bytes, or link.window_target is 0";
 	if (c->channel_window_bytes < TN_WINDOW_MIN)
 		return "link.channel_window_bytes is under 1024 bytes";
 	if (c->secret_next_bytes && !c->secret_bytes)
@@ -175,6 +180,7 @@ tern_status tn_link_init(void *memory, size_t bytes, const tn_link_config *confi
 	link->config.job = link->job;
 	link->config.secret = link->config.secret_next = NULL;
 	link->window = config->window_bytes;
+	link->budget_seat = (tn_budget_seat){.wake = config->wake, .arg = config->wake_arg};
 	if (config->channel_ops_max == 0)
 		link->config.channel_ops_max = TN_MAX(config->ops_max / 2, 1u);
 	TN_TRY(take_secrets(link, config));
@@ -248,6 +254,11 @@ uint32_t tn_link_caps(const tn_link *link)
 const tn_link_counters *tn_link_get_counters(const tn_link *link)
 {
 	return &link->counters;
+}
+
+uint64_t tn_link_in_flight(const tn_link *link)
+{
+	return link->in_flight;
 }
 
 uint64_t tn_link_next_wake(const tn_link *link)

@@ -126,6 +126,7 @@ void tn_lk_drain(tn_link *link, uint64_t now_ns, bool verdict)
 	for (uint32_t i = 0; i < link->lane_count; i++)
 		while (tn_list_pop_front(&link->by_index[i]->acks))
 			;
+	tn_lk_flow_down(link);
 	tn_lk_lanes_close(link);
 	if (verdict && link->ctrl_up && !link->ctrl_closed) {
 		link->verdict_pending = true;
@@ -322,6 +323,7 @@ static void begin_closing(tn_link *link, uint64_t now_ns, tern_status status, co
 	tn_lk_disarm(link, TN_TIMER_PROBE);
 	tn_lk_spare_drop(link, TERN_E_PEER_CLOSED, "the link closes", now_ns);
 	tn_link_set_state(link, TN_LINK_CLOSING);
+	tn_lk_flow_down(link);
 	tn_lk_arm(link, TN_TIMER_CLOSE, now_ns + link->config.close_timeout_ns);
 	tn_lk_ops_stop_queued(link, ops);
 }

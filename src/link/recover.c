@@ -73,6 +73,7 @@ static void begin(tn_link *link, uint64_t now_ns)
 	tn_lk_disarm(link, TN_TIMER_ACK);
 	tn_lk_disarm(link, TN_TIMER_RETRY);
 	unready(link);
+	tn_lk_flow_down(link);
 	tn_lk_lanes_close(link);
 	tn_lk_recover_step(link, now_ns);
 }

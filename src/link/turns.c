@@ -82,9 +82,7 @@ void tn_lk_turn_message(tn_link *link, tn_lk_chan *chan, uint64_t bytes)
 
 static int32_t xfer_quantum(const tn_link *link, uint32_t class)
 {
-	uint64_t small = TN_MIN(link->config.small_bytes, link->chunk_max);
-
-	return cost_of(class == TN_CLASS_SMALL ? small : link->chunk_max);
+	return cost_of(class == TN_CLASS_SMALL ? link->small : link->chunk_max);
 }
 
 /* The lane and class of the next piece of a transfer, if there is one to post. */
@@ -100,7 +98,7 @@ static bool next_xfer(const tn_link *link, const tn_lk_chan *chan, uint32_t *lan
 	op = TN_LIST_FIRST(&chan->xfers, tn_lk_op, node);
 	if (!op || link->hold)
 		return false;
-	*class = op->length <= link->config.small_bytes ? TN_CLASS_SMALL : TN_CLASS_BULK;
+	*class = op->length <= link->small ? TN_CLASS_SMALL : TN_CLASS_BULK;
 	*lane = tn_lk_xfer_lane(link, chan, op->length);
 	return true;
 }

@@ -302,7 +302,7 @@ static bool next_message(tn_link *link, tn_lk_lane *lane, tn_link_post *post)
 	}
 	op = TN_LIST_FIRST(&chan->msgs, tn_lk_op, node);
 	n = tn_lk_fragment_bytes(link, chan, op->length - op->sent, op->sent == 0);
-	if (lane->frames >= link->config.lane_data_frames || !tn_lk_window_open(link, n)) {
+	if (lane->frames >= link->config.lane_data_frames) {
 		tn_count_own(&link->counters.window_waits, 1);
 		return false;
 	}
@@ -348,11 +348,13 @@ static bool build_tail(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk_
 
 static bool build_piece(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk_op *op, tn_link_post *post)
 {
-	uint64_t n = TN_MIN(op->length - op->sent, link->chunk_max);
+	uint64_t n = tn_lk_bulk_next(link, op->length - op->sent);
 	bool imm = op->kind == TN_OP_PUT_NOTIFY && n == op->length && tn_list_empty(&chan->tails) &&
 		   tn_lk_imm_fits(link, chan);
 	tn_lk_wr *wr;
 
+	if (n == 0)
+		return false;
 	/* What ended with its post is kept in the journal only if it fits there: else the op stays. */
 	if (link->resumes && !link->remote_done && op->kind == TN_OP_PUT_NOTIFY &&
 	    !(imm && tn_lk_journal_keeps(lane, n)))
@@ -360,11 +362,6 @@ static bool build_piece(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk
 	if (imm && (tn_lk_credits(lane) <= (lane->index == 0 ? TN_CREDIT_RESERVE : 0) ||
 		    !tn_lk_journal_room(link, lane, TN_JOURNAL_IMM_BYTES, false))) {
 		tn_count_own(&link->counters.credit_waits, 1);
-		return false;
-	}
-	if (!tn_lk_window_open(link, n)) {
-		tn_count_own(&link->counters.window_waits, 1);
-		link->window_shut = true;
 		return false;
 	}
 	wr = tn_lk_wr_begin(link,
@@ -434,13 +431,18 @@ static bool next_data(tn_link *link, tn_lk_lane *lane0, tn_link_post *post)
 	if (!may_post_data(link))
 		return false;
 	link->turn = !link->turn;
+	link->budget_shut = false;
 	if (link->turn && next_message(link, lane0, post))
 		return true;
 	if (link->xfer_ready && next_xfer(link, TN_CLASS_SMALL, post))
 		return true;
 	if (!link->turn && next_message(link, lane0, post))
 		return true;
-	return link->bulk_ready && next_xfer(link, TN_CLASS_BULK, post);
+	if (link->bulk_ready && next_xfer(link, TN_CLASS_BULK, post))
+		return true;
+	if (link->budget)
+		tn_lk_bulk_rest(link);
+	return false;
 }
 
 bool tn_lk_next_post(tn_link *link, tn_link_action *act)

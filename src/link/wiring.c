@@ -270,6 +270,7 @@ static void go_up(tn_link *link, uint64_t now_ns)
 	}
 	link->told_provider = link->provider;
 	link->moving = false;
+	tn_lk_flow_up(link);
 	if (again) {
 		tn_lk_recovered(link, now_ns);
 		return;

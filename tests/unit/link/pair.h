@@ -26,6 +26,7 @@
 #include "base/rand.h"
 #include "base/time.h"
 #include "link/link.h"
+#include "link/share.h"
 
 #define PAIR_PATHS 256
 #define PAIR_QUEUE 128
@@ -122,6 +123,7 @@ struct pair_world {
 	bool mute;           /* nothing moves any more on the wire: a peer that stands still */
 	bool frozen;         /* time stands still */
 	int check_level;
+	tn_link_budget budget; /* of both links, as if they shared a device; cap 0 = none */
 	/* what a test listens to; may be NULL */
 	void (*on_action)(pair_world *world, int side, const tn_link_action *act);
 	void (*on_rx)(pair_world *world, int side, const tn_link_rx *rx);
@@ -219,10 +221,23 @@ static inline void pair_init(pair_world *world, uint64_t seed)
 	}
 }
 
+static inline void pair_wake(void *arg)
+{
+	pair_node *node = arg;
+
+	node->pump_due = true;
+}
+
 static inline void pair_start_node(pair_world *world, int side)
 {
 	pair_node *node = &world->node[side];
-	size_t bytes = tn_link_memory_bytes(&node->config);
+	size_t bytes;
+
+	node->config.wake = pair_wake;
+	node->config.wake_arg = node;
+	for (uint32_t i = 0; i < node->config.provider_count && world->budget.cap; i++)
+		node->providers[i].budget = &world->budget;
+	bytes = tn_link_memory_bytes(&node->config);
 
 	node->memory = aligned_alloc(64, bytes);
 	memset(node->memory, 0xa5, bytes); /* the link must not count on zeroes */
@@ -569,8 +584,13 @@ static inline void pair_act(pair_world *world, int side, tn_link_action *act)
 
 static inline void pair_check(pair_world *world, int side)
 {
+	uint64_t taken = 0;
+
 	if (world->node[side].link)
 		tn_link_check(world->node[side].link, world->check_level);
+	for (int i = 0; i < 2 && world->budget.cap; i++)
+		taken += world->node[i].link ? tn_link_in_flight(world->node[i].link) : 0;
+	PAIR_CHECK(world, taken == world->budget.taken);
 }
 
 static inline void pair_pump(pair_world *world, int side)

@@ -170,6 +170,22 @@ static void strike(pair_world *world, load *l, fault what)
 	pair_kick(world, 1);
 }
 
+/* Of a stream of its own: what seeds found before stays what it was. */
+static void shape_flow(pair_world *world, uint64_t seed)
+{
+	tn_rand rand = {.state = seed * 0xd1342543de82ef95ull + 7};
+
+	if (tn_rand_below(&rand, 100) < 40)
+		tn_link_budget_init(&world->budget, 1 + tn_rand_below(&rand, 60000), NULL);
+	for (int i = 0; i < 2; i++) {
+		tn_link_config *c = &world->node[i].config;
+
+		c->window_adaptive = tn_rand_below(&rand, 100) < 40;
+		c->window_min_bytes = 1 + tn_rand_below(&rand, c->window_bytes);
+		c->window_target_ns = 1 + tn_rand_below(&rand, 100000);
+	}
+}
+
 /* Of all seeds: links that went over to a better provider. */
 static uint64_t returns, probes_failed;
 
@@ -221,6 +237,7 @@ static void run_seed(uint64_t seed)
 	what = (fault)pair_pick(&world, FAULTS);
 	shape(&world, &work, what);
 	early = pair_chance(&world, 50) ? pair_pick(&world, 3) : 0;
+	shape_flow(&world, seed);
 	pair_start(&world);
 	steps = 200 + pair_pick(&world, 255) * 8;
 	when = pair_pick(&world, 255) * steps / 255;

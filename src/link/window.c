@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How much bulk may be in flight: the link's window, fixed or adaptive, and the device's budget (share.h).
+ *
+ *   bulk       a piece of a transfer of more than small_bytes; what is shorter, and messages, are not counted
+ *   in_flight  sum of the bytes of bulk wrs, up at the post, down once at the completion, whatever its status
+ *   window     window_min_bytes <= window <= window_bytes
+ *
+ * A piece is a fourth of the window at most, so that some are in flight at any window.
+ *
+ * Adaptive: the completion delay of bulk is held near window_target_ns, since what is above that only queues.
+ *
+ *   delay > target     window -= window * (delay - target) / delay, half of it at most; once per window: only a wr that
+ *                      was posted after the last cut tells what the cut did
+ *   else               window += window_min_bytes each time a whole window of bytes has completed, if it was the window
+ *                      that held pieces back since the last time
+ *
+ * Threads: none. Tests: tests/unit/link/window_test.c, pair_test.c.
+ */
+#include "link/internal.h"
+
+#define PIECE_MIN 4096u /* of a window that is smaller still */
+
+/* ---- what may go ---- */
+
+uint64_t tn_lk_piece_max(const tn_link *link)
+{
+	return TN_MIN(link->chunk_max, TN_MAX(link->window / 4, PIECE_MIN));
+}
+
+uint64_t tn_lk_bulk_next(tn_link *link, uint64_t left)
+{
+	uint64_t n = TN_MIN(left, tn_lk_piece_max(link));
+
+	if (!tn_lk_is_bulk(link, n))
+		return n;
+	if (!tn_lk_window_open(link, n)) {
+		tn_count_own(&link->counters.window_waits, 1);
+		link->window_shut = link->limited = true;
+		return 0;
+	}
+	if (link->budget && !tn_budget_open(link->budget, &link->budget_seat, n)) {
+		tn_count_own(&link->counters.budget_waits, 1);
+		link->window_shut = link->budget_shut = true;
+		return 0;
+	}
+	return n;
+}
+
+bool tn_lk_bulk_fast(const tn_link *link, uint64_t bytes)
+{
+	const tn_link_budget *budget = link->budget;
+
+	/* Nothing passes bulk that waits, here or on another link of the device. */
+	if (link->bulk_ready || bytes > tn_lk_piece_max(link) || !tn_lk_window_open(link, bytes))
+		return false;
+	return !budget || (atomic_load_explicit(&budget->waiting, memory_order_relaxed) == 0 &&
+			   atomic_load_explicit(&budget->taken, memory_order_relaxed) + bytes <= budget->cap);
+}
+
+/* Nothing more is posted now: no place in a queue is kept that is not needed. */
+void tn_lk_bulk_rest(tn_link *link)
+{
+	if (!link->budget_shut)
+		tn_budget_leave(link->budget, &link->budget_seat);
+}
+
+/* ---- what is in flight ---- */
+
+void tn_lk_bulk_posted(tn_link *link, const tn_lk_wr *wr)
+{
+	link->in_flight += wr->bytes;
+	if (link->budget)
+		tn_budget_take(link->budget, &link->budget_seat, wr->bytes);
+}
+
+static void shorter(tn_link *link, uint64_t delay_ns, uint64_t now_ns)
+{
+	uint64_t target = link->config.window_target_ns, delay = TN_MIN(delay_ns, 2 * target);
+	uint64_t part = ((delay - target) << 10) / delay; /* of 1024; at most a half */
+
+	link->window = TN_MAX(link->window - (link->window * part >> 10), link->config.window_min_bytes);
+	link->cut_ns = now_ns;
+	link->window_done = 0;
+	tn_count_own(&link->counters.window_cuts, 1);
+}
+
+/* A wr of bulk came back well. */
+static void adapt(tn_link *link, const tn_lk_wr *wr, uint64_t now_ns)
+{
+	uint64_t delay = now_ns - wr->posted_ns;
+
+	if (delay > link->config.window_target_ns) {
+		if (wr->posted_ns >= link->cut_ns)
+			shorter(link, delay, now_ns);
+		return;
+	}
+	link->window_done += wr->bytes;
+	if (link->window_done < link->window)
+		return;
+	link->window_done = 0;
+	if (link->limited && link->window < link->config.window_bytes) {
+		link->window =
+			TN_MIN(link->window + link->config.window_min_bytes, link->config.window_bytes);
+		tn_count_own(&link->counters.window_grows, 1);
+	}
+	link->limited = false;
+}
+
+void tn_lk_bulk_done(tn_link *link, tn_lk_wr *wr, tern_status status, uint64_t now_ns)
+{
+	TN_ASSERT(link->in_flight >= wr->bytes);
+	link->in_flight -= wr->bytes;
+	if (link->budget)
+		tn_budget_give(link->budget, &link->budget_seat, wr->bytes);
+	/* posted_ns is 0 on the fast path: what waits for nothing tells nothing of the window. */
+	if (link->config.window_adaptive && status == TERN_OK && wr->posted_ns && now_ns >= wr->posted_ns)
+		adapt(link, wr, now_ns);
+	wr->posted_ns = 0;
+}
+
+/* ---- lanes come and go ---- */
+
+void tn_lk_flow_up(tn_link *link)
+{
+	TN_ASSERT(link->in_flight == 0);
+	link->small = TN_MIN(link->config.small_bytes, link->chunk_max);
+	link->budget = link->providers[link->provider].budget;
+	link->limited = false;
+}
+
+void tn_lk_flow_down(tn_link *link)
+{
+	if (link->budget)
+		tn_budget_leave(link->budget, &link->budget_seat);
+}
