@@ -37,7 +37,7 @@ void tn_shell_reach(tern_link *link, const tn_link_action *act, uint64_t now_ns)
 
 	blob_of(act->lane.peer_device, act->lane.peer_device_bytes, &peer);
 	tn_detail_clear();
-	if (act->lane.provider == 0 && TN_FAULT("channel.reach"))
+	if (act->lane.provider + 1 < link->dev_count && TN_FAULT("channel.reach"))
 		status = tn_fail(TERN_E_UNREACHABLE, "fault point channel.reach");
 	else
 		status = sdev->dev->ops->reach(sdev->dev, &peer);

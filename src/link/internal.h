@@ -354,6 +354,7 @@ typedef struct tn_lk_spare {
 
 /* How a provider did since its lanes were last up. */
 typedef struct tn_lk_health {
+	bool worked;
 	uint32_t strikes;       /* breaks in a row, each soon after its lanes were up */
 	uint64_t held_until_ns; /* not tried before, while others work */
 } tn_lk_health;

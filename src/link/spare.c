@@ -51,6 +51,9 @@ static uint64_t pause_ns(tn_link *link, uint32_t doublings)
 
 static bool is_better(const tn_link *link, uint32_t provider)
 {
+	/* A peer does not come to this host. */
+	if ((link->providers[provider].caps & TN_LINK_CAP_SAME_HOST) && !link->health[provider].worked)
+		return false;
 	return provider < link->provider && tn_lk_peer_provider(link, provider) != TN_NONE;
 }
 

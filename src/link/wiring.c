@@ -260,6 +260,7 @@ static void go_up(tn_link *link, uint64_t now_ns)
 	tn_lk_log(link, TN_LOG_INFO, "up over %s, %u lanes (%s)", own->name, link->lane_count, link->reason);
 	link->heard = link->was_up = true;
 	link->up_since_ns = now_ns;
+	link->health[link->provider].worked = true;
 	tn_lk_disarm(link, TN_TIMER_STEP);
 	tn_lk_probe_later(link, now_ns);
 	if (again && link->provider != link->told_provider) {

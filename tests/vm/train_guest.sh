@@ -2,13 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # One machine's part of train_two_hosts.py: a trains with its own servers over shared memory, then its workers
-# train with the servers of b over verbs. Arguments: the command, then options of both jobs. Results and the
-# device's counters go to $VM_SHARED.
+# train with the servers of b over verbs, three times: the second time lanes are killed at random, the third time one
+# is, and verbs does not work for a while. Arguments: the command,
+# the schedule of kills, the steps under them, then options of the jobs. Results and the device's counters go to $VM_SHARED.
 set -eu
 tern=$1
-shift
+kills=$2
+steps=$3
+shift 3
 export TERN_CTX_SECRET=of-this-test
-cluster=10.77.0.2:7001,10.77.0.2:7002
 counters=/sys/class/infiniband/$VM_RDMA/ports/1/hw_counters
 
 note() { # WHEN
@@ -16,26 +18,39 @@ note() { # WHEN
 		echo "${file##*/} $(cat "$file")"
 	done >"$VM_SHARED/device-$VM_HOST-$1"
 }
-part() { # ROLE INDEX OPTIONS...
+part() { # ROLE INDEX OPTIONS...; $job goes into the names of results
 	role=$1 index=$2
 	shift 2
-	"$tern" train --role "$role" --index "$index" --cluster $cluster --transport verbs --json --quiet --timeout 80 "$@" \
-		>"$VM_SHARED/$role$index.json" || : >"$VM_SHARED/$role$index.failed"
+	"$tern" train --role "$role" --index "$index" --cluster $cluster --transport $transports --json --quiet --timeout "$((70 + steps))" "$@" \
+		>"$VM_SHARED/$job$role$index.json" 2>"$VM_SHARED/$job$role$index.err" || : >"$VM_SHARED/$job$role$index.failed"
+}
+parts() { # OPTIONS...
+	for i in 0 1; do
+		if [ "$VM_HOST" = a ]; then
+			part worker $i --data "$VM_SHARED" --losses "$VM_SHARED/${job}worker$i" "$@" &
+		else
+			part server $i --features 64 --classes 4 "$@" &
+		fi
+	done
+	wait
 }
 
 note before
 if [ "$VM_HOST" = a ]; then
 	"$tern" train --transport shm --data "$VM_SHARED" --losses "$VM_SHARED/shm" --quiet --json "$@" >"$VM_SHARED/shm.json"
-	for i in 0 1; do
-		part worker $i --data "$VM_SHARED" --losses "$VM_SHARED/worker$i" "$@" &
-	done
-else
-	for i in 0 1; do
-		part server $i --features 64 --classes 4 "$@" &
-	done
+	"$tern" train --transport shm --data "$VM_SHARED" --losses "$VM_SHARED/killed-shm" --quiet --json "$@" \
+		--steps "$steps" >"$VM_SHARED/killed-shm.json"
 fi
-wait
+job='' transports=verbs cluster=10.77.0.2:7001,10.77.0.2:7002
+parts "$@"
 note after
+export TERN_BASE_FAULT="$kills:$(($$ % 1000))"
+job=killed- cluster=10.77.0.2:7003,10.77.0.2:7004
+parts "$@" --steps "$steps"
+# a worker's two links come up over verbs, for shm does not reach; then verbs does not either for a while
+export TERN_BASE_FAULT=channel.lane.break:60,channel.reach:5:4 TERN_LINK_PROBE=100ms
+job=moved- transports=auto cluster=10.77.0.2:7005,10.77.0.2:7006
+parts "$@" --steps "$steps"
 for failed in "$VM_SHARED"/*.failed; do
-	[ ! -e "$failed" ] || exit 1
+	[ ! -e "$failed" ] || { cat "${failed%.failed}.err"; exit 1; }
 done

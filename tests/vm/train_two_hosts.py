@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A training job over two machines with real verbs: servers on b, workers on a. The losses are, bit for bit, those of
 the same job over shared memory inside a, whose processor is the same; every tensor went by one-sided writes from the
-memory it was computed in; and the device never had to say that its receiver was not ready.
+memory it was computed in; and the device never had to say that its receiver was not ready. Then the same again while lanes are killed at random
+moments, and while a link falls back to tcp and returns: the same bits.
 
-Usage: train_two_hosts.py (TERN = the command). The status is 77 where no machines can be had.
+Usage: train_two_hosts.py [KILLS] (TERN = the command): that many lanes are killed (10). The status is 77 where no machines can be had.
 """
 import json
 import os
@@ -87,13 +88,49 @@ def judge(folder):
     print(f"{STEPS} steps, the same bits; {' '.join(RNR)} 0")
 
 
+def steps_under(kills):
+    """A step has two to four kills; one job has STEPS at least."""
+    return max(STEPS, kills // 2)
+
+
+def judge_killed(folder, kills):
+    killed = 0
+    for name in PARTS:
+        with open(f"{folder}/killed-{name}.err", encoding="utf-8") as file:
+            killed += sum("rebuilding the lanes: lane" in line for line in file)
+    mean = [sum(pair) / WORKERS for pair in zip(losses(folder, "killed-worker0"), losses(folder, "killed-worker1"))]
+    check("losses with lanes killed", [loss.hex() for loss in mean], [loss.hex() for loss in losses(folder, "killed-shm")])
+    if killed < kills:
+        sys.exit(f"train_two_hosts: {killed} lanes were killed, not {kills}")
+    print(f"{killed} lanes killed, the same bits")
+
+
+def judge_moved(folder):
+    moves = {"link.fallbacks": 0, "link.returns": 0}
+    for name in PARTS[:WORKERS]:
+        with open(f"{folder}/moved-{name}.json", encoding="utf-8") as file:
+            counters = json.load(file)["counters"]
+        for counter in moves:
+            moves[counter] += counters[counter]
+        print(f"{name}: {counters['tcp.tx_bytes']} bytes over tcp, {counters['verbs.tx_bytes']} over verbs")
+    mean = [sum(pair) / WORKERS for pair in zip(losses(folder, "moved-worker0"), losses(folder, "moved-worker1"))]
+    check("losses with a fall-back", [loss.hex() for loss in mean], [loss.hex() for loss in losses(folder, "killed-shm")])
+    print(f"{moves['link.fallbacks']} links fell back to tcp, {moves['link.returns']} returned to verbs, the same bits")
+    if not all(moves.values()):
+        sys.exit("train_two_hosts: no link fell back and returned")
+
+
 def main():
+    kills = int(sys.argv[1]) if len(sys.argv) > 1 else 10
     with tempfile.TemporaryDirectory(prefix="tern-test-") as folder:
         make_dataset(folder)
-        status = subprocess.run([f"{HERE}/run", "--hosts", "2", "--timeout", "150", "--shared", folder, "--",
-                                 f"{HERE}/train_guest.sh", os.path.abspath(TERN), *map(str, OPTIONS)], check=False).returncode
+        status = subprocess.run([f"{HERE}/run", "--hosts", "2", "--timeout", str(170 + 3 * steps_under(kills)), "--shared", folder, "--",
+                                 f"{HERE}/train_guest.sh", os.path.abspath(TERN), "channel.lane.break:p=0.03",
+                                 str(steps_under(kills)), *map(str, OPTIONS)], check=False).returncode
         if status == 0:
             judge(folder)
+            judge_killed(folder, kills)
+            judge_moved(folder)
     return status
 
 
