@@ -137,6 +137,8 @@ static tern_status do_without(const tern_ctx *ctx, const tn_provider *provider, 
 /* "auto": whatever is usable. */
 static tern_status open_auto(tern_ctx *ctx, const char *bind_host)
 {
+	char why[TN_DETAIL_MAX] = "";
+
 	for (size_t i = 0; tn_providers()[i] && ctx->dev_count < TN_CTX_DEVICES_MAX; i++) {
 		const tn_provider *provider = tn_providers()[i];
 		tern_status status;
@@ -144,11 +146,15 @@ static tern_status open_auto(tern_ctx *ctx, const char *bind_host)
 		if (tn_transports_rank(NULL, provider->name) < 0)
 			continue;
 		status = open_device(ctx, provider, bind_host);
-		if (status != TERN_OK)
-			TN_TRY(do_without(ctx, provider, status));
+		if (status == TERN_OK)
+			continue;
+		snprintf(why, sizeof(why), "%s", tn_detail_get());
+		TN_TRY(do_without(ctx, provider, status));
 	}
 	if (ctx->dev_count == 0)
-		return tn_fail(TERN_E_NO_DEVICE, "no provider is usable: see tern info for the reasons");
+		return tn_fail(TERN_E_NO_DEVICE,
+			       "no provider is usable (tern info has all reasons), the last because: %s",
+			       why);
 	return TERN_OK;
 }
 

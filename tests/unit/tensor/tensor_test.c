@@ -9,6 +9,7 @@
 
 #include <tern/tensor.h>
 
+#include "base/fault.h"
 #include "support/nodes.h"
 
 typedef struct world {
@@ -40,6 +41,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
 	(void)state;
+	tn_fault_clear();
 	tern_tensor_tx_close(w.tx);
 	tern_tensor_rx_destroy(w.rx);
 	nodes_stop(&w.n);
@@ -319,6 +321,119 @@ static void link_ends(void **state)
 	assert_int_not_equal(tern_tensor_send(w.tx, &op, &op), TERN_OK);
 }
 
+/*
+ * mxnet#9611, Paddle#2224, mxnet#3756: one side has fewer batches than the other, which waits for ever for the
+ * rest. Here the waiting ends with the reason: a receiver's after all that was sent, a sender's for a slot too.
+ */
+static void uneven_batches(void **state)
+{
+	enum { ROWS = 8, SENT = 2, EXPECTED = 5 };
+	static float buf[ROWS * 16];
+	const void *data;
+	tern_status status = TERN_AGAIN;
+	tern_op op;
+	int got = 0;
+
+	(void)state;
+	open_pair(ROWS);
+	for (int i = 0; i < SENT; i++) {
+		send_one(buf, &op);
+		assert_ok(tern_op_wait(w.n.a, &op, NODES_WAIT_NS));
+	}
+	tern_tensor_tx_close(w.tx);
+	for (int i = 0; i < 4000 && got < EXPECTED && (status == TERN_AGAIN || status == TERN_OK); i++) {
+		status = tern_tensor_rx_poll(w.rx, &data);
+		if (status == TERN_AGAIN)
+			tern_ctx_wait(w.n.b, 10000000);
+		if (status == TERN_OK) {
+			assert_ok(tern_tensor_rx_release(w.rx));
+			got++;
+		}
+	}
+	assert_int_equal(got, SENT);
+	assert_status(status, TERN_E_PEER_CLOSED);
+	/* The other way round: no slot comes free any more. */
+	tern_tensor_rx_destroy(w.rx);
+	open_pair(ROWS);
+	for (int i = 0; i < 2; i++) {
+		send_one(buf, &op);
+		assert_ok(tern_op_wait(w.n.a, &op, NODES_WAIT_NS));
+	}
+	tern_op_init(&op, NULL, NULL);
+	assert_status(tern_tensor_send(w.tx, buf, &op), TERN_AGAIN);
+	tern_tensor_rx_destroy(w.rx);
+	w.rx = NULL;
+	for (int i = 0; i < 2000 && (status = tern_tensor_send(w.tx, buf, &op)) == TERN_AGAIN; i++)
+		tern_ctx_wait(w.n.a, 10000000);
+	assert_status(status, TERN_E_PEER_CLOSED);
+}
+
+/* The next tensor, or the status with which the channel ended. */
+static tern_status next_of(tern_tensor_rx *rx, const float **data)
+{
+	tern_status status = TERN_AGAIN;
+	const void *got;
+
+	for (int i = 0; i < 4000 && status == TERN_AGAIN; i++) {
+		status = tern_tensor_rx_poll(rx, &got);
+		if (status == TERN_AGAIN)
+			tern_ctx_wait(w.n.b, 5000000);
+	}
+	*data = got;
+	return status;
+}
+
+/*
+ * vllm-backport#33: a transfer failed under way, and what lay at its destination was served as a good tensor. The
+ * lane breaks at one event after the other: what is delivered is whole, newer than what came before, and an
+ * operation that did not end well is never counted as sent.
+ */
+static void broken_under_way(void **state)
+{
+	enum { ROWS = 4000, N = 12, BYTES = ROWS * 64 };
+	float *buf;
+	void *p;
+
+	(void)state;
+	assert_ok(tern_mem_alloc(w.mem, BYTES, 4096, TERN_ACCESS_NONE, TERN_MEM_HOST, &p));
+	buf = p;
+	open_pair(ROWS);
+	for (uint64_t nth = 1; nth < 14; nth += 4) {
+		float last = 0;
+		tern_op op;
+
+		assert_ok(tn_fault_set("channel.lane.break", nth, 1));
+		for (int i = 1; i <= N; i++) {
+			tern_status status = TERN_AGAIN, ended;
+			const float *got;
+
+			for (uint64_t k = 0; k < ROWS * 16; k++)
+				buf[k] = (float)i;
+			tern_op_init(&op, NULL, NULL);
+			for (int k = 0; k < 2000 && status == TERN_AGAIN; k++) {
+				status = tern_tensor_send(w.tx, buf, &op);
+				if (status == TERN_AGAIN)
+					tern_ctx_wait(w.n.a, 5000000);
+			}
+			ended = status == TERN_OK ? tern_op_wait(w.n.a, &op, NODES_WAIT_NS) : status;
+			if (ended != TERN_OK)
+				break;
+			assert_ok(next_of(w.rx, &got));
+			assert_true(got[0] > last);
+			for (uint64_t k = 0; k < ROWS * 16; k++)
+				assert_true(got[k] == got[0]);
+			last = got[0];
+			assert_ok(tern_tensor_rx_release(w.rx));
+		}
+		tn_fault_clear();
+		if (tern_link_get_state(w.n.ab) == TERN_LINK_DOWN)
+			break;
+	}
+	tern_tensor_tx_close(w.tx);
+	w.tx = NULL;
+	tern_mem_free(w.mem, buf);
+}
+
 int main(void)
 {
 	static const char *const transports[] = {"shm", "tcp", "loop"};
@@ -330,9 +445,10 @@ int main(void)
 #f, f, setup, teardown, NULL \
 	}
 		const struct CMUnitTest tests[] = {
-			CASE(moves_in_order), CASE(one_copy),        CASE(slots_are_credits),
-			CASE(empty_tensor),   CASE(mismatches),      CASE(published_later),
-			CASE(sender_closes),  CASE(receiver_closes), CASE(link_ends),
+			CASE(moves_in_order), CASE(one_copy),         CASE(slots_are_credits),
+			CASE(empty_tensor),   CASE(mismatches),       CASE(published_later),
+			CASE(sender_closes),  CASE(receiver_closes),  CASE(link_ends),
+			CASE(uneven_batches), CASE(broken_under_way),
 		};
 		char name[32];
 
