@@ -8,7 +8,8 @@
  * ratios with the smallest and the largest. Ratios below 1: tern is faster. Blocks of tern are registered memory
  * and their metadata lies apart; the others' are not.
  *
- * Usage: bench-mem [--rounds N] [--blocks N] [--threads 1,2,4] [--case NAME]
+ * Usage: bench-mem [--rounds N] [--blocks N] [--threads 1,2,4] [--case NAME] [--api mem|arena]
+ * --api arena: tern_arena_malloc and _free, which have malloc's arguments; mem (default): tern_mem_alloc and _free.
  */
 #include <getopt.h>
 #include <stdio.h>
@@ -47,8 +48,9 @@ static struct {
 	int rounds;
 	uint64_t blocks;
 	const char *only;
+	const char *api; /* "tern" (tern_mem_*) or "arena": what the measured process is told */
 	int threads[8], nthreads;
-} args = {.rounds = 7, .blocks = 2000000, .threads = {1, 2, 4}, .nthreads = 3};
+} args = {.api = "tern", .rounds = 7, .blocks = 2000000, .threads = {1, 2, 4}, .nthreads = 3};
 
 /* ---- the measured process ---- */
 
@@ -62,6 +64,17 @@ static void *tern_take(void *arg, size_t bytes)
 static void tern_give(void *arg, void *ptr)
 {
 	tern_mem_free(arg, ptr);
+}
+
+static void *arena_take(void *arg, size_t bytes)
+{
+	return tern_arena_malloc(arg, TERN_ACCESS_WRITE, bytes);
+}
+
+static void arena_give(void *arg, void *ptr)
+{
+	(void)arg;
+	tern_arena_free(ptr);
 }
 
 static void *libc_take(void *arg, size_t bytes)
@@ -81,7 +94,7 @@ static int child(const char *who, const char *name, int threads, uint64_t blocks
 	bench_allocator with = {.alloc = libc_take, .release = libc_give};
 	tern_ctx *ctx = NULL;
 
-	if (strcmp(who, "tern") == 0) {
+	if (strcmp(who, "tern") == 0 || strcmp(who, "arena") == 0) {
 		tern_ctx_params params = {.flags = TERN_CTX_NO_HELPER, .listen = "", .transports = "shm"};
 
 		if (tern_ctx_create(&params, &ctx) != TERN_OK) {
@@ -89,6 +102,10 @@ static int child(const char *who, const char *name, int threads, uint64_t blocks
 			return 1;
 		}
 		with = (bench_allocator){.alloc = tern_take, .release = tern_give, .arg = tern_ctx_mem(ctx)};
+		if (strcmp(who, "arena") == 0) {
+			with.alloc = arena_take;
+			with.release = arena_give;
+		}
 	}
 	for (size_t i = 0; i < CASES; i++) {
 		if (strcmp(cases[i].name, name) != 0)
@@ -118,7 +135,7 @@ static double measure(int rival, const char *name, int threads)
 	FILE *out;
 
 	snprintf(command, sizeof(command), "LD_PRELOAD='%s' /proc/%d/exe --child %s %s %d %llu",
-		 preload_of(rival), (int)getpid(), rivals[rival].name, name, threads,
+		 preload_of(rival), (int)getpid(), rival ? rivals[rival].name : args.api, name, threads,
 		 (unsigned long long)(args.blocks / (uint64_t)(threads > 2 ? threads / 2 : 1)));
 	out = popen(command, "r");
 	if (!out || !fgets(line, sizeof(line), out))
@@ -218,11 +235,9 @@ static void parse_threads(char *list)
 
 static int parse(int argc, char **argv)
 {
-	static const struct option options[] = {{"rounds", 1, NULL, 'r'},
-						{"blocks", 1, NULL, 'b'},
-						{"threads", 1, NULL, 't'},
-						{"case", 1, NULL, 'c'},
-						{0}};
+	static const struct option options[] = {{"rounds", 1, NULL, 'r'},  {"blocks", 1, NULL, 'b'},
+						{"threads", 1, NULL, 't'}, {"case", 1, NULL, 'c'},
+						{"api", 1, NULL, 'a'},     {0}};
 	int option;
 
 	while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -239,6 +254,9 @@ static int parse(int argc, char **argv)
 		case 'c':
 			args.only = optarg;
 			break;
+		case 'a':
+			args.api = strcmp(optarg, "arena") == 0 ? "arena" : "tern";
+			break;
 		default:
 			return 2;
 		}
@@ -251,8 +269,8 @@ int main(int argc, char **argv)
 	if (argc == 6 && strcmp(argv[1], "--child") == 0)
 		return child(argv[2], argv[3], atoi(argv[4]), strtoull(argv[5], NULL, 10));
 	if (parse(argc, argv) != 0) {
-		fprintf(stderr,
-			"usage: bench-mem [--rounds N] [--blocks N] [--threads 1,2,4] [--case NAME]\n");
+		fprintf(stderr, "usage: bench-mem [--rounds N] [--blocks N] [--threads 1,2,4] [--case NAME] "
+				"[--api mem|arena]\n");
 		return 2;
 	}
 	printf("%-13s %2s  %-9s %8s %8s   %5s\n", "case", "th", "against", "tern ns", "ns", "ratio");
