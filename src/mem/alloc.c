@@ -42,32 +42,38 @@ typedef struct request {
 } request;
 
 /* Arena's lock held. NULL: grow first. */
+static void *try_small(tn_arena *arena, tn_cache *cache, uint32_t class, uint64_t asked)
+{
+	tn_spare one = {0};
+
+	if (cache) {
+		one.ptr = tn_cache_refill(arena, cache, class);
+	} else if (tn_slab_take(arena, class, 0, &one, 1)) {
+		atomic_store_explicit(one.mark, tn_arena_mark(arena, class), memory_order_relaxed);
+	}
+	if (one.ptr)
+		tn_bank_sample(&arena->banks[class], asked);
+	return one.ptr;
+}
+
 static void *try_alloc(const request *r, tn_cache *cache)
 {
 	tn_arena *arena = r->arena;
-	uint64_t bytes = r->class ? r->class->bytes : r->pages << TN_PAGE_SHIFT;
-	void *ptr = NULL;
+	uint64_t bytes = r->pages << TN_PAGE_SHIFT;
+	tn_run *run;
 
-	if (r->class) {
-		ptr = cache ? tn_cache_refill(arena, cache, tn_class_index(r->class), r->asked) : NULL;
-		if (!ptr)
-			ptr = tn_cache_alloc_orphan(arena, tn_class_index(r->class));
-		if (ptr)
-			return ptr;
-		ptr = tn_slab_alloc(arena, r->class);
-	} else if (r->pages <= UINT32_MAX) {
-		tn_run *run = tn_runs_alloc(arena, (uint32_t)r->pages, r->align_pages, TN_RUN_LARGE);
-
-		if (run)
-			ptr = tn_run_base(&arena->mem->ext[run->slot], run);
-	}
-	if (ptr) {
-		arena->blocks++;
-		arena->used_bytes += bytes;
-		arena->asked_bytes += r->asked;
-		arena->given_bytes += bytes;
-	}
-	return ptr;
+	if (r->class)
+		return try_small(arena, cache, tn_class_index(r->class), r->asked);
+	if (r->pages > UINT32_MAX)
+		return NULL;
+	run = tn_runs_alloc(arena, (uint32_t)r->pages, r->align_pages, TN_RUN_LARGE);
+	if (!run)
+		return NULL;
+	arena->blocks++;
+	arena->used_bytes += bytes;
+	arena->asked_bytes += r->asked;
+	arena->given_bytes += bytes;
+	return tn_run_base(&arena->mem->ext[run->slot], run);
 }
 
 /* Small requests alone are foreseeable: after a large one the next may as well be of any size. */
@@ -81,18 +87,17 @@ static void look_ahead(const request *r)
 }
 
 /* With the lock, and with growth if it must be. */
-static tern_status alloc_slow(const request *r, void **ptr)
+static tern_status alloc_slow(const request *r, tn_cache *cache, void **ptr)
 {
 	tn_arena *arena = r->arena;
 	tern_mem *mem = arena->mem;
-	tn_cache *cache = r->class ? tn_cache_get(mem) : NULL;
 
 	if (r->class)
 		tn_count(&mem->cache_misses, 1);
 	pthread_mutex_lock(&arena->lock);
 	*ptr = try_alloc(r, cache);
 	/* What threads keep without need goes first, if it could be enough. */
-	if (!*ptr && tn_caches_reclaimable(arena) >= r->pages << TN_PAGE_SHIFT) {
+	if (!*ptr && tn_caches_kept(arena) >= r->pages << TN_PAGE_SHIFT) {
 		tn_caches_reclaim(arena, false);
 		*ptr = try_alloc(r, cache);
 	}
@@ -116,6 +121,7 @@ __attribute__((noinline)) static tern_status alloc_any(tern_mem *mem, uint64_t b
 						       uint32_t access, tern_mem_kind kind, void **ptr)
 {
 	uint64_t asked = bytes;
+	tn_cache *cache = NULL;
 	request r;
 
 	if (!ptr)
@@ -135,10 +141,14 @@ __attribute__((noinline)) static tern_status alloc_any(tern_mem *mem, uint64_t b
 		      .asked = asked};
 	r.pages = r.class ? r.class->pages : TN_MAX((bytes + TN_PAGE_BYTES - 1) >> TN_PAGE_SHIFT, 1);
 	r.align_pages = r.class ? 1 : (uint32_t)TN_MAX(align >> TN_PAGE_SHIFT, 1);
-	if (r.class)
-		*ptr = tn_cache_alloc_any(mem, r.arena->index, tn_class_index(r.class));
+	if (r.class && r.arena->index < TN_CACHED_ARENAS)
+		cache = tn_cache_get(mem);
+	if (cache && tn_cache_enter(cache)) {
+		*ptr = tn_cache_pop(cache, tn_cached_mark(r.arena, tn_class_index(r.class)));
+		tn_cache_leave(cache);
+	}
 	if (!*ptr)
-		TN_TRY(alloc_slow(&r, ptr));
+		TN_TRY(alloc_slow(&r, cache, ptr));
 	TN_ASSERT(((uintptr_t)*ptr & (align - 1)) == 0);
 	if (TN_UNLIKELY(mem->debug))
 		tn_debug_born(mem, *ptr, asked, r.class ? r.class->bytes : r.pages << TN_PAGE_SHIFT);
@@ -152,12 +162,17 @@ tern_status tern_mem_alloc(tern_mem *mem, uint64_t bytes, uint64_t align, uint32
 	 * The common case, in few branches and without a call: nothing is saved. 0 and 64 say the same. A forked
 	 * child's thread has no cache; in debug mode none has one.
 	 */
-	if (TN_LIKELY(ptr != NULL) && TN_LIKELY(mem != NULL) && TN_LIKELY(bytes - 1 < TN_SMALL_MAX) &&
-	    TN_LIKELY(((align & ~TN_ALIGN_MIN) | (access & ~3u) | (uint32_t)kind) == 0)) {
-		if (TN_LIKELY(tn_cache_alloc(mem, access, tn_class_by_line[(bytes - 1) / 64], ptr)))
-			return TERN_OK;
-	}
-	return alloc_any(mem, bytes, align, access, kind, ptr);
+	void *block;
+
+	if (TN_UNLIKELY(bytes - 1 >= TN_SMALL_MAX) ||
+	    TN_UNLIKELY((align & ~TN_ALIGN_MIN) | (uint32_t)kind | (access & ~(TN_CACHED_ARENAS - 1))) ||
+	    TN_UNLIKELY(!ptr))
+		return alloc_any(mem, bytes, align, access, kind, ptr);
+	block = tn_cache_alloc(mem, access, bytes);
+	if (TN_UNLIKELY(!block))
+		return alloc_any(mem, bytes, 0, access, TERN_MEM_HOST, ptr); /* two registers fewer to keep */
+	*ptr = block;
+	return TERN_OK;
 }
 
 bool tn_block_find(tn_ext *ext, const void *ptr, tn_block *block)
@@ -176,10 +191,11 @@ bool tn_block_find(tn_ext *ext, const void *ptr, tn_block *block)
 		const tn_class *class = tn_class_at(run->class);
 
 		offset -= (uint64_t)run->head << TN_PAGE_SHIFT;
-		block->object = (uint32_t)(offset / class->bytes);
+		block->object = tn_class_object(class, offset);
 		block->base += (uint64_t)block->object * class->bytes;
 		block->bytes = class->bytes;
-		return block->object < class->objects && tn_slab_live(run, block->object);
+		block->mark = tn_ext_mark(ext, block->base);
+		return atomic_load_explicit(block->mark, memory_order_relaxed) != TN_MARK_NONE;
 	}
 	return false;
 }
@@ -220,29 +236,36 @@ void tn_free_refused(tern_mem *mem, const void *ptr, const char *why)
 		tn_debug_refused(mem, ptr);
 }
 
-/* Arena's lock held: the block goes, whoever owns its slab. As tn_cache_free. */
-static int32_t free_locked(tn_arena *arena, const tn_block *block)
+static bool is_keyed(const tn_block *block)
 {
-	uint64_t bit = 1ull << block->object;
+	return block->mark ? *block->mark == TN_MARK_KEYED : block->run->keyed;
+}
 
-	atomic_fetch_and_explicit(&block->run->key_mask, ~bit, memory_order_relaxed);
-	if (block->run->state == TN_RUN_SLAB && block->run->cache != 0)
-		return tn_cache_free_locked(arena, block->ext, block->run, block->object);
-	TN_ASSERT(arena->blocks > 0 && arena->used_bytes >= block->bytes);
-	arena->blocks--;
-	arena->used_bytes -= block->bytes;
-	if (block->run->state == TN_RUN_SLAB)
-		tn_slab_free(arena, block->run, block->object);
-	else
+/* Arena's lock held: the block goes, into the calling thread's cache if it has one. */
+static void free_locked(tn_arena *arena, const tn_block *block)
+{
+	tn_cache *cache;
+
+	if (!block->mark) {
+		TN_ASSERT(arena->blocks > 0 && arena->used_bytes >= block->bytes);
+		arena->blocks--;
+		arena->used_bytes -= block->bytes;
+		block->run->keyed = false;
 		tn_runs_free(arena, block->run);
-	return 0;
+		return;
+	}
+	cache = tn_cache_current(arena->mem);
+	atomic_store_explicit(block->mark, TN_MARK_NONE, memory_order_relaxed);
+	if (cache && tn_arena_cached(arena))
+		tn_cache_put(arena, cache, block->run->class, block->base, block->mark);
+	else
+		tn_slab_put(arena, block->run, 1ull << block->object, cache ? cache->id : 0);
 }
 
 /* Free one block; `settled`: its keys were revoked before and nobody reaches it any more. */
 static void free_block(tern_mem *mem, void *ptr, bool settled)
 {
-	int32_t result = TN_FREE_NOT_DONE;
-	bool parked = false;
+	bool live = false, parked = false;
 	tn_block block;
 	tn_ext *ext = lock_extent(mem, ptr);
 	tn_arena *arena;
@@ -254,20 +277,19 @@ static void free_block(tern_mem *mem, void *ptr, bool settled)
 	}
 	arena = ext->arena;
 	if (tn_block_find(ext, ptr, &block) && block.base == ptr) {
+		live = true;
 		/* Keys go before the block can be given to somebody else. */
-		parked = (block.run->key_mask >> block.object & 1) && !settled;
+		parked = is_keyed(&block) && !settled;
 		if (parked)
 			tn_keys_revoke_block(&mem->keys, ptr);
 		else
-			result = free_locked(arena, &block);
+			free_locked(arena, &block);
 	}
 	pthread_mutex_unlock(&arena->lock);
-	if (result > 0)
-		tn_cache_settle(mem, (uint32_t)result);
-	if (parked && !tn_guards_park(mem, ptr))
-		free_block(mem, ptr, true);
-	else if (!parked && result < 0)
+	if (!live)
 		tn_free_refused(mem, ptr, "not the start of a live block (freed twice?)");
+	else if (parked && !tn_guards_park(mem, ptr))
+		free_block(mem, ptr, true);
 }
 
 static void free_settled(tern_mem *mem)
@@ -278,47 +300,35 @@ static void free_settled(tern_mem *mem)
 		free_block(mem, ptr, true);
 }
 
+/* Whatever is not common. */
 __attribute__((noinline)) static void free_any(tern_mem *mem, void *ptr)
 {
-	tn_cache_get(mem); /* a thread that only frees needs one too, or it would come here each time */
+	bool done = false;
+	tn_cache *cache;
+
+	/* A child's frees are no-ops: the block is its parent's. */
+	if (!ptr || !mem || tn_mem_inherited(mem))
+		return;
+	if (atomic_load_explicit(&mem->guards.parked_count, memory_order_relaxed) != 0)
+		free_settled(mem);
+	cache = tn_cache_get(
+		mem); /* a thread that only frees needs one too, or it would come here each time */
+	if (cache && tn_cache_enter(cache)) {
+		done = tn_cache_push(cache, ptr);
+		tn_cache_leave(cache);
+	}
+	if (done)
+		return;
 	if (TN_UNLIKELY(mem->debug))
 		tn_debug_died(mem, ptr);
 	free_block(mem, ptr, false);
 }
 
-__attribute__((noinline)) static void free_uncommon(tern_mem *mem, void *ptr)
-{
-	int32_t result;
-
-	/* A child's frees are no-ops: the block is its parent's. */
-	if (TN_UNLIKELY(!ptr) || TN_UNLIKELY(!mem) || TN_UNLIKELY(tn_mem_inherited(mem)))
-		return;
-	if (TN_UNLIKELY(atomic_load_explicit(&mem->guards.parked_count, memory_order_relaxed) != 0))
-		free_settled(mem);
-	result = tn_cache_free(mem, ptr);
-	if (TN_LIKELY(result == 0))
-		return;
-	if (result > 0)
-		tn_cache_settle(mem, (uint32_t)result);
-	else
-		free_any(mem, ptr);
-}
-
 void tern_mem_free(tern_mem *mem, void *ptr)
 {
-	tn_light done = TN_LIGHT_NOT;
-	tn_slab_ref ref;
-	uint64_t before;
-
-	if (TN_LIKELY(mem != NULL) &&
-	    TN_LIKELY(atomic_load_explicit(&mem->guards.parked_count, memory_order_relaxed) == 0))
-		done = tn_cache_free_own(mem, ptr, &ref, &before);
-	if (TN_LIKELY(done == TN_LIGHT_DONE))
-		return;
-	if (done == TN_LIGHT_EDGE)
-		tn_cache_free_edge(mem, ref.run, TN_SLAB_ARENA(ref.entry), before);
-	else
-		free_uncommon(mem, ptr);
+	if (TN_UNLIKELY(tn_cache_mine_now.mem != mem) ||
+	    TN_UNLIKELY(!tn_cache_free(tn_cache_mine_now.cache, ptr)))
+		free_any(mem, ptr);
 }
 
 /* What the owner may use: in debug mode the canary begins behind what was asked. */
@@ -340,10 +350,10 @@ uint64_t tern_mem_usable(tern_mem *mem, const void *ptr)
 		return 0;
 	cache = tn_cache_current(mem);
 	if (cache && tn_cache_enter(cache)) {
-		tn_slab_ref ref;
+		tn_mark *mark;
 
-		if (tn_slab_find(mem, ptr, &ref) && tn_slab_live(ref.run, ref.object))
-			bytes = tn_classes[ref.run->class].bytes;
+		if (tn_cache_mark(cache, ptr, &mark) && *mark >= TN_MARK_CACHED)
+			bytes = tn_classes[(*mark - TN_MARK_CACHED) >> 2].bytes;
 		tn_cache_leave(cache);
 	}
 	if (bytes)
@@ -392,8 +402,10 @@ tern_status tern_mem_export(tern_mem *mem, const void *ptr, uint64_t bytes, uint
 	} else {
 		status = tn_keys_make(&mem->keys, &ext->pub, block.base, ptr, bytes, access, key);
 		if (status == TERN_OK) {
-			atomic_fetch_or_explicit(&block.run->key_mask, 1ull << block.object,
-						 memory_order_relaxed);
+			if (block.mark)
+				atomic_store_explicit(block.mark, TN_MARK_KEYED, memory_order_relaxed);
+			else
+				block.run->keyed = true;
 			ext->exported = true;
 		}
 	}

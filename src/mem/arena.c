@@ -5,7 +5,7 @@
  * frees of the parent's are no-ops (DESIGN 12.14); which ones came from libc is known from a table, so that a wild
  * pointer is refused there too.
  *
- * Must not know slabs or runs. Threads: any. Tests: tests/unit/mem/test_arena.c.
+ * Must not know slabs, runs or magazines: the common path is cache.h's. Threads: any. Tests: tests/unit/mem/test_arena.c.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -13,6 +13,7 @@
 
 #include "base/fail.h"
 #include "base/log.h"
+#include "mem/cache.h"
 #include "mem/pool.h"
 
 /* Blocks of libc in a forked child: address -> bytes. */
@@ -86,6 +87,12 @@ static void *alloc(tern_mem *mem, uint32_t access, size_t align, size_t bytes)
 
 void *tern_arena_malloc(tern_mem *mem, uint32_t access, size_t bytes)
 {
+	if (TN_LIKELY(bytes - 1 < TN_SMALL_MAX) && TN_LIKELY(access < TN_CACHED_ARENAS)) {
+		void *ptr = tn_cache_alloc(mem, access, bytes);
+
+		if (TN_LIKELY(ptr != NULL))
+			return ptr;
+	}
 	return alloc(mem, access, 0, bytes);
 }
 
@@ -117,7 +124,8 @@ size_t tern_arena_usable(const void *ptr)
 	return tn_mem_inherited(mem) ? tn_block_bytes(mem, ptr) : tern_mem_usable(mem, ptr);
 }
 
-void tern_arena_free(void *ptr)
+/* Not of the pool that the thread used last, or not common. */
+__attribute__((noinline)) static void free_any(void *ptr)
 {
 	int err = errno;
 	tern_mem *mem;
@@ -135,6 +143,13 @@ void tern_arena_free(void *ptr)
 		TN_LOG(ERROR, MEM, "tern_arena_free(%p): not memory of any context; nothing was freed", ptr);
 	}
 	errno = err;
+}
+
+void tern_arena_free(void *ptr)
+{
+	if (TN_UNLIKELY(!tn_cache_mine_now.cache) ||
+	    TN_UNLIKELY(!tn_cache_free(tn_cache_mine_now.cache, ptr)))
+		free_any(ptr);
 }
 
 /* Stays where it is if it fits and does not waste half of the block. */

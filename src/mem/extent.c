@@ -66,9 +66,13 @@ static void granules_set(tern_mem *mem, const tn_ext *ext, uint16_t value)
 	uint64_t first = (uint64_t)((uint8_t *)ext->pub.base - mem->base) >> TN_GRANULE_SHIFT;
 	uint64_t count = ext->pub.bytes >> TN_GRANULE_SHIFT;
 
-	/* Release: who finds the slot by address sees the extent's fields. */
-	for (uint64_t i = first; i < first + count; i++)
+	uintptr_t marks = value ? (uintptr_t)ext->marks - (first << TN_GRANULE_LINE) : 0;
+
+	/* Release: who finds the slot by address sees the extent's fields, and marks that say NONE. */
+	for (uint64_t i = first; i < first + count; i++) {
 		atomic_store_explicit(&mem->granules[i], value, memory_order_release);
+		atomic_store_explicit(&mem->marks[i], marks, memory_order_release);
+	}
 	mem->granule_next = value ? first + count : TN_MIN(mem->granule_next, first);
 }
 
@@ -169,13 +173,14 @@ void tn_mem_detach(tern_mem *mem, uint32_t slot)
 
 static void meta_free(tn_ext *ext)
 {
-	free(ext->runs_raw);
+	free(ext->runs);
 	free(ext->heads);
 	free(ext->slab_map);
+	free((void *)ext->marks);
 	ext->runs = NULL;
-	ext->runs_raw = NULL;
 	ext->heads = NULL;
 	ext->slab_map = NULL;
+	ext->marks = NULL;
 }
 
 static tern_status meta_alloc(tn_ext *ext, uint64_t bytes)
@@ -187,16 +192,14 @@ static tern_status meta_alloc(tn_ext *ext, uint64_t bytes)
 	ext->exported = false;
 	ext->empty_since = 0;
 	if (!TN_FAULT("mem.extent.meta")) {
-		/* calloc: large tables come as zero pages. One more, to start at a cache line. */
-		ext->runs_raw = calloc(pages + 1, sizeof(*ext->runs));
+		/* calloc: large tables come as zero pages. */
+		ext->runs = calloc(pages, sizeof(*ext->runs));
 		ext->heads = calloc((pages + 63) / 64, sizeof(*ext->heads));
 		ext->slab_map = calloc(pages, sizeof(*ext->slab_map));
+		ext->marks = calloc(bytes >> TN_LINE_SHIFT, sizeof(*ext->marks));
 	}
-	if (ext->runs_raw && ext->heads && ext->slab_map) {
-		ext->runs = (tn_run *)(((uintptr_t)ext->runs_raw + TN_CACHE_LINE - 1) &
-				       ~(uintptr_t)(TN_CACHE_LINE - 1));
+	if (ext->runs && ext->heads && ext->slab_map && ext->marks)
 		return TERN_OK;
-	}
 	meta_free(ext);
 	return tn_fail(TERN_E_NOMEM, "no memory for the page table of an extent of %" PRIu64 " bytes", bytes);
 }
@@ -355,7 +358,6 @@ static void release_empty(tern_mem *mem, uint64_t bytes)
 	for (uint32_t i = 0; i < TN_ARENAS; i++) {
 		pthread_mutex_lock(&mem->arenas[i].lock);
 		tn_caches_reclaim(&mem->arenas[i], false);
-		tn_slab_trim(&mem->arenas[i]);
 		pthread_mutex_unlock(&mem->arenas[i].lock);
 	}
 	for (uint32_t i = 0; i < TN_MEM_EXTENTS_MAX; i++) {
@@ -559,7 +561,6 @@ bool tn_extents_decay(tern_mem *mem, uint64_t now)
 	for (uint32_t i = 0; i < TN_ARENAS; i++) {
 		pthread_mutex_lock(&mem->arenas[i].lock);
 		tn_caches_reclaim(&mem->arenas[i], true);
-		tn_slab_trim(&mem->arenas[i]);
 		pthread_mutex_unlock(&mem->arenas[i].lock);
 	}
 	/* The later an extent came, the larger it is: those go first. */

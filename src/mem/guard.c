@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/fail.h"
 #include "base/log.h"
+#include "mem/cache.h"
 #include "mem/pool.h"
 
 #define WAIT_NS_MAX  TN_NS_PER_SEC
@@ -149,6 +150,8 @@ bool tn_guards_park(tern_mem *mem, void *ptr)
 		}
 	}
 	pthread_mutex_unlock(&guards->lock);
+	if (under_way)
+		tn_caches_parked(mem);
 	return under_way;
 }
 
@@ -172,6 +175,8 @@ void *tn_guards_next(tern_mem *mem)
 		}
 	}
 	pthread_mutex_unlock(&guards->lock);
+	if (ptr && atomic_load(&guards->parked_count) == 0)
+		tn_caches_parked(mem);
 	return ptr;
 }
 

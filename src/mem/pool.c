@@ -21,9 +21,9 @@
 #include "mem/pool.h"
 
 #define RESERVE_DEFAULT_MIN (64ull << 30)
-#define RESERVE_MIN         (1ull << 30)   /* what is left of it in a small sandbox */
-#define CACHE_MAX           (256ull << 20) /* blocks of 64 B that it holds are counted in 24 bits */
-#define RESERVE_MAX         (16ull << 40)  /* page numbers have 32 bits */
+#define RESERVE_MIN         (1ull << 30) /* what is left of it in a small sandbox */
+#define CACHE_MAX           (256ull << 20)
+#define RESERVE_MAX         (16ull << 40) /* page numbers have 32 bits */
 
 /* clang-format off */
 static const tn_option_row rows[] = {
@@ -36,7 +36,7 @@ static const tn_option_row rows[] = {
 	{.layer = "mem", .name = "extent_min", .type = TN_OPT_BYTES, .dflt = "2MiB",
 	 .min = TN_MEM_EXTENT_BYTES_MIN, .max = TN_MEM_EXTENT_BYTES_MAX,
 	 .help = "smallest extent: the unit of commitment and of registration"},
-	{.layer = "mem", .name = "cache", .type = TN_OPT_BYTES, .dflt = "1MiB", .min = 0, .max = CACHE_MAX,
+	{.layer = "mem", .name = "cache", .type = TN_OPT_BYTES, .dflt = "4MiB", .min = 0, .max = CACHE_MAX,
 	 .help = "free small blocks that a thread keeps per exposure class; 0 = none, each allocation locks"},
 	{.layer = "mem", .name = "grow_ahead", .type = TN_OPT_BOOL, .dflt = "on",
 	 .help = "a helper thread makes extents before they are needed (from 32 MiB on)"},
@@ -98,6 +98,13 @@ static uint64_t default_reserve(void)
 	return to_granules(TN_MIN(TN_MAX(limits.memory_bytes * 4, RESERVE_DEFAULT_MIN), RESERVE_MAX));
 }
 
+static void unreserve(tern_mem *mem)
+{
+	tn_os_mem_unreserve(mem->base, mem->reserved);
+	free((void *)mem->granules);
+	free((void *)mem->marks);
+}
+
 static tern_status reserve(tern_mem *mem, uint64_t wanted)
 {
 	uint64_t bytes = wanted ? to_granules(wanted) : default_reserve();
@@ -108,10 +115,12 @@ static tern_status reserve(tern_mem *mem, uint64_t wanted)
 	TN_TRY(tn_os_mem_reserve(bytes, TN_MIN(bytes, RESERVE_MIN), &base, &mem->reserved));
 	mem->base = base;
 	mem->granule_count = mem->reserved >> TN_GRANULE_SHIFT;
-	if (!TN_FAULT("mem.pool.meta"))
+	if (!TN_FAULT("mem.pool.meta")) {
 		mem->granules = calloc(mem->granule_count, sizeof(*mem->granules));
-	if (!mem->granules) {
-		tn_os_mem_unreserve(mem->base, mem->reserved);
+		mem->marks = calloc(mem->granule_count, sizeof(*mem->marks));
+	}
+	if (!mem->granules || !mem->marks) {
+		unreserve(mem);
 		return tn_fail(TERN_E_NOMEM, "no memory for the table of granules");
 	}
 	if (mem->reserved < bytes)
@@ -183,8 +192,7 @@ static tern_status pool_open(tern_mem *mem, const tn_mem_params *params)
 			return TERN_OK;
 		tn_keys_fini(&mem->keys);
 	}
-	tn_os_mem_unreserve(mem->base, mem->reserved);
-	free(mem->granules);
+	unreserve(mem);
 	return status;
 }
 
@@ -232,8 +240,7 @@ void tn_mem_destroy(tern_mem *mem)
 		tn_debug_destroy(mem);
 	tn_extents_destroy(mem);
 	tn_keys_fini(&mem->keys);
-	tn_os_mem_unreserve(mem->base, mem->reserved);
-	free(mem->granules);
+	unreserve(mem);
 	pool_free(mem);
 }
 

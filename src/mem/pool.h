@@ -4,18 +4,19 @@
  *
  *   granule   2 MiB of the pool's address space; granules[i] says which extent slot lies there (O(1) look-up)
  *   extent    granules of one memfd, of one arena, cut into 4 KiB pages; metadata is out of band (ext->runs)
- *   run       consecutive pages of one extent: FREE, LARGE (one block) or SLAB (up to 64 equal blocks)
- *   arena     all extents of one (exposure class, page demand), with its lock, free bins and slab lists
- *   cache     what one thread keeps of a pool: a heap for each arena it uses (cache.h)
- *   heap      slabs that one cache owns in one arena; others free into them through their remote masks
+ *   run       consecutive pages of one extent: FREE, LARGE (one block) or SLAB (up to 64 equal objects)
+ *   mark      a byte for each 64 B of an extent: what small block begins there; with the metadata, out of band
+ *   arena     all extents of one (exposure class, page demand), with its lock, free bins and banks
+ *   bank      slabs of one size class of an arena
+ *   cache     what one thread keeps of a pool: a magazine of free objects for each (arena, class) (cache.h)
  *   key       a row of the table; while live it hangs in the chain of its block
  *
  *   sum of run->pages over an extent  == ext->page_count; two free runs are never neighbours
  *   heads bit set at page p           == a run starts at p
  *   runs[first].head == runs[last].head == first, for each run
- *   a free run lies in exactly one bin; a slab with a free object lies in its class's list: of its heap, unless it
- *   is the one that the heap allocates from, or of its arena if no cache owns it
- *   an object is live == its bit is in neither free_mask nor remote_mask
+ *   a free run lies in exactly one bin; a slab with a free object in exactly one list of its bank
+ *   an object is in its slab (bit in free_mask), in one magazine, or live; live == its mark is not NONE
+ *   sum over slabs of objects not in them == bank->out == live + in magazines
  *   sum over extents of (page_count - pages_used) == arena->pages_free
  *   committed == sum of ext->pub.bytes (+ the extent in the making) <= limit (if there is one)
  *
@@ -57,41 +58,42 @@
 
 typedef enum tn_run_state { TN_RUN_NONE, TN_RUN_FREE, TN_RUN_LARGE, TN_RUN_SLAB } tn_run_state;
 
-/* Descriptor of one page; valid at the first page of a run, and `head` at the last one. */
+/* Descriptor of one page; valid at the first page of a run, and `head` at the last one. Arena's lock. */
 typedef struct tn_run {
-	tn_list link;               /* FREE: in a bin; SLAB with room: in its class */
-	_Atomic uint64_t free_mask; /* SLAB: bit i set = object i is free. Written by the owner (cache.h) */
-	_Atomic uint64_t key_mask;  /* bit i set = keys of block i were made (LARGE: bit 0); arena's lock */
-	/* SLAB of a cache: objects that others freed and the owner has not seen yet. From 0: in the heap's stack. */
-	_Atomic uint64_t remote_mask;
-	struct tn_run *remote_next;
+	tn_list link;       /* FREE: in a bin; SLAB with room: in its bank */
+	uint64_t free_mask; /* SLAB: bit i set = object i is in the slab */
 	uint32_t pages;
 	uint32_t head;
 	uint16_t slot;  /* of the extent */
-	uint16_t cache; /* SLAB: id of the cache that owns it, 0 = none; stays while an object is live */
+	uint16_t cache; /* SLAB: id of the cache that took from it last, 0 = none did */
 	uint8_t state;  /* tn_run_state */
 	uint8_t class;  /* SLAB */
+	bool keyed;     /* LARGE: keys were made */
 } tn_run;
-_Static_assert(sizeof(tn_run) == 64, "a cache line each");
+
+/*
+ * Marks. A block whose mark says CACHED is freed without a lock; arena and class are in the mark, so nothing else
+ * is looked up. Who may write it: whoever owns the block, or has it in a magazine.
+ */
+typedef _Atomic uint8_t tn_mark;
+#define TN_MARK_NONE    0u    /* no live block begins here */
+#define TN_MARK_LOCKED  1u    /* one does; its free takes the lock */
+#define TN_MARK_KEYED   2u    /* as LOCKED; keys of it were made */
+#define TN_MARK_CACHED  0x80u /* | class << 2 | arena */
+#define TN_LINE_SHIFT   6
+#define TN_GRANULE_LINE (TN_GRANULE_SHIFT - TN_LINE_SHIFT) /* log of lines per granule */
 
 typedef struct tn_arena tn_arena;
-
-/* An entry of slab_map: from any page of a slab to its arena, its class and its first page, in two bytes. */
-#define TN_SLAB_PAGE        0x8000u
-#define TN_SLAB_ARENA(e)    ((uint32_t)(e) >> 11 & 7)
-#define TN_SLAB_CLASS(e)    ((uint32_t)(e) >> 6 & 31)
-#define TN_SLAB_DISTANCE(e) ((uint32_t)(e)&63)
-_Static_assert(TN_ARENAS == 8, "three bits of an entry");
 
 typedef struct tn_ext {
 	tn_extent pub;
 	_Atomic bool live;
 	tn_arena *arena;
 	uint32_t arena_index;
-	tn_run *runs; /* [page_count], at a cache line in runs_raw */
-	void *runs_raw;
-	uint16_t *slab_map; /* [page_count], TN_SLAB_*; 0 = no slab's page */
-	uint64_t *heads;    /* bitmap of page_count bits */
+	tn_run *runs;      /* [page_count] */
+	uint8_t *slab_map; /* [page_count]: page of its slab, from 1 on; 0 = no slab's */
+	tn_mark *marks;    /* [lines] */
+	uint64_t *heads;   /* bitmap of page_count bits */
 	uint32_t page_count;
 	uint32_t pages_used;  /* in LARGE and SLAB runs; guarded by the arena's lock */
 	uint32_t uses;        /* of this slot so far: index = uses * TN_MEM_EXTENTS_MAX + slot */
@@ -108,8 +110,19 @@ typedef struct tn_class {
 	uint32_t pages;   /* per slab, which the objects fill */
 	uint64_t
 		inverse; /* ceil(2^40 / bytes): offset * inverse >> 40 is the object, for offsets in a slab */
-	uint64_t full;   /* free_mask of a slab without live objects */
+	uint64_t full;   /* free_mask of a slab with all its objects */
 } tn_class;
+
+/* Slabs of one class; arena's lock. */
+typedef struct tn_bank {
+	tn_list partial; /* some objects are in them */
+	tn_list empty;   /* all: kept for a while, at most TN_BANK_EMPTY_BYTES or one */
+	uint32_t empties;
+	uint32_t sampled;
+	uint64_t asked_bytes; /* of a sample of allocations */
+	uint64_t out;         /* objects: live or in magazines */
+} tn_bank;
+#define TN_BANK_EMPTY_BYTES (64ull << 10)
 
 struct tn_arena {
 	pthread_mutex_t lock;
@@ -122,9 +135,10 @@ struct tn_arena {
 	uint32_t bin_levels;             /* bit l set: some bin of level l has runs */
 	uint8_t bin_subs[TN_BIN_LEVELS]; /* bit s set: bins[l][s] has runs */
 	tn_list bins[TN_BIN_LEVELS][TN_BIN_SUBS];
-	tn_list slabs[TN_CLASSES_MAX];     /* with room, of each class */
-	uint64_t blocks, used_bytes;       /* without those of heaps */
-	uint64_t asked_bytes, given_bytes; /* of all blocks so far, without those of heaps */
+	tn_bank banks[TN_CLASSES_MAX];
+	uint64_t blocks, used_bytes;       /* LARGE */
+	uint64_t asked_bytes, given_bytes; /* of all LARGE blocks so far */
+	uint64_t remote_frees;
 	uint64_t pages_free, pages_used;
 };
 
@@ -190,12 +204,14 @@ struct tern_mem {
 	uint8_t *base;
 	uint64_t reserved;
 	_Atomic uint16_t *granules; /* slot + 1; 0 = none */
+	/* Where the mark of the pool's first line would be, if those of this granule went on so far; 0 = no extent */
+	_Atomic(uintptr_t) *marks;
 	uint64_t granule_count;
 	uint32_t fork_generation;
 	uint64_t id; /* never used again in this process */
 	tn_mem_debug debug;
 	struct tn_debug *debugger; /* debug.c */
-	uint64_t cache_bytes;      /* cap of what a heap keeps; 0 = no caches */
+	uint64_t cache_bytes;      /* cap of what a cache keeps of an arena; 0 = no caches */
 	int numa;                  /* as in tn_mem_params */
 	bool grow_ahead;
 	uint64_t shrink_ns; /* 0 = never */
@@ -203,7 +219,6 @@ struct tern_mem {
 	pthread_mutex_t caches_lock;
 	struct tn_cache *caches[TN_CACHES_MAX]; /* [id - 1]; they stay until the pool goes */
 	_Atomic uint32_t cache_count;
-	_Atomic uint32_t orphans;
 	tn_ahead ahead;
 	/* guarded by grow */
 	pthread_mutex_t grow;
@@ -241,6 +256,13 @@ static inline tn_ext *tn_mem_ext_of(const tern_mem *mem, const void *ptr)
 		return NULL;
 	slot = atomic_load_explicit(&mem->granules[offset >> TN_GRANULE_SHIFT], memory_order_acquire);
 	return TN_LIKELY(slot != 0) ? (tn_ext *)&mem->ext[(size_t)slot - 1] : NULL;
+}
+
+/* The mark of the line that ptr lies in. */
+static inline tn_mark *tn_ext_mark(const tn_ext *ext, const void *ptr)
+{
+	return &ext->marks[(uint64_t)((const uint8_t *)ptr - (const uint8_t *)ext->pub.base) >>
+			   TN_LINE_SHIFT];
 }
 
 static inline bool tn_mem_inherited(const tern_mem *mem)
@@ -313,21 +335,11 @@ static inline uint8_t *tn_run_base(const tn_ext *ext, const tn_run *run)
 /* ---- slab.c: arena's lock held ---- */
 extern const tn_class tn_classes[];
 #define TN_CLASSES 32u
-_Static_assert(TN_CLASSES <= TN_CLASSES_MAX, "lists of the arena");
-static inline uint64_t tn_class_full(const tn_class *class)
+_Static_assert(TN_CLASSES <= TN_CLASSES_MAX, "banks of the arena");
+/* The object that an offset of a slab lies in. */
+static inline uint32_t tn_class_object(const tn_class *class, uint64_t offset)
 {
-	return class->full;
-}
-/*
- * The object at an offset of a slab, and whether it starts there: what is left below the point is at most an offset (the error of
- * the inverse) then, and at least 2^40 / bytes if not.
- */
-static inline bool tn_class_object_at(const tn_class *class, uint64_t offset, uint32_t *object)
-{
-	uint64_t product = offset * class->inverse;
-
-	*object = (uint32_t)(product >> 40);
-	return product << 24 >> 42 == 0;
+	return (uint32_t)(offset * class->inverse >> 40);
 }
 /* The smallest class that holds `bytes` (1 .. TN_SMALL_MAX): 64 B steps, then four classes per doubling. */
 static inline uint32_t tn_class_of_bytes(uint64_t bytes)
@@ -340,27 +352,42 @@ static inline uint32_t tn_class_of_bytes(uint64_t bytes)
 	log = 31u - (uint32_t)__builtin_clz((uint32_t)(bytes - 1));
 	return 8 + (log - 9) * 4 + (uint32_t)((bytes - 1 - (1u << log)) >> (log - 2));
 }
-/* The same by (bytes - 1) / 64: the common path has no branch that depends on sizes. */
-extern const uint8_t tn_class_by_line[TN_SMALL_MAX / 64];
+/* TN_MARK_CACHED | class << 2, by (bytes - 1) / 64: the common path has no branch that depends on sizes. */
+extern const uint8_t tn_mark_by_line[TN_SMALL_MAX / 64];
 /* Class for a block, or NULL if it is not small. */
 const tn_class *tn_class_for(uint64_t bytes, uint64_t align);
 uint32_t tn_class_index(const tn_class *class);
 const tn_class *tn_class_at(uint32_t index);
-/* NULL: no page is left, grow first. */
-void *tn_slab_alloc(tn_arena *arena, const tn_class *class);
-/* A slab with room that no cache owns, taken out of its list, or a new one; NULL: grow first. */
-tn_run *tn_slab_take(tn_arena *arena, uint32_t class, uint16_t cache);
-/* A slab without live objects goes back to pages; it is in no list. */
-void tn_slab_give(tn_arena *arena, tn_run *slab);
-void tn_slab_free(tn_arena *arena, tn_run *slab, uint32_t object);
-/* Give back the empty slabs that tn_slab_free kept. */
+/* A free object in the hands of a thread. Its mark is NONE. */
+typedef struct tn_spare {
+	void *ptr; /* NULL: there is none */
+	tn_mark *mark;
+} tn_spare;
+/*
+ * Take up to n objects for a cache (0 = none) out of slabs, new ones too. Returns how many; 0: grow first.
+ * Those of one page go to one cache where it can be, so that two threads don't write marks in one line.
+ */
+uint32_t tn_slab_take(tn_arena *arena, uint32_t class, uint16_t cache, tn_spare *out, uint32_t n);
+/* Objects come back; from which cache. Returns those that were not out. */
+uint64_t tn_slab_put(tn_arena *arena, tn_run *slab, uint64_t mask, uint16_t cache);
+/* Give back the empty slabs that are kept. */
 void tn_slab_trim(tn_arena *arena);
+/* One more allocation of `asked` bytes, for the estimate of waste. */
+void tn_bank_sample(tn_bank *bank, uint64_t asked);
+/* The slab of a page, NULL if it is none's. */
+static inline tn_run *tn_slab_of(const tn_ext *ext, uint64_t page)
+{
+	uint32_t distance = ext->slab_map[page];
+
+	return distance ? &ext->runs[page + 1 - distance] : NULL;
+}
 
 /* ---- alloc.c: arena's lock held ---- */
 typedef struct tn_block {
 	tn_ext *ext;
 	tn_run *run;
 	uint32_t object; /* 0 for LARGE */
+	tn_mark *mark;   /* NULL for LARGE */
 	uint8_t *base;
 	uint64_t bytes; /* usable */
 } tn_block;

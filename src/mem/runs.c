@@ -104,8 +104,10 @@ void tn_runs_init(tn_arena *arena)
 		for (uint32_t sub = 0; sub < TN_BIN_SUBS; sub++)
 			tn_list_init(&arena->bins[level][sub]);
 	}
-	for (uint32_t i = 0; i < TN_CLASSES_MAX; i++)
-		tn_list_init(&arena->slabs[i]);
+	for (uint32_t i = 0; i < TN_CLASSES_MAX; i++) {
+		tn_list_init(&arena->banks[i].partial);
+		tn_list_init(&arena->banks[i].empty);
+	}
 }
 
 void tn_runs_add(tn_arena *arena, tn_ext *ext)
@@ -261,11 +263,9 @@ tn_run *tn_runs_find(tn_ext *ext, uint32_t page)
 
 void tn_runs_map_slab(tn_ext *ext, const tn_run *slab, bool map)
 {
-	uint32_t entry = TN_SLAB_PAGE | ext->arena_index << 11 | (uint32_t)slab->class << 6;
-
-	TN_ASSERT(slab->state == TN_RUN_SLAB && slab->pages <= 64 && slab->class < 32);
+	TN_ASSERT(slab->state == TN_RUN_SLAB && slab->pages <= 64);
 	for (uint32_t i = 0; i < slab->pages; i++)
-		ext->slab_map[slab->head + i] = map ? (uint16_t)(entry | i) : 0;
+		ext->slab_map[slab->head + i] = map ? (uint8_t)(i + 1) : 0;
 }
 
 uint64_t tn_runs_largest(tn_arena *arena)
@@ -304,15 +304,9 @@ void tn_runs_check(tn_arena *arena, tn_ext *ext)
 		} else {
 			used += run->pages;
 		}
-		for (uint32_t i = 0; i < run->pages; i++) {
-			uint32_t entry = ext->slab_map[page + i];
-
-			TN_ASSERT((entry != 0) == (run->state == TN_RUN_SLAB));
-			TN_ASSERT(entry == 0 ||
-				  (TN_SLAB_DISTANCE(entry) == i && TN_SLAB_CLASS(entry) == run->class &&
-				   TN_SLAB_ARENA(entry) == ext->arena_index));
-		}
-		if (run->state == TN_RUN_SLAB && run->cache == 0)
+		for (uint32_t i = 0; i < run->pages; i++)
+			TN_ASSERT(ext->slab_map[page + i] == (run->state == TN_RUN_SLAB ? i + 1 : 0));
+		if (run->state == TN_RUN_SLAB)
 			TN_ASSERT(tn_list_linked(&run->link) == (run->free_mask != 0));
 		was_free = run->state == TN_RUN_FREE;
 		page += run->pages;

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Owns size classes and slabs: a slab is a run cut into up to 64 equal objects, one bit each, so that
- * allocation is a count of trailing zeros and a double free is a set bit. The objects' memory is never
- * touched: it belongs to the application and, while exported, to peers.
+ * Owns size classes and slabs: a slab is a run cut into up to 64 equal objects, one bit each. Objects leave and come
+ * back in bulk, to and from the magazines of threads (magazine.c). Their memory is never touched: it belongs to the
+ * application and, while exported, to peers.
  *
  * Must not grow the arena. Threads: the arena's lock is held. Tests: tests/unit/mem/test_alloc.c,
  * test_model.c.
  */
 #include "mem/pool.h"
 
-#define KiB 1024u
+#define KiB      1024u
+#define LOOK_MAX 4u /* slabs that are looked at for one of the own */
 
 /* Objects * bytes == pages * 4096, at least 8 objects, at most 64. */
 #define C(size, count, run)                                                                     \
@@ -29,8 +30,8 @@ const tn_class tn_classes[] = {
 #undef C
 
 /* A class per line of a request: from the one before's size on. */
-#define UP_TO(from, to, class) [(from) / 64 ...(to) / 64 - 1] = (class)
-const uint8_t tn_class_by_line[TN_SMALL_MAX / 64] = {
+#define UP_TO(from, to, class) [(from) / 64 ...(to) / 64 - 1] = TN_MARK_CACHED | (class) << 2
+const uint8_t tn_mark_by_line[TN_SMALL_MAX / 64] = {
 	UP_TO(0, 64, 0),         UP_TO(64, 128, 1),       UP_TO(128, 192, 2),      UP_TO(192, 256, 3),
 	UP_TO(256, 320, 4),      UP_TO(320, 384, 5),      UP_TO(384, 448, 6),      UP_TO(448, 512, 7),
 	UP_TO(512, 640, 8),      UP_TO(640, 768, 9),      UP_TO(768, 896, 10),     UP_TO(896, 1024, 11),
@@ -68,94 +69,153 @@ const tn_class *tn_class_for(uint64_t bytes, uint64_t align)
 	return &tn_classes[i];
 }
 
-/* The masks of a slab that no cache owns change under the arena's lock alone; readers may be elsewhere. */
-static inline uint64_t mask_of(const tn_run *slab)
+static inline bool is_full(const tn_run *slab)
 {
-	return atomic_load_explicit(&slab->free_mask, memory_order_relaxed);
+	return slab->free_mask == tn_classes[slab->class].full;
 }
 
-static inline void mask_set(tn_run *slab, uint64_t mask)
+static tn_run *slab_make(tn_arena *arena, uint32_t class)
 {
-	atomic_store_explicit(&slab->free_mask, mask, memory_order_relaxed);
-}
+	tn_run *slab = tn_runs_alloc(arena, tn_classes[class].pages, 1, TN_RUN_SLAB);
 
-tn_run *tn_slab_take(tn_arena *arena, uint32_t class, uint16_t cache)
-{
-	tn_run *slab = TN_LIST_FIRST(&arena->slabs[class], tn_run, link);
-
-	TN_ASSERT(class < TN_CLASSES);
-	if (slab) {
-		tn_list_remove(&slab->link);
-	} else {
-		slab = tn_runs_alloc(arena, tn_classes[class].pages, 1, TN_RUN_SLAB);
-		if (!slab)
-			return NULL;
-		slab->class = (uint8_t) class;
-		tn_runs_map_slab(&arena->mem->ext[slab->slot], slab, true);
-		mask_set(slab, tn_class_full(&tn_classes[class]));
-	}
-	TN_ASSERT(slab->state == TN_RUN_SLAB && slab->class == class && mask_of(slab) != 0);
-	TN_ASSERT(slab->cache == 0 && slab->remote_mask == 0);
-	slab->cache = cache;
+	if (!slab)
+		return NULL;
+	slab->class = (uint8_t) class;
+	slab->free_mask = tn_classes[class].full;
+	tn_runs_map_slab(&arena->mem->ext[slab->slot], slab, true);
 	return slab;
 }
 
-void tn_slab_give(tn_arena *arena, tn_run *slab)
+static void slab_unmake(tn_arena *arena, tn_run *slab)
 {
-	TN_ASSERT(!tn_list_linked(&slab->link) && slab->remote_mask == 0);
-	TN_ASSERT(mask_of(slab) == tn_class_full(&tn_classes[slab->class]));
-	slab->cache = 0;
+	TN_ASSERT(!tn_list_linked(&slab->link) && is_full(slab));
 	tn_runs_map_slab(&arena->mem->ext[slab->slot], slab, false);
 	tn_runs_free(arena, slab);
 }
 
-void *tn_slab_alloc(tn_arena *arena, const tn_class *class)
+/*
+ * A slab with room, in no list: one that the cache took from before, a whole one, a new one, or what there is.
+ * So marks of one line are written by one thread as long as there is memory.
+ */
+static tn_run *slab_pick(tn_arena *arena, uint32_t class, uint16_t cache)
 {
-	uint32_t index = tn_class_index(class);
-	tn_run *slab = tn_slab_take(arena, index, 0);
-	uint32_t object;
-	uint64_t mask;
+	tn_bank *bank = &arena->banks[class];
+	uint32_t seen = 0;
+	tn_run *slab;
 
-	if (!slab)
-		return NULL;
-	mask = mask_of(slab);
-	object = (uint32_t)__builtin_ctzll(mask);
-	mask &= mask - 1;
-	mask_set(slab, mask);
-	if (mask != 0)
-		tn_list_push_front(&arena->slabs[index], &slab->link);
-	return tn_run_base(&arena->mem->ext[slab->slot], slab) + (uint64_t)object * class->bytes;
+	TN_LIST_FOREACH(node, &bank->partial) {
+		slab = TN_LIST_ENTRY(node, tn_run, link);
+		if (slab->cache == cache) {
+			tn_list_remove(&slab->link);
+			return slab;
+		}
+		if (++seen == LOOK_MAX)
+			break;
+	}
+	slab = TN_LIST_FIRST(&bank->empty, tn_run, link);
+	if (slab) {
+		tn_list_remove(&slab->link);
+		bank->empties--;
+		return slab;
+	}
+	slab = slab_make(arena, class);
+	if (!slab) {
+		slab = TN_LIST_FIRST(&bank->partial, tn_run, link);
+		if (slab)
+			tn_list_remove(&slab->link);
+	}
+	return slab;
 }
 
-void tn_slab_free(tn_arena *arena, tn_run *slab, uint32_t object)
+/* At most n objects of a slab; the lowest lies on top. */
+static uint32_t slab_take(tn_ext *ext, tn_run *slab, tn_spare *out, uint32_t n)
 {
-	const tn_class *class = tn_class_at(slab->class);
-	tn_list *list = &arena->slabs[slab->class];
-	uint64_t mask = mask_of(slab);
+	uint32_t bytes = tn_classes[slab->class].bytes, got = 0;
+	uint8_t *base = tn_run_base(ext, slab);
+	tn_mark *marks = tn_ext_mark(ext, base);
+	uint64_t mask = slab->free_mask;
 
-	TN_ASSERT(slab->state == TN_RUN_SLAB && slab->cache == 0 && object < class->objects);
-	TN_ASSERT(!(mask >> object & 1));
-	if (mask == 0)
-		tn_list_push_front(list, &slab->link);
-	mask |= 1ull << object;
-	mask_set(slab, mask);
-	/* Keep the last slab of a class: a block that comes and goes must not cut and merge runs. */
-	if (mask == tn_class_full(class) && list->next != list->prev) {
-		tn_list_remove(&slab->link);
-		tn_slab_give(arena, slab);
+	for (; mask != 0 && got < n; got++) {
+		uint32_t object = 63u - (uint32_t)__builtin_clzll(mask);
+		uint64_t at = (uint64_t)object * bytes;
+
+		mask &= ~(1ull << object);
+		out[got] = (tn_spare){.ptr = base + at, .mark = marks + (at >> TN_LINE_SHIFT)};
 	}
+	slab->free_mask = mask;
+	return got;
+}
+
+uint32_t tn_slab_take(tn_arena *arena, uint32_t class, uint16_t cache, tn_spare *out, uint32_t n)
+{
+	tn_bank *bank = &arena->banks[class];
+	uint32_t got = 0;
+
+	TN_ASSERT(class < TN_CLASSES && n > 0);
+	while (got < n) {
+		tn_run *slab = slab_pick(arena, class, cache);
+
+		if (!slab)
+			break;
+		TN_ASSERT(slab->state == TN_RUN_SLAB && slab->class == class && slab->free_mask != 0);
+		got += slab_take(&arena->mem->ext[slab->slot], slab, out + got, n - got);
+		slab->cache = cache;
+		if (slab->free_mask != 0)
+			tn_list_push_front(&bank->partial, &slab->link);
+	}
+	bank->out += got;
+	return got;
+}
+
+uint64_t tn_slab_put(tn_arena *arena, tn_run *slab, uint64_t mask, uint16_t cache)
+{
+	tn_bank *bank = &arena->banks[slab->class];
+	uint64_t twice = slab->free_mask & mask;
+	uint32_t n = (uint32_t)__builtin_popcountll(mask & ~twice);
+
+	TN_ASSERT(slab->state == TN_RUN_SLAB && mask != 0 && bank->out >= n);
+	TN_ASSERT((mask & ~tn_classes[slab->class].full) == 0);
+	bank->out -= n;
+	if (slab->cache != cache)
+		arena->remote_frees += n;
+	if (n == 0)
+		return twice;
+	if (slab->free_mask != 0)
+		tn_list_remove(&slab->link);
+	slab->free_mask |= mask;
+	if (!is_full(slab)) {
+		tn_list_push_front(&bank->partial, &slab->link);
+	} else if (bank->empties == 0 ||
+		   (bank->empties + 1) * ((uint64_t)slab->pages << TN_PAGE_SHIFT) <= TN_BANK_EMPTY_BYTES) {
+		/* Some are kept: a block that comes and goes must not cut and merge runs. */
+		tn_list_push_front(&bank->empty, &slab->link);
+		bank->empties++;
+	} else {
+		slab_unmake(arena, slab);
+	}
+	return twice;
 }
 
 void tn_slab_trim(tn_arena *arena)
 {
 	for (uint32_t i = 0; i < TN_CLASSES; i++) {
-		TN_LIST_FOREACH_SAFE(node, &arena->slabs[i]) {
+		TN_LIST_FOREACH_SAFE(node, &arena->banks[i].empty) {
 			tn_run *slab = TN_LIST_ENTRY(node, tn_run, link);
 
-			if (mask_of(slab) != tn_class_full(&tn_classes[i]))
-				continue;
 			tn_list_remove(&slab->link);
-			tn_slab_give(arena, slab);
+			slab_unmake(arena, slab);
 		}
+		arena->banks[i].empties = 0;
 	}
+}
+
+/* Halved now and then, so that it follows the program. */
+void tn_bank_sample(tn_bank *bank, uint64_t asked)
+{
+	if (bank->sampled >= 1024) {
+		bank->sampled /= 2;
+		bank->asked_bytes /= 2;
+	}
+	bank->sampled++;
+	bank->asked_bytes += asked;
 }

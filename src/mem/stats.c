@@ -34,8 +34,8 @@ static void add_arena(tn_arena *arena, tern_mem_stats *stats)
 	stats->blocks += arena->blocks + sums.blocks;
 	stats->used_bytes += arena->used_bytes + sums.used_bytes;
 	stats->cache_hits += sums.allocs;
-	stats->cached_bytes += sums.free_bytes;
-	stats->remote_frees += sums.remote_frees;
+	stats->cached_bytes += sums.kept_bytes;
+	stats->remote_frees += arena->remote_frees;
 	stats->waste_bytes += sums.waste_bytes;
 	if (arena->given_bytes)
 		stats->waste_bytes += (uint64_t)((double)arena->used_bytes *
@@ -73,7 +73,6 @@ void tern_mem_stats_get(tern_mem *mem, tern_mem_stats *stats)
 	}
 	pthread_mutex_unlock(&mem->grow);
 	stats->cache_misses = tn_counter_read(&mem->cache_misses);
-	stats->cache_hits -= TN_MIN(stats->cache_hits, stats->cache_misses);
 	stats->free_bytes = stats->committed_bytes - TN_MIN(stats->used_bytes, stats->committed_bytes);
 	stats->keys = tn_keys_live(&mem->keys);
 	stats->staging_copies = tn_counter_read(&mem->staging_copies);

@@ -3,6 +3,7 @@
  * Blocks whose keys were revoked while a guard says that accesses are under way. The guard is a fake.
  * Threads: the main thread alone.
  */
+#include "mem/cache.h"
 #include "mem_test.h"
 
 typedef struct fake {
@@ -63,6 +64,7 @@ static void test_park(void **state)
 		one.busy = two.busy = true;
 		tern_mem_free(mem, b);
 		assert_int_equal(blocks(mem), 1);
+		assert_true(tn_cache_get(mem)->stolen & TN_CLOSED_PARKED);
 		tern_mem_free(mem, b); /* twice: refused */
 		assert_int_equal(blocks(mem), 1);
 		one.passed = 100; /* one of two */
@@ -75,6 +77,7 @@ static void test_park(void **state)
 		assert_int_equal(tern_mem_alloc(mem, 64, 0, 0, TERN_MEM_HOST, &c), TERN_OK);
 		tern_mem_free(mem, c); /* a free looks at what waits */
 		assert_int_equal(blocks(mem), 0);
+		assert_false(tn_cache_get(mem)->stolen & TN_CLOSED_PARKED);
 	}
 	tn_mem_guard_remove(mem, &one);
 	tn_mem_guard_remove(mem, &two);
