@@ -33,7 +33,7 @@ uint64_t tn_ctx_run(tern_ctx *ctx)
 		ctx->look_at_control = true;
 		n = tn_progress_round(ctx);
 		n += tn_ctx_timers_run(ctx, now);
-	} while (n > 0);
+	} while (n > 0 || tn_progress_pending(ctx));
 	tn_role_give(ctx);
 	return TN_MIN(tn_ctx_timers_next(ctx), tn_shell_reap_wake(ctx, now));
 }
