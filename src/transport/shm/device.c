@@ -177,10 +177,11 @@ static void shm_flush(tn_lane *base)
 
 static void shm_counters(tn_dev *base, tern_counter_fn fn, void *arg)
 {
-	const tn_shm_dev *dev = (const tn_shm_dev *)base;
+	tn_shm_dev *dev = (tn_shm_dev *)base;
 	tn_shm_counters sum;
 	tn_counter *to = (tn_counter *)&sum;
 
+	pthread_mutex_lock(&dev->guard_lock); /* asked in any thread: the poller destroys lanes meanwhile */
 	for (size_t i = 0; i < COUNTERS; i++) {
 		uint64_t value = tn_counter_read(&((const tn_counter *)&dev->gone)[i]) +
 				 tn_counter_read(&((const tn_counter *)&dev->counters)[i]);
@@ -191,6 +192,7 @@ static void shm_counters(tn_dev *base, tern_counter_fn fn, void *arg)
 		}
 		tn_count_set(&to[i], value);
 	}
+	pthread_mutex_unlock(&dev->guard_lock);
 	tn_counters_each(counter_names, &sum, "shm", fn, arg);
 }
 

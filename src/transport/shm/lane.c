@@ -192,13 +192,8 @@ void tn_shm_lane_destroy(tn_lane *base)
 {
 	tn_shm_lane *lane = (tn_shm_lane *)base;
 	tn_shm_dev *dev = tn_shm_dev_of(lane);
-	tn_counter *to = (tn_counter *)&dev->gone;
-	const tn_counter *post = (const tn_counter *)&lane->post_counters;
-	const tn_counter *poll = (const tn_counter *)&lane->poll_counters;
 
 	TN_ASSERT(!lane->conn && !lane->polled && !lane->up_pending && !lane->down_pending);
-	for (size_t i = 0; i < sizeof(dev->gone) / sizeof(tn_counter); i++)
-		tn_count(&to[i], tn_counter_read(&post[i]) + tn_counter_read(&poll[i]));
 	if (lane->own_wake_fd >= 0)
 		tn_shm_unwatch(dev, lane->own_wake_fd);
 	tn_os_close(&lane->own_wake_fd);

@@ -266,7 +266,7 @@ struct tn_shm_dev {
 	uint32_t polled_count, polled_next;
 	uint64_t lane_ids;
 	tn_list conns, closed_conns, peers;
-	/* Writers of `lanes`, `zombies` and of what guard.c reads hold it; the poller reads without. */
+	/* Writers of `lanes`, `zombies`, `gone` and of what guard.c reads hold it; the poller reads without. */
 	pthread_mutex_t guard_lock;
 	uint64_t marks;
 	tn_shm_lane **zombies; /* destroyed lanes whose peer stands in an access; as many places as lanes */
