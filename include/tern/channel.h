@@ -43,6 +43,7 @@ typedef struct tern_connect_params {
 	int retry;
 	tern_link_fn on_down; /* once, when the link is down, for whatever reason but close; may be NULL */
 	void *arg;
+	void (*on_up)(tern_link *link, void *arg); /* once, from dispatch, when the link is UP; may be NULL */
 } tern_connect_params;
 
 /*

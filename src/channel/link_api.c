@@ -28,6 +28,7 @@ tern_status tern_link_connect(tern_ctx *ctx, const char *address, const tern_con
 	link->retry = params->retry != 0;
 	link->on_down = params->on_down;
 	link->on_down_arg = params->arg;
+	link->on_up = params->on_up;
 	link->timeout_ns = params->timeout_ns
 				   ? params->timeout_ns
 				   : tn_opt_u64(ctx->options, tn_link_option_rows, "connect_timeout");

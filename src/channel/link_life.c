@@ -521,6 +521,17 @@ void tn_shell_report(tern_link *link)
 	atomic_store_explicit(&ctx->on_link_thread, 0, memory_order_release);
 }
 
+static void tell_dialer(tern_link *link)
+{
+	bool tell;
+
+	tn_lock_take(&link->lock);
+	tell = !link->closed_here && link->on_up;
+	tn_lock_drop(&link->lock);
+	if (tell)
+		link->on_up(link, link->on_down_arg);
+}
+
 void tn_shell_link_up(tern_link *link)
 {
 	char label[TN_NAME_MAX + TN_ADDRESS_MAX + 32];
@@ -542,6 +553,7 @@ void tn_shell_link_up(tern_link *link)
 	TN_LOG(INFO, CHANNEL, "%s: up over %s (%s)", tn_shell_label(link, label, sizeof(label)),
 	       atomic_load_explicit(&link->transport, memory_order_relaxed), link->names.reason);
 	set_public_state(link, TERN_LINK_UP);
+	tell_dialer(link);
 	tn_shell_report(link);
 }
 

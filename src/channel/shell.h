@@ -67,7 +67,6 @@ struct tern_link {
 	tn_stage_tags staged;
 	tn_channel_counters counters;
 	bool gone;          /* TN_ACT_LINK_DOWN was handled: the machine is not called any more */
-	bool counted;       /* its counters are in the context's sums (under table_lock) */
 	bool closed_here;   /* by tern_link_close: on_down is not wanted */
 	bool counted_hello; /* incoming, not up yet: counts against the backlog (under table_lock) */
 	bool proved;        /* the peer knows the secret; written by the driver under the lock */
@@ -85,7 +84,8 @@ struct tern_link {
 	unsigned dev_count;
 	tern_link_fn on_down;
 	void *on_down_arg;
-	bool reported; /* on_up was told (incoming); the driver's */
+	void (*on_up)(tern_link *link, void *arg); /* of a dialed link, with on_down_arg */
+	bool reported;                             /* on_up was told (incoming); the driver's */
 	/* readable from any thread */
 	_Atomic int public_state;
 	_Atomic int status;
@@ -94,7 +94,9 @@ struct tern_link {
 	_Atomic bool names_final;
 	tn_link_names names;
 	char down_text[TN_LINK_TEXT_MAX + TN_ADDRESS_MAX + TN_NAME_MAX];
-	tn_list node; /* ctx->links, under table_lock */
+	/* under table_lock */
+	tn_list node; /* ctx->links */
+	bool counted; /* its counters are in the context's sums */
 };
 
 /* ---- life: link_life.c ---- */
