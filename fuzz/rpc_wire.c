@@ -103,6 +103,10 @@ static void round_trip(const uint8_t *data, uint64_t size)
 	head.low_water = tn_get_u64(&r) >> 2; /* far from the largest number that is allowed */
 	head.seq = head.low_water + tn_get_u8(&r);
 	head.timeout_ns = tn_get_u64(&r);
+	head.first = tn_get_u32(&r) >> 1;
+	head.session = head.first + tn_get_u8(&r);
+	head.service_class = tn_get_u8(&r) % TN_RPC_CLASSES;
+	head.flags = tn_get_u8(&r) & TN_RPC_IDEMPOTENT;
 	tn_get_bytes(&r, head.client.bytes, sizeof(head.client.bytes));
 	memset(sinks, 0, sizeof(sinks));
 	for (unsigned i = 0; i < head.sink_count; i++) {
@@ -115,6 +119,8 @@ static void round_trip(const uint8_t *data, uint64_t size)
 	TN_ASSERT(got.method == head.method && got.sink_count == head.sink_count && got.seq == head.seq);
 	TN_ASSERT(got.low_water == head.low_water && got.timeout_ns == head.timeout_ns &&
 		  got.args_bytes == 0);
+	TN_ASSERT(got.first == head.first && got.session == head.session &&
+		  got.service_class == head.service_class && got.flags == head.flags);
 	TN_ASSERT(memcmp(&got.client, &head.client, sizeof(head.client)) == 0);
 	TN_ASSERT(memcmp(got_sinks, sinks, head.sink_count * sizeof(sinks[0])) == 0);
 }

@@ -39,6 +39,7 @@ extern "C" {
 	X(TERN_E_TOO_LARGE, -13, OP, "larger than the limit")                                   \
 	X(TERN_E_CORRUPT, -14, OP, "the data is corrupt")                                       \
 	X(TERN_E_FLUSHED, -15, OP, "given up because its lane, channel or link was closed")     \
+	X(TERN_E_OVERLOAD, -16, OP, "the peer has too much to do: try again later")             \
 	/* the path: lane or network connection */                                              \
 	X(TERN_E_LANE, -40, PATH, "the lane broke")                                             \
 	X(TERN_E_UNREACHABLE, -41, PATH, "no path to the peer")                                 \

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside the RPC layer: the structures of client and server, with their invariants.
+ * Inside the RPC layer: what client and server share.
  *
- *   call     one slot of a client: seq, op, where the answer goes
- *   request  one call at the server, kept until the client's low-water mark passes it (at most once)
- *   window   slots of a client / requests of a client at the server, indexed by seq % TN_RPC_WINDOW
+ *   call     one slot of a client: seq, op, where the answer goes (client.h)
+ *   request  one call at the server, kept until the client's low-water mark passes it (server.h)
+ *   window   calls of a client / requests of a record at the server in one class, indexed by seq % TN_RPC_WINDOW
  *
  *   low_water <= seq of every live call < low_water + TN_RPC_WINDOW
- *   a call's op completes exactly once: by response, cancel ack, deadline or close (no sinks) or channel end
+ *   a call's op completes exactly once
  *
  * Threads: one lock per client (either side), held for bookkeeping only, never across a callback or a
  * channel call that could run one. Tests: tests/unit/rpc.
@@ -22,19 +22,47 @@
 #include "channel/ctx_slots.h"
 #include "rpc/wire.h"
 
-#define TN_RPC_SERVICE      "tern.rpc"
-#define TN_RPC_WINDOW       256u   /* calls in flight per client: a power of two */
-#define TN_RPC_METHODS_MAX  512u   /* served methods per context: a power of two */
-#define TN_RPC_INLINE_BYTES 192u   /* arguments and answers up to this need no allocation */
+#define TN_RPC_SERVICE      "tern.rpc/2" /* with the version: a peer of another one refuses the channel */
+#define TN_RPC_WINDOW       256u         /* calls in flight per client and class: a power of two */
+#define TN_RPC_METHODS_MAX  512u         /* served methods per context: a power of two */
+#define TN_RPC_INLINE_BYTES 192u         /* arguments and answers up to this need no allocation */
 #define TN_RPC_LARGE_BYTES  65536u /* answers from this size on are acknowledged, so that the server forgets */
-#define TN_RPC_CLIENTS_MAX  1024u  /* clients remembered after their channel ended */
+#define TN_RPC_RECORDS_MAX  1024u  /* records kept after their channel ended */
 
 extern const tn_option_row tn_rpc_options[];
 
+/* X(name): counters "rpc.<name>" of a context. */
+#define TN_RPC_COUNTERS(X)                                                                     \
+	X(calls)         /* client: accepted */                                                \
+	X(answers)       /* client: answered */                                                \
+	X(deadlines)     /* client: given up at their deadline */                              \
+	X(replays)       /* client: requests sent again over another channel */                \
+	X(indeterminate) /* client: calls that ended so */                                     \
+	X(dials)         /* client: links dialed by clients with their own */                  \
+	X(breaks)        /* client: times that the breaker opened */                           \
+	X(hedges)        /* client: second copies sent */                                      \
+	X(hedge_wins)    /* client: of those, that were answered first */                      \
+	X(requests)      /* server: came in */                                                 \
+	X(duplicates)    /* server: of those, that were known or out of the window */          \
+	X(no_method)     /* server: not served */                                              \
+	X(queued)        /* server: had to wait for their turn */                              \
+	X(overloads)     /* server: refused because too many wait */                           \
+	X(expired)       /* server: not run because their deadline passed while they waited */ \
+	X(cancels)       /* server: cancelled before they were answered */                     \
+	X(unknown)       /* server: asked for again, and no record of them was left */         \
+	X(evicted)       /* server: records dropped (age, bytes, number) */                    \
+	X(retries)       /* server: replies that found no room */                              \
+	X(copies)                                                                              \
+	X(copy_bytes)
+
 typedef struct tn_rpc_counters {
-	_Atomic uint64_t calls, answers, deadlines, requests, duplicates, no_method, retries, copies,
-		copy_bytes;
+#define TN_RPC_COUNTER_FIELD(name) _Atomic uint64_t name;
+	TN_RPC_COUNTERS(TN_RPC_COUNTER_FIELD)
+#undef TN_RPC_COUNTER_FIELD
 } tn_rpc_counters;
+
+#define TN_RPC_COUNT(counters, name, n) \
+	atomic_fetch_add_explicit(&(counters)->name, (n), memory_order_relaxed)
 
 typedef struct tn_rpc_server tn_rpc_server;
 

@@ -2,60 +2,119 @@
 /*
  * Inside the RPC server: who owns whom.
  *
- *   server   one per context: methods, clients, requests that wait for room in a channel
+ *   server   one per context: methods, records, requests that wait for room in a channel
  *   conn     one accepted channel; closes it when the last user lets go
- *   client   one caller by its 128-bit id, over any number of channels in turn; owns its window
- *   request  one call; in its client's window until the low-water mark passes it
+ *   record   what is known of one caller's calls of one class, over any number of channels in turn; owns its window
+ *   request  one call; in its record's window until the low-water mark passes it
+ *   gate     admission: how many calls of some methods run and wait; one for all methods, one for each that is
+ *            limited apart (tern_rpc_serve_limited)
+ *   flow     the calls of one record that wait at one gate
  *
- * Locks: server->lock protects clients and the retry list, client->lock a client and its requests;
- * neither is held while a channel function or a handler runs, nor both at once.
+ *   gate:    running = sum over classes of running[c] = sum over flows of running
+ *            queued[c] = sum over flows of the class of queued; queued_bytes likewise
+ *            a flow is in waiting[c] exactly if it has calls that wait, and in ready[c] if its client may run one more
+ *   record:  kept = bytes of requests and answers in the window
+ *
+ * Locks: server->lock protects records and the retry list, record->lock a record and its requests, gate->lock a gate
+ * and its flows. Order: server, record, gate. None is held while a channel function or a handler runs.
  */
 #ifndef TN_RPC_SERVER_H
 #define TN_RPC_SERVER_H
 
+#include "base/list.h"
 #include "rpc/rpc.h"
 
 #define TN_RPC_RETRY_NS 100000u /* a reply that found no room in the channel is tried again after this */
 
 typedef struct rpc_conn rpc_conn;
-typedef struct rpc_client rpc_client;
+typedef struct rpc_record rpc_record;
+typedef struct rpc_gate rpc_gate;
+typedef struct rpc_flow rpc_flow;
 
 typedef struct rpc_method {
 	uint32_t method;
 	tern_rpc_handler handler;
 	void *arg;
+	rpc_gate *gate;
 	_Atomic uint32_t running; /* handlers of this entry, or look-ups about to check that it is current */
 	struct rpc_method *older; /* replaced entries live as long as the server: a look-up may hold one */
 } rpc_method;
+
+/* What bounds a gate: 0 means without bound here. */
+typedef struct rpc_limits {
+	uint64_t running, running_client, running_class[TN_RPC_CLASSES];
+	uint64_t queue_bytes, queue_client_bytes, queue_calls;
+	uint64_t starve;
+	uint64_t retry_after_ns;
+} rpc_limits;
+
+struct rpc_flow {
+	rpc_flow *next; /* of the same record */
+	rpc_gate *gate;
+	rpc_record *record;
+	tn_list ready, waiting; /* in the gate's lists of its class */
+	tn_list calls;          /* tern_rpc_request.queue_node, the oldest first */
+	uint64_t running, queued, queued_bytes;
+};
+
+struct rpc_gate {
+	tn_work work; /* first: the pump */
+	tn_rpc_server *server;
+	pthread_mutex_t lock;
+	rpc_limits limits;
+	uint64_t running, running_class[TN_RPC_CLASSES];
+	uint64_t queued[TN_RPC_CLASSES], queued_bytes[TN_RPC_CLASSES];
+	uint64_t passed_over
+		[TN_RPC_CLASSES]; /* calls of higher classes since this one's last turn, while it could run */
+	tn_list ready[TN_RPC_CLASSES];   /* rpc_flow.ready, in the order of their turns */
+	tn_list waiting[TN_RPC_CLASSES]; /* rpc_flow.waiting */
+	uint64_t swept_ns;
+	bool pumping; /* work is in the context's queue */
+	bool dead;    /* the server is gone: the pump frees the gate */
+	rpc_gate *next;
+};
 
 struct tn_rpc_server {
 	tn_ctx_slot slot; /* first */
 	tern_ctx *ctx;
 	tn_rpc_counters counters;
 	pthread_mutex_t lock;
-	rpc_client *clients;
-	uint32_t client_count;
+	tn_list records; /* the newest first */
+	uint32_t record_count;
+	uint64_t keep_ns, keep_bytes; /* of records without a channel */
+	tn_ctx_timer keep_timer;
 	tern_rpc_request *retry;
 	tn_ctx_timer timer;
 	_Atomic(rpc_method *) methods[TN_RPC_METHODS_MAX];
 	rpc_method *retired;
+	rpc_gate *gate;  /* of all methods without one of their own */
+	rpc_gate *gates; /* all */
+	tn_list clients; /* of this context, with links of their own: ended with it */
 };
 
 struct rpc_conn {
 	_Atomic uint32_t refs;
 	tn_rpc_server *server;
 	tern_channel *channel;
-	rpc_client *client; /* the one that spoke last; owns a reference */
+	rpc_record *record; /* of whoever spoke last; owns a reference and is counted in record->bound */
 };
 
-struct rpc_client {
+struct rpc_record {
 	_Atomic uint32_t refs; /* server's list + conns + requests */
 	tn_rpc_server *server;
 	tn_rpc_client_id id;
-	rpc_client *next, **prev;
+	uint8_t service_class;
+	uint32_t created; /* session of the request that made it: what was sent before is not known here */
+	tn_list node;
+	/* server->lock */
+	uint32_t bound;     /* conns */
+	uint64_t orphan_ns; /* since when none */
+	/* lock */
 	pthread_mutex_t lock;
 	rpc_conn *conn; /* where answers go; NULL while it has no channel */
 	uint64_t low_water;
+	uint64_t kept;
+	rpc_flow *flows;
 	tern_rpc_request *window[TN_RPC_WINDOW];
 };
 
@@ -64,13 +123,19 @@ struct rpc_client {
 
 struct tern_rpc_request {
 	tn_rpc_server *server;
-	rpc_client *client;
-	rpc_conn *origin; /* the channel that brought it: sinks are reached through it */
+	rpc_record *record;
 	uint64_t seq;
 	uint64_t deadline_ns;
+	uint32_t method;
 	unsigned sink_count;
 	tern_rpc_sink sinks[TERN_RPC_SINKS_MAX];
-	/* client->lock */
+	/* gate->lock */
+	rpc_flow *flow; /* NULL: neither waits nor runs at a gate */
+	tn_list queue_node;
+	void *args; /* of one that waits */
+	uint64_t args_bytes;
+	/* record->lock */
+	rpc_conn *origin; /* the channel that brought it: sinks are reached through it */
 	bool answered;
 	bool forgotten; /* out of the window */
 	bool sending;   /* op in use */
@@ -78,6 +143,9 @@ struct tern_rpc_request {
 	bool canceled;
 	bool held;     /* answered, but the answer waits for puts: sinks are the caller's once it has it */
 	uint32_t puts; /* into sinks, in flight */
+	uint64_t cancel_runs; /* thread in which on_cancel runs, 0 */
+	void (*on_cancel)(tern_rpc_request *request, void *arg);
+	void *on_cancel_arg;
 	/* server->lock */
 	uint32_t retry_bits;
 	tern_rpc_request *retry_next;
@@ -90,16 +158,73 @@ struct tern_rpc_request {
 	uint8_t answer[TN_RPC_INLINE_BYTES];
 };
 
-void tn_rpc_client_unref(rpc_client *client);
-void tn_rpc_conn_unref(rpc_conn *conn);
+/* ---- record.c ---- */
 
-/* client->lock held: forget all requests below low_water. Returns how many were freed: drop so many
-   references of the client after unlocking. */
-uint32_t tn_rpc_client_advance(rpc_client *client, uint64_t low_water);
-/* Send the stored answer again (a duplicate asked); nothing if it is on its way. Lock not held. */
-void tn_rpc_request_resend(tern_rpc_request *request);
-/* The caller's deadline passed: refuse further puts, acknowledge when none is in flight. */
-void tn_rpc_request_cancel(tern_rpc_request *request);
+void tn_rpc_record_unref(rpc_record *record, uint32_t n);
+void tn_rpc_conn_unref(rpc_conn *conn);
+/* Find or make the record that a request belongs to and bind it to conn. NULL: out of memory. */
+rpc_record *tn_rpc_record_bind(rpc_conn *conn, const tn_rpc_request_head *head);
+void tn_rpc_record_unbind(rpc_conn *conn);
+/* record->lock held: forget all requests below low_water. Returns how many were freed: drop so many
+   references of the record after unlocking. */
+uint32_t tn_rpc_record_advance(rpc_record *record, uint64_t low_water);
+/* Put a new request into the window. TERN_E_EXISTS: *old is the one that is there; TERN_E_LIMIT: outside;
+   TERN_E_INDETERMINATE: in, but it must not run: it may have run before there was this record. */
+tern_status tn_rpc_record_add(rpc_record *record, const tn_rpc_request_head *head, tern_rpc_request *req,
+			      tern_rpc_request **old);
+/* Answers were kept for a record without a channel: there is a bound. */
+void tn_rpc_records_trim(tn_rpc_server *server);
+void tn_rpc_records_free(tn_rpc_server *server);
+void tn_rpc_keep_timer(tn_ctx_timer *timer);
+
+/* ---- method.c ---- */
+
+/* Look up and enter: the entry stays usable until leave. NULL: not served. */
+rpc_method *tn_rpc_method_enter(tn_rpc_server *server, uint32_t method);
+void tn_rpc_method_leave(rpc_method *m);
+void tn_rpc_methods_free(tn_rpc_server *server);
+
+/* ---- gate.c ---- */
+
+rpc_gate *tn_rpc_gate_new(tn_rpc_server *server, const tern_rpc_limits *limits);
+void tn_rpc_gates_free(tn_rpc_server *server);
+/*
+ * TERN_OK: run it now. TERN_AGAIN: it waits, with a copy of args; the pump runs it. TERN_E_OVERLOAD, TERN_E_NOMEM:
+ * answer with that.
+ */
+tern_status tn_rpc_gate_enter(rpc_gate *gate, tern_rpc_request *req, const void *args, uint64_t bytes);
+/* It was answered: what waits may run. */
+void tn_rpc_gate_leave(tern_rpc_request *req);
+/* record->lock held. Nobody wants it any more. True: it waited and will not run; the caller ends it. */
+bool tn_rpc_gate_drop(tern_rpc_request *req);
+
+/* ---- request.c ---- */
+
+tern_rpc_request *tn_rpc_request_new(rpc_conn *conn, const tn_rpc_request_head *head,
+				     const tern_rpc_sink *sinks);
+/* One that never got into a window. */
+void tn_rpc_request_free(tern_rpc_request *req);
+/* record->lock held: free the request if nothing needs it. The caller then drops one reference of the record. */
+bool tn_rpc_request_try_free(tern_rpc_request *req);
+/* record->lock held on entry, released: the request may be gone afterwards. */
+void tn_rpc_request_settle(tern_rpc_request *req);
+/* A duplicate came over conn: send the stored answer again (nothing if it is on its way), or reach the sinks of one
+   that runs through conn from now on. */
+void tn_rpc_request_again(tern_rpc_request *req, rpc_conn *conn);
+/* Nobody waits for it any more: refuse further puts, acknowledge when none is in flight. From dispatch. */
+void tn_rpc_request_cancel(tern_rpc_request *req);
+/* Run the handler of an admitted request; it may be gone afterwards. */
+void tn_rpc_request_run(tern_rpc_request *req, const void *args, uint64_t bytes);
+/* tern_rpc_reply() with a value for the head (TERN_E_OVERLOAD), or in words of one's own. */
+void tn_rpc_request_refuse(tern_rpc_request *req, tern_status status, uint64_t value, const char *format, ...)
+	__attribute__((format(printf, 4, 5)));
+
+/* ---- reply.c ---- */
+
+void tn_rpc_send_answer(tern_rpc_request *req); /* `sending` was set by the caller */
+void tn_rpc_send_ack(tern_rpc_request *req);    /* `acking` was set by the caller */
+/* Acknowledge the CANCEL of a call that is not here. */
+void tn_rpc_send_stray_ack(rpc_conn *conn, uint64_t seq);
 /* Timer: replies that found no room. */
 void tn_rpc_retry(tn_ctx_timer *timer);
 

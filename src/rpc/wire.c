@@ -17,11 +17,11 @@ tn_rpc_type tn_rpc_type_of(const void *msg, uint64_t bytes)
 	return (tn_rpc_type)p[0];
 }
 
-uint64_t tn_rpc_request_encode(uint8_t *out, const tn_rpc_request_head *head, const tern_rpc_sink *sinks)
+void tn_rpc_request_encode_head(uint8_t out[TN_RPC_REQUEST_BYTES], const tn_rpc_request_head *head)
 {
 	tn_writer w;
 
-	tn_writer_init(&w, out, TN_RPC_REQUEST_BYTES_MAX);
+	tn_writer_init(&w, out, TN_RPC_REQUEST_BYTES);
 	tn_put_u8(&w, TN_RPC_REQUEST);
 	tn_put_u8(&w, TN_RPC_VERSION);
 	tn_put_u16(&w, head->sink_count);
@@ -31,13 +31,34 @@ uint64_t tn_rpc_request_encode(uint8_t *out, const tn_rpc_request_head *head, co
 	tn_put_u64(&w, head->low_water);
 	tn_put_u64(&w, head->timeout_ns);
 	tn_put_u64(&w, head->args_bytes);
-	tn_put_u64(&w, 0);
+	tn_put_u32(&w, head->session);
+	tn_put_u32(&w, head->first);
+	tn_put_u8(&w, head->service_class);
+	tn_put_u8(&w, head->flags);
+	tn_put_u16(&w, 0);
+	tn_put_u32(&w, 0);
+	TN_ASSERT(!w.bad && w.at == TN_RPC_REQUEST_BYTES);
+}
+
+uint64_t tn_rpc_request_encode(uint8_t *out, const tn_rpc_request_head *head, const tern_rpc_sink *sinks)
+{
+	tn_writer w;
+
+	tn_rpc_request_encode_head(out, head);
+	tn_writer_init(&w, out + TN_RPC_REQUEST_BYTES, TN_RPC_REQUEST_BYTES_MAX - TN_RPC_REQUEST_BYTES);
 	for (unsigned i = 0; i < head->sink_count; i++) {
 		tn_put_bytes(&w, sinks[i].key.bytes, sizeof(sinks[i].key.bytes));
 		tn_put_u64(&w, sinks[i].bytes);
 	}
 	TN_ASSERT(!w.bad);
-	return w.at;
+	return TN_RPC_REQUEST_BYTES + w.at;
+}
+
+static bool request_sane(const tn_rpc_request_head *head)
+{
+	return head->sink_count <= TERN_RPC_SINKS_MAX && head->low_water <= head->seq &&
+	       head->seq <= TN_RPC_SEQ_MAX && head->first <= head->session &&
+	       head->service_class < TN_RPC_CLASSES && !(head->flags & ~TN_RPC_IDEMPOTENT);
 }
 
 bool tn_rpc_request_decode(const void *msg, uint64_t bytes, tn_rpc_request_head *head, tern_rpc_sink *sinks,
@@ -56,8 +77,11 @@ bool tn_rpc_request_decode(const void *msg, uint64_t bytes, tn_rpc_request_head 
 	head->low_water = tn_get_u64(&r);
 	head->timeout_ns = tn_get_u64(&r);
 	head->args_bytes = tn_get_u64(&r);
-	if (tn_get_u64(&r) != 0 || head->sink_count > TERN_RPC_SINKS_MAX || head->low_water > head->seq ||
-	    head->seq > TN_RPC_SEQ_MAX)
+	head->session = tn_get_u32(&r);
+	head->first = tn_get_u32(&r);
+	head->service_class = tn_get_u8(&r);
+	head->flags = tn_get_u8(&r);
+	if (tn_get_u16(&r) != 0 || tn_get_u32(&r) != 0 || !request_sane(head))
 		return false;
 	for (unsigned i = 0; i < head->sink_count; i++) {
 		tn_get_bytes(&r, sinks[i].key.bytes, sizeof(sinks[i].key.bytes));
@@ -78,7 +102,7 @@ void tn_rpc_reply_encode(uint8_t out[TN_RPC_REPLY_BYTES], const tn_rpc_reply_hea
 	tn_put_u32(&w, (uint32_t)head->status);
 	tn_put_u64(&w, head->seq);
 	tn_put_u64(&w, head->bytes);
-	tn_put_u64(&w, head->low_water);
+	tn_put_u64(&w, head->value);
 }
 
 bool tn_rpc_reply_decode(const void *msg, uint64_t bytes, tn_rpc_reply_head *head, const void **data)
@@ -96,7 +120,8 @@ bool tn_rpc_reply_decode(const void *msg, uint64_t bytes, tn_rpc_reply_head *hea
 	head->status = (tern_status)(int32_t)tn_get_u32(&r);
 	head->seq = tn_get_u64(&r);
 	head->bytes = tn_get_u64(&r);
-	head->low_water = tn_get_u64(&r);
+	head->value = tn_get_u64(&r);
 	*data = tn_get_view(&r, head->bytes);
-	return tn_reader_done(&r) && head->seq <= TN_RPC_SEQ_MAX && head->low_water <= TN_RPC_SEQ_MAX;
+	return tn_reader_done(&r) && head->seq <= TN_RPC_SEQ_MAX &&
+	       (type != TN_RPC_DONE || head->value <= TN_RPC_SEQ_MAX);
 }

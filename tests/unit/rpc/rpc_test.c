@@ -439,7 +439,7 @@ static void junk(void **state)
 			msg[k] = (uint8_t)x;
 		}
 		msg[0] = (uint8_t)(i % 6);
-		msg[1] = 1;
+		msg[1] = TN_RPC_VERSION;
 		tern_op_init(&op, NULL, NULL);
 		assert_ok(tern_send(channel, msg, i % sizeof(msg), &op));
 		assert_ok(tern_op_wait(w.n.a, &op, NODES_WAIT_NS));

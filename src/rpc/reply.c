@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Messages from the server to a caller: answers and acknowledgements, and another try for those that found no room
+ * in the channel. They go over the channel that the record has at that moment; without one they are dropped, because
+ * the caller asks again.
+ *
+ * Threads: any; no lock is held across a send. Tests: tests/unit/rpc.
+ */
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "base/fault.h"
+#include "channel/op.h"
+#include "rpc/server.h"
+
+/* The record's present channel with a reference that keeps it open, or NULL. */
+static rpc_conn *record_conn(rpc_record *record)
+{
+	rpc_conn *conn;
+
+	pthread_mutex_lock(&record->lock);
+	conn = record->conn;
+	if (conn)
+		atomic_fetch_add_explicit(&conn->refs, 1, memory_order_relaxed);
+	pthread_mutex_unlock(&record->lock);
+	return conn;
+}
+
+/* No room in the channel: queue for another try. `sending` or `acking` stays set and keeps it alive. */
+static void retry_later(tern_rpc_request *req, uint32_t bit)
+{
+	tn_rpc_server *server = req->server;
+	bool first;
+
+	TN_RPC_COUNT(&server->counters, retries, 1);
+	pthread_mutex_lock(&server->lock);
+	first = !server->retry;
+	if (req->retry_bits == 0) {
+		req->retry_next = server->retry;
+		server->retry = req;
+	}
+	req->retry_bits |= bit;
+	pthread_mutex_unlock(&server->lock);
+	if (first) /* later ones must not put the first ones off */
+		tn_ctx_timer_set(server->ctx, &server->timer, tn_ctx_now(server->ctx) + TN_RPC_RETRY_NS);
+}
+
+static void on_answer_sent(tern_op *op, void *arg)
+{
+	tern_rpc_request *req = arg;
+
+	(void)op; /* a failure means that the channel is gone: a retried call asks again */
+	pthread_mutex_lock(&req->record->lock);
+	req->sending = false;
+	tn_rpc_request_settle(req);
+}
+
+/* Once the channel took the answer the request may go at any time. */
+void tn_rpc_send_answer(tern_rpc_request *req)
+{
+	rpc_conn *conn = record_conn(req->record);
+	tern_status status = TERN_E_STATE;
+	tern_iovec iov[2] = {{req->head, sizeof(req->head)},
+			     {req->answer_copy ? req->answer_copy : req->answer, req->answer_bytes}};
+
+	tern_op_init(&req->op, on_answer_sent, req);
+	req->op.flags = TN_OP_INLINE; /* no lock of ours is held */
+	if (conn)
+		status = tern_sendv(conn->channel, iov, req->answer_bytes ? 2 : 1, &req->op);
+	if (status == TERN_AGAIN)
+		retry_later(req, TN_RPC_RETRY_ANSWER);
+	else if (status != TERN_OK)
+		on_answer_sent(&req->op, req);
+	if (conn)
+		tn_rpc_conn_unref(conn);
+}
+
+static void on_ack_sent(tern_op *op, void *arg)
+{
+	tern_rpc_request *req = arg;
+
+	(void)op;
+	pthread_mutex_lock(&req->record->lock);
+	req->acking = false;
+	tn_rpc_request_settle(req);
+}
+
+void tn_rpc_send_ack(tern_rpc_request *req)
+{
+	rpc_conn *conn = record_conn(req->record);
+	tn_rpc_reply_head head = {.type = TN_RPC_CANCEL_ACK, .status = TERN_E_DEADLINE, .seq = req->seq};
+	tern_status status = TERN_E_STATE;
+
+	tn_rpc_reply_encode(req->ack, &head);
+	tern_op_init(&req->ack_op, on_ack_sent, req);
+	if (conn)
+		status = tern_send(conn->channel, req->ack, sizeof(req->ack), &req->ack_op);
+	if (status == TERN_AGAIN)
+		retry_later(req, TN_RPC_RETRY_ACK);
+	else if (status != TERN_OK)
+		on_ack_sent(&req->ack_op, req);
+	if (conn)
+		tn_rpc_conn_unref(conn);
+}
+
+void tn_rpc_retry(tn_ctx_timer *timer)
+{
+	tn_rpc_server *server = TN_CONTAINER_OF(timer, tn_rpc_server, timer);
+	tern_rpc_request *list;
+
+	pthread_mutex_lock(&server->lock);
+	list = server->retry;
+	server->retry = NULL;
+	pthread_mutex_unlock(&server->lock);
+	while (list) {
+		tern_rpc_request *req = list;
+		uint32_t bits;
+
+		pthread_mutex_lock(&server->lock); /* bits != 0 so far: nobody relinked it */
+		list = req->retry_next;
+		bits = req->retry_bits;
+		req->retry_bits = 0;
+		pthread_mutex_unlock(&server->lock);
+		/* with both, the second flag keeps the request alive through the first */
+		if (bits & TN_RPC_RETRY_ANSWER)
+			tn_rpc_send_answer(req);
+		if (bits & TN_RPC_RETRY_ACK)
+			tn_rpc_send_ack(req);
+	}
+}
+
+/* ---- acknowledgements that belong to no request ---- */
+
+typedef struct stray_ack {
+	tern_op op;
+	rpc_conn *conn;
+	uint8_t msg[TN_RPC_REPLY_BYTES];
+} stray_ack;
+
+static void on_stray_ack_sent(tern_op *op, void *arg)
+{
+	stray_ack *ack = arg;
+
+	(void)op;
+	tn_rpc_conn_unref(ack->conn);
+	free(ack);
+}
+
+/*
+ * It came behind its request, which was dropped (no memory, malformed, out of the window), so nothing writes into
+ * its sinks. Without memory or room the client asks again.
+ */
+void tn_rpc_send_stray_ack(rpc_conn *conn, uint64_t seq)
+{
+	tn_rpc_reply_head head = {.type = TN_RPC_CANCEL_ACK, .status = TERN_E_DEADLINE, .seq = seq};
+	stray_ack *ack = TN_FAULT("rpc.ack.alloc") ? NULL : malloc(sizeof(*ack));
+
+	if (!ack)
+		return;
+	ack->conn = conn;
+	atomic_fetch_add_explicit(&conn->refs, 1, memory_order_relaxed);
+	tn_rpc_reply_encode(ack->msg, &head);
+	tern_op_init(&ack->op, on_stray_ack_sent, ack);
+	if (tern_send(conn->channel, ack->msg, sizeof(ack->msg), &ack->op) != TERN_OK)
+		on_stray_ack_sent(&ack->op, ack);
+}
