@@ -7,7 +7,7 @@
  *   lane     one side of a queue pair: a flow of requests and a flow of answers to the peer
  *   wr       a posted work request, from its post to its completion
  *
- *   lane:  held <= slots (what the device has for it); a frame that finds none is an RNR: it is tried again
+ *   lane:  held <= slots (what the device has for it); or its node's pool_slots; a frame that finds none is an RNR: it is tried again
  *          after rnr_ns, and what is behind it waits. held <= granted by the link: never an RNR
  *
  * The device: RC semantics without faults. A request completes when the answer to it is back; answers go ahead
@@ -22,6 +22,7 @@
 
 #include "base/hist.h"
 #include "link/link.h"
+#include "link/share.h"
 #include "sim/event.h"
 #include "sim/net.h"
 
@@ -43,7 +44,11 @@ typedef struct scale_config {
 	uint64_t message_bytes;
 	uint32_t depth; /* of messages at once */
 	uint64_t cpu_ns, ctrl_ns, rnr_ns;
+	uint64_t device_bytes;  /* budget of bulk in flight of a sender; 0 = none */
+	uint64_t grant_bytes;   /* receiver-granted bulk: granted and not arrived, of a node; 0 = no grants */
+	uint64_t grant_quantum; /* 64 KiB: of one grant */
 	uint32_t lane0_slots, lane_slots; /* receive slots of a lane */
+	uint32_t pool_slots;              /* all lanes of a node draw from these; 0 = each has its own */
 	uint32_t lane0_grant, lane_grant; /* told to the peer; more than slots: credits are off */
 	uint64_t sample_ns;               /* between two samples of the receiver's queue; 0 = none */
 	FILE *samples;

@@ -26,12 +26,18 @@ static void wr_free(scale *s, scale_wr *wr)
 
 /* ---- what a node sees ---- */
 
+static void slot_give(scale_lane *lane)
+{
+	lane->held--;
+	lane->end->node->held--;
+}
+
 static void frame_seen(scale_end *end, void *arg, uint64_t value)
 {
 	scale_lane *lane = &end->lanes[value & 0xff];
 	tn_link_rx rx;
 
-	lane->held--;
+	slot_give(lane);
 	if (!end->link) {
 		scale_model_frame(end, arg);
 		free(arg);
@@ -48,7 +54,7 @@ static void imm_seen(scale_end *end, void *arg, uint64_t value)
 	tn_link_rx rx;
 
 	tn_link_on_imm(end->link, lane->handle, (uint32_t)value, value >> 32, scale_now(end), &rx);
-	lane->held--;
+	slot_give(lane);
 	tn_link_on_slot_free(end->link, lane->handle, 1);
 }
 
@@ -90,16 +96,19 @@ static void execute(scale_lane *at, scale_wr *wr)
 
 static bool take_slot(scale_lane *at, const scale_wr *wr)
 {
-	scale_result *result = at->end->node->s->result;
+	scale_node *node = at->end->node;
+	scale_result *result = node->s->result;
+	uint32_t pool = node->s->config.pool_slots;
 
 	if (wr->type != TN_POST_SEND && wr->type != TN_POST_WRITE_IMM)
 		return true;
-	if (at->held == at->slots) {
+	if (pool ? node->held >= pool : at->held == at->slots) {
 		result->rnr++;
 		return false;
 	}
 	at->held++;
-	result->slots_peak = TN_MAX(result->slots_peak, at->held);
+	node->held++;
+	result->slots_peak = TN_MAX(result->slots_peak, pool ? node->held : at->held);
 	return true;
 }
 

@@ -56,6 +56,10 @@ typedef struct scale_op {
 typedef struct scale_model {
 	scale_op *push, *fetch;
 	uint64_t bytes, left, in_flight; /* of the push */
+	uint64_t allowed, untold;        /* granted and not posted; posted and not told to the granter */
+	uint64_t want;                   /* what the peer asked for and was not granted */
+	tn_budget_seat seat;
+	scale_end *next; /* that waits for grants of this node */
 } scale_model;
 
 struct scale_end {
@@ -89,6 +93,10 @@ struct scale_node {
 	scale *s;
 	uint32_t host;
 	uint32_t links, qps;
+	uint32_t held; /* receive slots of all its lanes */
+	tn_link_budget budget;
+	uint64_t granted;                /* of the model: not arrived */
+	scale_end *asking, **asking_end; /* ends whose peers want more */
 	uint64_t cpu_free;
 	bool armed;
 	scale_input *inputs; /* a ring */
@@ -120,6 +128,8 @@ static inline uint64_t scale_now(const scale_end *end)
 /* ---- scale_node.c ---- */
 
 void scale_input_push(scale_end *end, scale_input_fn fn, void *arg, uint64_t value);
+/* Another link of the node made room for this end. */
+void scale_woken(void *end);
 /* Take all actions of the link. After anything that was done to it. */
 void scale_pump(scale_end *end);
 void scale_link_start(scale *s, scale_end *end, bool active);

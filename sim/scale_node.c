@@ -220,6 +220,18 @@ static void ctrl_up_seen(scale_end *end, void *arg, uint64_t value)
 	tn_link_on_ctrl_up(end->link, scale_now(end));
 }
 
+static void woken_seen(scale_end *end, void *arg, uint64_t value)
+{
+	(void)end;
+	(void)arg;
+	(void)value;
+}
+
+void scale_woken(void *end)
+{
+	scale_input_push(end, woken_seen, NULL, 0);
+}
+
 void scale_link_start(scale *s, scale_end *end, bool active)
 {
 	tn_link_provider provider = {
@@ -231,6 +243,7 @@ void scale_link_start(scale *s, scale_end *end, bool active)
 		.send_bytes_max = SCALE_SLOT_BYTES,
 		.data_lanes = UINT32_MAX,
 		.address_bytes = sizeof(uint32_t),
+		.budget = s->config.device_bytes ? &end->node->budget : NULL,
 	};
 	tn_link_config config = s->config.link;
 	size_t bytes = tn_link_memory_bytes(&config);
@@ -244,6 +257,8 @@ void scale_link_start(scale *s, scale_end *end, bool active)
 	config.name = "node";
 	config.providers = &provider;
 	config.provider_count = 1;
+	config.wake = scale_woken;
+	config.wake_arg = end;
 	end->memory = sim_check_alloc(aligned_alloc(64, (bytes + 63) & ~63ull), bytes);
 	end->wake_at = UINT64_MAX;
 	status = tn_link_init(end->memory, bytes, &config, s->events.now, &end->link);

@@ -20,6 +20,7 @@ void scale_defaults(scale_config *config, scale_pattern pattern, uint32_t hosts)
 		.message_bytes = 64,
 		.depth = 16,
 		.pair_links = 1,
+		.grant_quantum = 64u << 10,
 		.cpu_ns = 200,
 		.ctrl_ns = 20 * TN_NS_PER_US,
 		.rnr_ns = 10 * TN_NS_PER_US,
@@ -225,6 +226,8 @@ bool scale_run(const scale_config *config, scale_result *result)
 	for (uint32_t i = 0; i < config->net.hosts; i++) {
 		s.nodes[i].s = &s;
 		s.nodes[i].host = i;
+		tn_link_budget_init(&s.nodes[i].budget, config->device_bytes, NULL);
+		s.nodes[i].asking_end = &s.nodes[i].asking;
 	}
 	links_make(&s);
 	ok = connect_all(&s) && load_all(&s);

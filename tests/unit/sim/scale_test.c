@@ -92,6 +92,13 @@ static void credits_prevent_refusals(void **state)
 	RUN_WORDS("hosts=17", "pushes=0", "messages=200", "fetch_gap_ns=0", "slots0=16", "grant0=64",
 		  "depth=64", "ops=64", "wrs=128");
 	assert_true(result.rnr > 0);
+	/* One pool for all lanes: what is granted in all fits into it, or does not. */
+	RUN_WORDS("hosts=17", "pushes=0", "messages=200", "fetch_gap_ns=0", "pool=384");
+	assert_int_equal(result.rnr, 0);
+	assert_true(result.slots_peak <= 384);
+	RUN_WORDS("hosts=17", "pushes=0", "messages=200", "fetch_gap_ns=0", "pool=128", "grant0=64",
+		  "depth=64", "ops=64", "wrs=128");
+	assert_true(result.rnr > 0 && result.slots_peak == 128);
 }
 
 static void chunks_give_the_same_bytes(void **state)
@@ -114,7 +121,8 @@ static void the_model_is_like_the_machines(void **state)
 		{"hosts=16", "window=256k", "unit=64k", "pattern=all"},
 		{"pattern=all", "hosts=16", "window=64k", "chunk=64k"},
 		{"pattern=all", "hosts=16", "window=256k", "chunk=64k"},
-		{"pattern=one", "hosts=33", "window=128k", "chunk=32k"},
+		{"pattern=one", "hosts=33", "window=128k", "device=64k"},
+		{"pattern=all", "hosts=16", "window=64k", "device=128k"},
 		{"pattern=one", "hosts=33", "window=8M", "chunk=1M"},
 	};
 
@@ -131,6 +139,27 @@ static void the_model_is_like_the_machines(void **state)
 		near(result.receiver_queue_peak, again.receiver_queue_peak, config.link.chunk_bytes);
 		assert_int_equal(result.net.pauses > 0, again.net.pauses > 0);
 	}
+}
+
+/* A receiver that grants what it is sent has that much under way to it, and no more. */
+static void grants_bound_the_queue(void **state)
+{
+	(void)state;
+	RUN_WORDS("hosts=33", "model=1", "pushes=2", "push=1M", "chunk=64k", "grants=256k", "quantum=64k");
+	assert_int_equal(result.net.pauses, 0);
+	assert_true(result.receiver_queue_peak < 280 * 1024);
+	assert_true(result.goodput >= 0.95);
+}
+
+/* All links of a sender together: what is under way from a host stays within its budget. */
+static void a_budget_bounds_a_sender(void **state)
+{
+	(void)state;
+	RUN_WORDS("hosts=17", "pair_links=4", "pushes=1", "push=1M", "window=64k");
+	assert_true(result.net.pauses > 0);
+	RUN_WORDS("hosts=17", "pair_links=4", "pushes=1", "push=1M", "window=64k", "device=96k");
+	assert_int_equal(result.net.pauses, 0);
+	assert_true(result.receiver_queue_peak <= 16 * (96 + 8) * 1024);
 }
 
 static void channels_cost_no_queue_pair(void **state)
@@ -178,6 +207,8 @@ int main(void)
 		cmocka_unit_test(credits_prevent_refusals),
 		cmocka_unit_test(chunks_give_the_same_bytes),
 		cmocka_unit_test(the_model_is_like_the_machines),
+		cmocka_unit_test(grants_bound_the_queue),
+		cmocka_unit_test(a_budget_bounds_a_sender),
 		cmocka_unit_test(channels_cost_no_queue_pair),
 		cmocka_unit_test(the_same_words_give_the_same_run),
 		cmocka_unit_test(wrong_words_are_refused),
