@@ -298,15 +298,9 @@ int tern_ctx_fd(const tern_ctx *ctx)
 
 int tern_ctx_progress(tern_ctx *ctx)
 {
-	int n;
-
-	if (TN_UNLIKELY(tn_ctx_enter(ctx) != TERN_OK || tn_in_dispatch()) || !tn_role_try(ctx))
+	if (TN_UNLIKELY(tn_ctx_enter(ctx) != TERN_OK || tn_in_dispatch()))
 		return 0;
-	n = tn_progress_round(ctx);
-	if (!ctx->roles.has_helper && (ctx->rounds & 31u) == 0)
-		n += tn_ctx_timers_run(ctx, tn_ctx_now(ctx));
-	tn_role_give(ctx);
-	return n;
+	return tn_progress_turn(ctx);
 }
 
 /* A caller that waits for the descriptor alone must be woken by timers too. False: one is due. */

@@ -29,6 +29,7 @@ tern_status tn_shell_post_wr(tn_shell_lane *slane, tn_link_post_type type, tn_wr
 tern_status tn_shell_post(const tn_link_post *post, bool *done)
 {
 	tn_shell_lane *slane = post->lane_user;
+	const tn_dev_caps *caps = &slane->sdev->caps;
 	tn_wr wr;
 	tern_status status;
 
@@ -49,7 +50,9 @@ tern_status tn_shell_post(const tn_link_post *post, bool *done)
 	wr.more = wr.done = false;
 	if (!tn_key_decode(post->key, &wr.key))
 		return tn_fail(TERN_E_INVALID, "this is not a key: its 64 bytes are malformed");
-	if (TN_UNLIKELY(slane->sdev->caps.needs_registered || tn_gpu_on()))
+	/* What the device copies at the post may lie anywhere, but in a GPU. */
+	if (TN_UNLIKELY(tn_gpu_on()) ||
+	    (caps->needs_registered && (post->type == TN_POST_READ || post->bytes > caps->inline_bytes)))
 		status = tn_stage_post(slane, post, &wr);
 	else
 		status = tn_shell_post_wr(slane, post->type, &wr);

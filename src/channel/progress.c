@@ -136,7 +136,7 @@ static __attribute__((noinline)) int look_at_control(tern_ctx *ctx)
 	return handle_ready(events, tn_progress_epoll(ctx, events, 0));
 }
 
-int tn_progress_round(tern_ctx *ctx)
+static TN_ALWAYS_INLINE int round_here(tern_ctx *ctx)
 {
 	bool look = ctx->look_at_control;
 	int n = 0;
@@ -158,6 +158,24 @@ int tn_progress_round(tern_ctx *ctx)
 	if (look)
 		n += look_at_control(ctx);
 	return n + run_queues(ctx, n);
+}
+
+int tn_progress_round(tern_ctx *ctx)
+{
+	return round_here(ctx);
+}
+
+int tn_progress_turn(tern_ctx *ctx)
+{
+	int n;
+
+	if (!tn_role_try(ctx))
+		return 0;
+	n = round_here(ctx);
+	if (TN_UNLIKELY((ctx->rounds & 31u) == 0) && !ctx->roles.has_helper)
+		n += tn_ctx_timers_run(ctx, tn_ctx_now(ctx));
+	tn_role_give(ctx);
+	return n;
 }
 
 bool tn_progress_arm(tern_ctx *ctx)

@@ -15,7 +15,7 @@
 enum { PHASE_MESSAGE, PHASE_XFER, PHASE_FLAG_DATA, PHASE_FLAG };
 
 /* The channel, if nothing of the link stands in the way of one more wr. */
-static tn_lk_chan *open_channel(tn_link *link, uint32_t channel)
+static TN_ALWAYS_INLINE tn_lk_chan *open_channel(tn_link *link, uint32_t channel)
 {
 	tn_lk_chan *chan = &link->chans[channel & 0xffff];
 
