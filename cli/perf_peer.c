@@ -66,10 +66,10 @@ static void pong_answer(perf_side *side)
 {
 	perf_pong *p = &side->pong;
 	tern_op *op = &p->ops[p->next % PERF_PONG_OPS];
-	tern_status status = TERN_AGAIN;
+	tern_status status = tern_put_notify(side->channel, side->out, p->bytes, &side->peer.data, 0, 0, op);
 
-	if (tern_op_test(op) != TERN_AGAIN)
-		status = tern_put_notify(side->channel, side->out, p->bytes, &side->peer.data, 0, 0, op);
+	if (status == TERN_E_STATE && tern_op_test(op) == TERN_AGAIN)
+		status = TERN_AGAIN; /* all operations are under way: the loop tries again */
 	p->owed = status == TERN_AGAIN;
 	p->failed = p->failed || (status != TERN_OK && status != TERN_AGAIN);
 	if (status == TERN_OK) {
@@ -133,10 +133,11 @@ void perf_on_notify(tern_channel *channel, uint32_t value, uint64_t bytes, void 
 		return;
 	}
 	p->left--;
-	if (p->samples)
-		pong_take_time(p);
 	if (p->answers > 0)
 		pong_answer(side);
+	/* While the answer is under way the clock costs nothing. */
+	if (p->samples)
+		pong_take_time(p);
 }
 
 /* ---- one put ---- */
