@@ -30,6 +30,7 @@ static void shape(void)
 		tn_link_config *c = &world.node[i].config;
 
 		c->data_lanes = pair_pick(&world, 3);
+		c->checksum = world.bytes_left & 1;
 		c->channels_max = 4;
 		c->ops_max = 16;
 		c->wrs_max = 24;

@@ -74,6 +74,7 @@ static void fill_sizes(const tern_ctx *ctx, tn_link_config *config)
 	config->keepalive_misses = (uint32_t)tn_opt_u64(o, rows, "keepalive_misses");
 	config->copy = tn_stage_copy;
 	config->copy_arg = ctx->mem;
+	config->checksum = tn_opt_enum(o, rows, "checksum") == 1;
 	config->recover_ns = tn_opt_u64(o, rows, "recover");
 	config->probe_ns = tn_opt_u64(o, rows, "probe");
 	config->verdict_ns = tn_opt_u64(o, rows, "verdict");

@@ -124,6 +124,14 @@ const tn_option_row tn_link_option_rows[] = {
 		 "it "
 		 "fails; 0 = never"},
 	{.layer = "link",
+	 .name = "checksum",
+	 .type = TN_OPT_ENUM,
+	 .choices = "off|messages",
+	 .dflt = "off",
+	 .help = "CRC-32C over messages from memory to memory, if the peer has it on too; a wrong one ends "
+		 "the "
+		 "link"},
+	{.layer = "link",
 	 .name = "verdict",
 	 .type = TN_OPT_DURATION,
 	 .dflt = "500ms",

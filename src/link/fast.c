@@ -61,6 +61,8 @@ bool tn_link_fast_send(tn_link *link, uint32_t channel, const tn_link_iov *iov, 
 	for (uint32_t i = 0; i < count; i++)
 		if (iov[i].bytes)
 			fast->post.iov[fast->post.iov_count++] = iov[i];
+	if (TN_UNLIKELY(link->sums))
+		tn_lk_sum_fill(link, &fast->post);
 	fast->channel = channel;
 	fast->phase = PHASE_MESSAGE;
 	fast->params = params;

@@ -72,6 +72,8 @@ static uint64_t features_of(const tn_link *link)
 
 	if (!link->config.recover_ns || !link->config.probe_ns)
 		off |= TN_FEATURE_MOVE;
+	if (!link->config.checksum)
+		off |= TN_FEATURE_SUMS;
 	return TN_WIRE_FEATURES & ~off;
 }
 
@@ -224,6 +226,9 @@ static const char *on_hello(tn_link *link, const uint8_t *payload, uint32_t byte
 	memcpy(link->peer.name, hello.name, sizeof(hello.name));
 	link->peer.version = TN_MIN(hello.version, (uint16_t)TN_WIRE_VERSION);
 	link->peer.features = hello.features & features_of(link);
+	link->sums = (link->peer.features & TN_FEATURE_SUMS) != 0;
+	if (link->config.checksum && !link->sums)
+		tn_lk_log(link, TN_LOG_WARN, "no checksums: the peer does not want them (link.checksum)");
 	link->resumes = (link->peer.features & TN_FEATURE_RESUME) != 0;
 	link->moves = link->resumes && (link->peer.features & TN_FEATURE_MOVE);
 	link->peer_ask = link->peer_known = true;

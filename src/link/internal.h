@@ -466,6 +466,7 @@ struct tn_link {
 	tn_rand rand;           /* spreads probes */
 	tn_lk_health health[TN_LINK_PROVIDERS_MAX];
 	/* ---- recovery ---- */
+	bool sums;     /* DATA and FRAG carry checksums, both ways */
 	bool resumes;  /* both sides can, and it is wanted */
 	bool torn;     /* something that was sent could not be kept: a break ends the link */
 	bool draining; /* RECOVERING: until both have said what arrived */
@@ -863,6 +864,13 @@ static inline uint32_t tn_lk_lane_slot(const tn_link *link, const tn_lk_lane *la
 {
 	return (uint32_t)(lane - link->lanes);
 }
+
+/* ---- sums.c ---- */
+
+/* Put the checksum into the header of a DATA or FRAG that is complete. */
+void tn_lk_sum_fill(tn_link *link, tn_link_post *post);
+/* True for frames that carry none. */
+bool tn_lk_sum_holds(const void *bytes, uint64_t n, const tn_frame *frame);
 
 /* ---- rx.c ---- */
 

@@ -111,6 +111,7 @@ typedef struct tn_link_config {
 	uint32_t secret_bytes;
 	const void *secret_next; /* good as well, while a fleet goes from one to the other; NULL = none */
 	uint32_t secret_next_bytes;
+	bool checksum;         /* messages carry checksums if the peer wants it too */
 	uint64_t features_off; /* feature bits that are not offered, as if this build did not know them */
 	const tn_link_provider *providers;
 	uint32_t provider_count;
@@ -548,7 +549,8 @@ tn_link_rivalry tn_link_rivals(const tn_link *older, const tn_link *newer, tern_
 	X(probes)           \
 	X(probes_failed)    \
 	X(held_back)        \
-	X(resent)
+	X(resent)           \
+	X(corrupt)
 TN_COUNTERS_STRUCT(tn_link_counters, TN_LINK_COUNTERS)
 const tn_link_counters *tn_link_get_counters(const tn_link *link);
 

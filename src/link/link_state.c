@@ -230,7 +230,8 @@ static const char *on_refuse(tn_link *link, const tn_wire_end *end, uint64_t now
 	const char *text = end->text[0] ? end->text : tern_status_text(end->status);
 	tern_status status = end->status;
 
-	if (link->state >= TN_LINK_UP && status != TERN_E_LANE && status != TERN_E_PEER_RESTARTED)
+	if (link->state >= TN_LINK_UP && status != TERN_E_LANE && status != TERN_E_PEER_RESTARTED &&
+	    status != TERN_E_CORRUPT)
 		status = TERN_E_PEER_CLOSED;
 	if (link->verdict_pending) {
 		/* The lane broke because the peer ended the link: its words are the reason. */

@@ -118,6 +118,8 @@ static const char *on_data(tn_link *link, const tn_frame *frame, tn_link_rx *rx)
 
 	if (!receives(chan))
 		return "a message for a channel that is not open";
+	if (!link->sums && frame->data.sum != 0)
+		return "reserved field is not zero";
 	wrong = take_fragment(link, chan, frame);
 	if (wrong)
 		return wrong;
@@ -285,6 +287,19 @@ static const char *dispatch(tn_link *link, tn_lk_lane *lane, const tn_frame *fra
 	}
 }
 
+/* Nothing of it is believed, and so its place in its channel stays empty: the link ends. */
+static void sum_failed(tn_link *link, const tn_lk_lane *lane, const tn_frame *frame, uint64_t n,
+		       uint64_t now_ns)
+{
+	tn_count_own(&link->counters.corrupt, 1);
+	tn_lk_fail_link(link, now_ns, TERN_E_CORRUPT,
+			"a message's frame of %llu bytes on lane %u (%s) lacks its checksum %08x: the sender "
+			"changed it "
+			"while it was sent, or memory, a NIC or the wire did",
+			(unsigned long long)n, lane->index, link->providers[lane->provider].name,
+			frame->data.sum);
+}
+
 void tn_link_on_frame(tn_link *link, uint32_t handle, const void *bytes, uint64_t n, uint64_t now_ns,
 		      tn_link_rx *rx)
 {
@@ -306,6 +321,10 @@ void tn_link_on_frame(tn_link *link, uint32_t handle, const void *bytes, uint64_
 		wrong = tn_lk_credit_update(link, lane, frame.head.grant, frame.head.seen);
 	if (!wrong && (frame.head.flags & TN_FRAME_ACK))
 		owe_ack(link, lane, now_ns);
+	if (!wrong && TN_UNLIKELY(link->sums) && !tn_lk_sum_holds(bytes, n, &frame)) {
+		sum_failed(link, lane, &frame, n, now_ns);
+		return;
+	}
 	if (!wrong)
 		wrong = dispatch(link, lane, &frame, now_ns, rx);
 	if (wrong) {

@@ -251,7 +251,7 @@ void tn_lk_data_fill(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, const tn_lk_
 
 	tn_lk_head_fill(link, lane, wr, whole ? TN_FRAME_DATA : TN_FRAME_FRAG, ack ? TN_FRAME_ACK : 0);
 	data->channel = chan->peer;
-	data->zero = 0;
+	data->sum = 0;
 	data->seq = chan->tx_seq;
 }
 
@@ -461,6 +461,8 @@ bool tn_lk_next_post(tn_link *link, tn_link_action *act)
 		(link->hold && tn_lk_next_quiet(link, &act->post));
 	if (!found)
 		return false;
+	if (TN_UNLIKELY(link->sums) && link->wrs[(uint32_t)act->post.cookie].kind == TN_WR_DATA)
+		tn_lk_sum_fill(link, &act->post);
 	act->type = TN_ACT_POST;
 	link->posting = (uint32_t)act->post.cookie;
 	return true;

@@ -23,9 +23,10 @@
 #define TN_WIRE_MAGIC       0x4e524554u /* "TERN" */
 #define TN_FEATURE_RESUME   1ull        /* lanes that broke are rebuilt: UNWIRE of wired lanes, RESUME */
 #define TN_FEATURE_ROTATE   2ull        /* the dialer's AUTH may hold a MAC for each of two secrets */
+#define TN_FEATURE_SUMS     8ull        /* DATA and FRAG carry a checksum; offered where it is wanted */
 #define TN_FEATURE_MOVE     4ull        /* a second set of lanes beside those in use: READY, MOVE */
 /* Bits that this build knows; used if both have them. */
-#define TN_WIRE_FEATURES (TN_FEATURE_RESUME | TN_FEATURE_ROTATE | TN_FEATURE_MOVE)
+#define TN_WIRE_FEATURES (TN_FEATURE_RESUME | TN_FEATURE_ROTATE | TN_FEATURE_MOVE | TN_FEATURE_SUMS)
 
 #define TN_SECRETS_MAX 2u
 
@@ -173,7 +174,8 @@ _Static_assert(sizeof(tn_frame_head) == 16, "frame head");
 typedef struct tn_frame_data {
 	tn_frame_head head;
 	uint32_t channel;
-	uint32_t zero;
+	uint32_t
+		sum; /* with SUMS, of DATA and FRAG: CRC-32C of the body, this word 0, and the payload; else 0 */
 	uint64_t seq; /* number of the message in the channel */
 } tn_frame_data;
 _Static_assert(sizeof(tn_frame_data) == 32 && offsetof(tn_frame_data, seq) == 24, "DATA, ABORT");
@@ -257,7 +259,8 @@ typedef struct tn_frame {
 	union {
 		struct {
 			uint64_t seq, offset, total;
-		} data; /* DATA, FRAG, ABORT (offset and total 0) */
+			uint32_t sum;
+		} data; /* DATA, FRAG, ABORT (offset, total and sum 0) */
 		struct {
 			uint32_t mine;
 			uint64_t window, message_max;

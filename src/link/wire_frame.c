@@ -27,14 +27,13 @@ static const char *parse_data(const uint8_t *bytes, uint64_t n, tn_frame *frame)
 	memcpy(&data, bytes, sizeof(data));
 	frame->channel = data.channel;
 	frame->data.seq = data.seq;
+	frame->data.sum = data.sum;
 	frame->data.offset = 0;
 	frame->data.total = n - sizeof(data);
 	frame->payload = bytes + sizeof(data);
 	frame->payload_bytes = n - sizeof(data);
-	if (data.zero != 0)
-		return "reserved field is not zero";
-	if (frame->head.type == TN_FRAME_ABORT && n != sizeof(data))
-		return "ABORT with a payload";
+	if (frame->head.type == TN_FRAME_ABORT && (n != sizeof(data) || data.sum != 0))
+		return "ABORT with a payload or a checksum";
 	return NULL;
 }
 
@@ -47,12 +46,11 @@ static const char *parse_frag(const uint8_t *bytes, uint64_t n, tn_frame *frame)
 	memcpy(&frag, bytes, sizeof(frag));
 	frame->channel = frag.data.channel;
 	frame->data.seq = frag.data.seq;
+	frame->data.sum = frag.data.sum;
 	frame->data.offset = frag.offset;
 	frame->data.total = frag.total;
 	frame->payload = bytes + sizeof(frag);
 	frame->payload_bytes = n - sizeof(frag);
-	if (frag.data.zero != 0)
-		return "reserved field is not zero";
 	if (frame->payload_bytes == 0 || frag.total > TN_TRANSFER_BYTES_MAX || frag.offset >= frag.total ||
 	    frame->payload_bytes > frag.total - frag.offset)
 		return "fragment out of range";

@@ -474,13 +474,45 @@ static void test_order_is_not_assumed(void **state)
 	close_field(&f);
 }
 
+/* With link.checksum messages of every size carry sums over each provider, from registered memory or not. */
+static void test_checksums(void **state)
+{
+	static const char *const options[] = {"link.checksum=messages", NULL};
+	static const uint64_t sizes[] = {0, 1, 7, 64, 1000, 8192, 100001, REGION};
+	tern_ctx_params params = {.options = options};
+	tern_op op = {.flags = TERN_OP_REMOTE};
+	uint8_t *plain = malloc(REGION);
+	field f;
+
+	(void)state;
+	memset(&f, 0, sizeof(f));
+	side_open_params(&f.p.serve, &params);
+	side_open_params(&f.p.dial, &params);
+	side_connect(&f.p.dial, &f.p.serve);
+	side_open_channel(&f.p.dial);
+	assert_comes(&f.p.serve, opens, 1);
+	open_region(&f, REGION);
+	for (uint32_t i = 0; i < 2 * TN_COUNT_OF(sizes); i++) {
+		uint64_t bytes = sizes[i / 2];
+		uint8_t *from = i % 2 ? plain : f.src;
+
+		fill(from, bytes, i);
+		assert_ok(complete(f.p.dial.ctx, &op, tern_send(f.p.dial.channel, from, bytes, &op)));
+		assert_comes(&f.p.serve, messages, (int)i + 1);
+		assert_true(last_is(&f.p.serve, bytes, i));
+	}
+	assert_int_equal(tern_ctx_counter(f.p.serve.ctx, "link.corrupt"), 0);
+	free(plain);
+	close_field(&f);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_submitted_twice),      cmocka_unit_test(test_random_cancel),
 		cmocka_unit_test(test_failed_is_not_good),   cmocka_unit_test(test_placed),
 		cmocka_unit_test(test_forged_keys),          cmocka_unit_test(test_ends_while_used),
-		cmocka_unit_test(test_order_is_not_assumed),
+		cmocka_unit_test(test_order_is_not_assumed), cmocka_unit_test(test_checksums),
 	};
 
 	test_transport(argc, argv);

@@ -286,6 +286,7 @@ static void jobs(void **state)
 	pair_fini(&world);
 }
 
+/* UCX#6675, libfabric#6696: of versions that have none in common both are named. */
 static void versions(void **state)
 {
 	static const struct {
@@ -317,6 +318,50 @@ static void versions(void **state)
 			assert_ends(1, TERN_E_VERSION, both);
 		}
 		pair_fini(&world);
+	}
+}
+
+/* UCX#6675, libfabric#6696: mixed versions crash. One side lacks one feature, or all: the pair does without. */
+static void older_features(void **state)
+{
+	static const uint64_t bits[] = {TN_FEATURE_RESUME, TN_FEATURE_ROTATE, TN_FEATURE_MOVE,
+					TN_FEATURE_SUMS,   TN_WIRE_FEATURES,  0};
+
+	(void)state;
+	for (unsigned i = 0; i < 2 * TN_COUNT_OF(bits); i++) {
+		uint64_t off = bits[i / 2], have;
+
+		fresh();
+		for (int s = 0; s < 2; s++) {
+			tn_link_config *c = &world.node[s].config;
+
+			c->checksum = true;
+			c->recover_ns = TN_NS_PER_SEC;
+			c->secret = "one";
+			c->secret_next = "two";
+			c->secret_bytes = c->secret_next_bytes = 3;
+		}
+		world.node[i % 2].config.features_off = off;
+		pair_start(&world);
+		until_up();
+		have = tn_link_get_peer(world.node[0].link)->features;
+		assert_int_equal(have, tn_link_get_peer(world.node[1].link)->features);
+		assert_int_equal(have & off, 0);
+		if (off == 0)
+			assert_int_equal(have, TN_WIRE_FEATURES);
+		tn_link_close(world.node[0].link, world.now);
+		pair_pump(&world, 0);
+		until_down();
+		assert_ends(0, TERN_OK, "");
+		pair_fini(&world);
+	}
+	/* Each bit is in the list above: one that is new has to be added. */
+	for (unsigned i = 0; i < 64; i++) {
+		bool known = false;
+
+		for (unsigned k = 0; k < TN_COUNT_OF(bits); k++)
+			known |= bits[k] == 1ull << i;
+		assert_int_equal(known, (TN_WIRE_FEATURES >> i) & 1);
 	}
 }
 
@@ -755,6 +800,7 @@ int main(void)
 		cmocka_unit_test(close_before_up),
 		cmocka_unit_test(secrets),
 		cmocka_unit_test(two_secrets),
+		cmocka_unit_test(older_features),
 		cmocka_unit_test(acceptor_says_little),
 		cmocka_unit_test(jobs),
 		cmocka_unit_test(versions),

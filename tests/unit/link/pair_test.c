@@ -58,6 +58,7 @@ static void shape(pair_world *world, load *l, fault what)
 		tn_link_config *c = &world->node[i].config;
 
 		c->recover_ns = recover ? 10 * TN_NS_PER_SEC : 0;
+		c->checksum = world->rand.state & 1; /* without a turn of the dice */
 		c->data_lanes = lanes;
 		c->channels_max = 4 + pair_pick(world, 12);
 		c->ops_max = 4 + pair_pick(world, 40);

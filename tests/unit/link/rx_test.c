@@ -76,6 +76,12 @@ static void messages(void **state)
 	must_end("out of order");
 
 	set_up();
+	m.data = data_frame(far, 0);
+	m.data.sum = 1; /* nobody agreed on checksums */
+	inject(lane0, &m, sizeof(m.data) + 9);
+	must_end("reserved");
+
+	set_up();
 	m.data = data_frame(far + 0x10000, 0);
 	inject(lane0, &m, sizeof(m.data));
 	must_end("not open");

@@ -378,7 +378,7 @@ static void frame_fields(void **state)
 	must_refuse("DATA", 0, TN_FRAME_TYPES);
 	must_refuse("DATA", 1, 2); /* unknown flag */
 	must_refuse("DATA", 2, 1); /* reserved */
-	must_refuse("DATA", 20, 1);
+	must_refuse("ABORT", 20, 1); /* of DATA and FRAG a checksum: rx_test.c */
 	must_refuse("FRAG", 32, 106); /* offset beyond total */
 	must_refuse("FRAG", 40, 104); /* payload beyond total */
 	must_refuse("FRAG", 47, 1);   /* total beyond any memory */
