@@ -89,12 +89,29 @@ void tn_tcp_deadline(tn_tcp_dev *dev, uint64_t deadline)
 
 /* ---- poll ---- */
 
+bool tn_tcp_others_ready(const tn_tcp_lane *lane)
+{
+	struct epoll_event ready[4];
+	int n = epoll_wait(lane->dev->epfd, ready, TN_COUNT_OF(ready), 0);
+
+	for (int i = 0; i < n; i++) {
+		if (ready[i].data.ptr != &lane->src)
+			return true;
+	}
+	return false;
+}
+
 /* The lane's sending failed or may go on. */
 static void lane_tx(tn_tcp_lane *lane)
 {
-	pthread_mutex_lock(&lane->tx.lock);
-	tn_tcp_tx_run(lane, TN_TCP_TX_BUDGET_BYTES);
-	pthread_mutex_unlock(&lane->tx.lock);
+	uint64_t sent = 0, step;
+
+	do {
+		pthread_mutex_lock(&lane->tx.lock);
+		step = tn_tcp_tx_run(lane, TN_TCP_CHUNK_BYTES);
+		pthread_mutex_unlock(&lane->tx.lock);
+		sent += step;
+	} while (step == TN_TCP_CHUNK_BYTES && sent < TN_TCP_BUDGET_BYTES && !tn_tcp_others_ready(lane));
 }
 
 static int tx_error(tn_tcp_lane *lane)
@@ -488,6 +505,9 @@ const tn_dev_ops tn_tcp_dev_ops = {
 	.read = tn_tcp_read,
 	.send = tn_tcp_send,
 	.flush = tn_tcp_flush,
+	.copy_begin = tn_dummy_copy_begin,
+	.copy = tn_dummy_copy,
+	.copy_end = tn_dummy_copy,
 	.counters = tcp_counters,
 };
 

@@ -530,6 +530,8 @@ static ssize_t recv_payload(tn_tcp_lane *lane, uint64_t *asked)
 	return recvmsg(lane->fd, &msg, MSG_DONTWAIT);
 }
 
+#define BULK_BYTES (TN_TCP_CHUNK_BYTES / 4) /* received at once: worth a look whether others wait */
+
 /* One system call. Returns the bytes received, 0 when there are none now, -1 when the lane went down. */
 static int64_t receive(tn_tcp_lane *lane)
 {
@@ -585,7 +587,7 @@ static void settle(tn_tcp_lane *lane)
 	tx->ack_due |= rx->ack_due;
 	rx->ack_due = false;
 	if (!wrong && tn_tcp_tx_pending(tx) && !(tx->events & EPOLLOUT))
-		tn_tcp_tx_run(lane, TN_TCP_TX_BUDGET_BYTES);
+		tn_tcp_tx_run(lane, TN_TCP_CHUNK_BYTES);
 	pthread_mutex_unlock(&tx->lock);
 	if (wrong)
 		protocol_error(lane, wrong);
@@ -594,7 +596,7 @@ static void settle(tn_tcp_lane *lane)
 int tn_tcp_rx_run(tn_tcp_lane *lane, tn_event *events, int max)
 {
 	tn_tcp_rx *rx = &lane->rx;
-	int64_t budget = TN_TCP_RX_BUDGET_BYTES, got;
+	int64_t budget = TN_TCP_BUDGET_BYTES, got;
 	int n = 0;
 
 	tn_tcp_rx_access(lane->dev); /* odd: keys are looked at and their memory written */
@@ -614,7 +616,7 @@ int tn_tcp_rx_run(tn_tcp_lane *lane, tn_event *events, int max)
 			break;
 		budget -= got;
 		/* that emptied the socket: parse, and don't ask again for nothing */
-		if (rx->drained)
+		if (rx->drained || (got >= BULK_BYTES && tn_tcp_others_ready(lane)))
 			budget = 0;
 	}
 	tn_tcp_rx_access(lane->dev);

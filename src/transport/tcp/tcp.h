@@ -45,15 +45,15 @@
 typedef struct tn_tcp_dev tn_tcp_dev;
 typedef struct tn_tcp_lane tn_tcp_lane;
 
-#define TN_TCP_SMALL_BYTES     2048u /* payloads up to this are placed from the rx buffer, whole: never torn */
-#define TN_TCP_RX_HEAD_BYTES   4096u /* after a large frame, look only this far: the rest goes to its target */
-#define TN_TCP_CHUNK_BYTES     (1u << 20)   /* per system call: bounds what one lane delays the others */
-#define TN_TCP_RX_BUDGET_BYTES (4u << 20)   /* per lane and poll */
-#define TN_TCP_TX_BUDGET_BYTES (4u << 20)   /* per lane and poll; a post tries one chunk */
-#define TN_TCP_STALL_NS        250000000ull /* how often a lane that is not read is looked after */
-#define TN_TCP_NAKS            (2u * TN_TCP_WRS_LIMIT)
-#define TN_TCP_DIRECT_LANES    2u  /* up to here poll asks the sockets before the epoll set */
-#define TN_TCP_DIRECT_POLLS    64u /* and looks at the epoll set at least once in so many polls */
+#define TN_TCP_SMALL_BYTES   2048u /* payloads up to this are placed from the rx buffer, whole: never torn */
+#define TN_TCP_RX_HEAD_BYTES 4096u /* after a large frame, look only this far: the rest goes to its target */
+#define TN_TCP_CHUNK_BYTES \
+	(256u << 10)                   /* per system call and post: after it others that are ready go first */
+#define TN_TCP_BUDGET_BYTES (4u << 20) /* per lane, direction and poll while no other is ready */
+#define TN_TCP_STALL_NS     250000000ull /* how often a lane that is not read is looked after */
+#define TN_TCP_NAKS         (2u * TN_TCP_WRS_LIMIT)
+#define TN_TCP_DIRECT_LANES 2u  /* up to here poll asks the sockets before the epoll set */
+#define TN_TCP_DIRECT_POLLS 64u /* and looks at the epoll set at least once in so many polls */
 
 /* ---- sources of readiness: what epoll's data points to ---- */
 
@@ -376,6 +376,8 @@ extern const tn_dev_ops tn_tcp_dev_ops;
 extern const tn_provider tn_provider_tcp; /* the registry knows it by name */
 /* Put a lane on the ready list, so that the next poll looks at it; wakes whoever waits armed. Any thread. */
 void tn_tcp_ready(tn_tcp_lane *lane);
+/* Does another lane or source wait for this poll? A system call. The polling thread. */
+bool tn_tcp_others_ready(const tn_tcp_lane *lane);
 /* A deadline came into being. */
 void tn_tcp_deadline(tn_tcp_dev *dev, uint64_t deadline);
 /* Change what epoll watches a descriptor for, from `before` to `events` (0: not at all). 0 or errno. */
@@ -454,8 +456,9 @@ static inline void tn_tcp_req_set_state(tn_tcp_req *req, tn_tcp_req_state state)
 
 /* ---- tx.c: frames out; tx.lock held in all of them ---- */
 
-/* Send what is queued, at most about budget bytes; asks epoll for more room when something is left. */
-void tn_tcp_tx_run(tn_tcp_lane *lane, uint64_t budget);
+/* Send what is queued, at most about budget bytes; asks epoll for more room when something is left.
+   Returns how much went. */
+uint64_t tn_tcp_tx_run(tn_tcp_lane *lane, uint64_t budget);
 static inline bool tn_tcp_tx_pending(const tn_tcp_tx *tx)
 {
 	return tx->cur.kind || tx->sent != tx->tail || tx->nak_head != tx->nak_tail ||

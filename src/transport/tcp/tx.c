@@ -403,9 +403,10 @@ static ssize_t send_plan(tn_tcp_lane *lane, plan *p)
 	return sendmsg(lane->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-void tn_tcp_tx_run(tn_tcp_lane *lane, uint64_t budget)
+uint64_t tn_tcp_tx_run(tn_tcp_lane *lane, uint64_t budget)
 {
 	tn_tcp_tx *tx = &lane->tx;
+	uint64_t before = budget;
 	plan p;
 	ssize_t n;
 
@@ -431,4 +432,5 @@ void tn_tcp_tx_run(tn_tcp_lane *lane, uint64_t budget)
 			break; /* the socket is full */
 	}
 	tn_tcp_tx_interest(lane);
+	return before - budget;
 }
