@@ -98,6 +98,7 @@ void tn_shell_lane_create(tern_link *link, const tn_link_action *act, uint64_t n
 	}
 	sdev->lanes++;
 	sdev->granted += slane->grant;
+	link->copies = sdev->caps.copies;
 	tn_list_push_back(&link->lanes, &slane->node);
 	tn_link_on_lane_created(link->m, act->lane.lane, TERN_OK, slane, addr.bytes, addr.length,
 				slane->grant, now_ns);

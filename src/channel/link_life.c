@@ -98,6 +98,8 @@ static void fill_providers(tern_link *link, const char *transports, tn_link_prov
 			p->lane_wrs_max = sdev->caps.lane_wrs_max;
 			p->write_bytes_max = sdev->caps.write_bytes_max;
 			p->send_bytes_max = sdev->caps.send_bytes_max;
+			/* A longer copy is made without the lock, which its immediate is not. */
+			p->imm_bytes_max = sdev->caps.copies ? TN_SHELL_COPY_BYTES : 0;
 			/* Where transfers are done at the post nothing queues in front of a message. */
 			p->data_lanes = sdev->caps.flags & TN_CAP_PASSIVE_TARGET ? 0 : UINT32_MAX;
 			p->budget = sdev->caps.flags & TN_CAP_PASSIVE_TARGET ? NULL : &sdev->budget;

@@ -67,6 +67,46 @@ _Static_assert(TN_LINK_IOV_MAX + 1 <= TN_IOV_MAX, "a frame's pieces fit a send")
 _Static_assert((int)TN_LINK_LOCAL == (int)TN_LEVEL_LOCAL && (int)TN_LINK_REMOTE == (int)TN_LEVEL_REMOTE,
 	       "levels");
 
+static bool long_copy(const tern_link *link, const tn_link_post *post)
+{
+	const tn_shell_lane *slane = post->lane_user;
+
+	return post->bytes > TN_SHELL_COPY_BYTES && slane->sdev->caps.copies && !link->copying &&
+	       (post->type == TN_POST_WRITE || post->type == TN_POST_READ) && !tn_gpu_on();
+}
+
+/*
+ * Lock held, dropped while the bytes are copied: threads with small messages do not wait for the end of a piece.
+ * The lane stays, for it is not drained before the access ends.
+ */
+static tern_status copy_outside(tern_link *link, const tn_link_post *post, uint64_t now_ns)
+{
+	tn_shell_lane *slane = post->lane_user;
+	const tn_dev_ops *ops = slane->lane->dev->ops;
+	tn_lane *lane = slane->lane;
+	tn_wr wr = {.local = post->local, .bytes = post->bytes, .offset = post->offset};
+	tn_copy copy;
+	tern_status status;
+
+	if (tn_key_decode(post->key, &wr.key))
+		status = ops->copy_begin(lane, &wr, post->type == TN_POST_READ, &copy);
+	else
+		status = tn_fail(TERN_E_INVALID, "this is not a key: its 64 bytes are malformed");
+	if (status != TERN_OK) {
+		tn_link_posted(link->m, post, status, false, now_ns);
+		return status;
+	}
+	tn_link_posted_outside(link->m, post, now_ns);
+	link->copying = true;
+	tn_lock_drop(&link->lock);
+	ops->copy(lane, &copy);
+	tn_lock_take(&link->lock);
+	link->copying = false;
+	ops->copy_end(lane, &copy);
+	tn_link_outside_done(link->m, post->cookie, TERN_OK, now_ns);
+	return TERN_OK;
+}
+
 void tn_shell_attention(tern_link *link)
 {
 	tern_ctx *ctx = link->ctx;
@@ -142,6 +182,7 @@ static void put_stash(tern_link *link, const tn_link_action *act)
 
 void tn_shell_run(tern_link *link, uint64_t now_ns)
 {
+	tern_status refused = TERN_OK; /* by the device, whose words are this thread's */
 	tn_link_action act;
 
 	if (link->gone)
@@ -152,10 +193,17 @@ void tn_shell_run(tern_link *link, uint64_t now_ns)
 
 		switch (act.type) {
 		case TN_ACT_POST:
-			status = tn_shell_post(&act.post, &done);
-			tn_link_posted(link->m, &act.post, status, done, now_ns);
+			if (long_copy(link, &act.post)) {
+				status = copy_outside(link, &act.post, now_ns);
+			} else {
+				status = tn_shell_post(&act.post, &done);
+				tn_link_posted(link->m, &act.post, status, done, now_ns);
+			}
+			refused = status != TERN_OK ? status : refused;
 			break;
 		case TN_ACT_OP_DONE:
+			if (refused != TERN_OK && act.done.status == refused && !act.done.detail[0])
+				act.done.detail = tn_detail_get();
 			tn_shell_op_done(link, &act);
 			break;
 		case TN_ACT_CTRL_SEND:

@@ -37,6 +37,9 @@ typedef struct tn_shell_lane {
 	bool down; /* LANE_DOWN was seen */
 } tn_shell_lane;
 
+/* One-sided pieces that take longer to copy are copied without the link's lock, where the device copies. */
+#define TN_SHELL_COPY_BYTES (64u << 10)
+
 /* Errands for the driver, bits of tern_link.errands (under the lock). */
 #define TN_ERRAND_DIAL     1u
 #define TN_ERRAND_OVERFLOW 2u /* the control connection took no more */
@@ -58,6 +61,8 @@ struct tern_link {
 	/* under the lock */
 	uint32_t errands;
 	bool has_stash;
+	bool copying; /* a thread is in a copy outside of the lock */
+	bool copies;  /* the device of its latest lane copies */
 	tn_link_action stash;
 	char stash_text[TN_LINK_TEXT_MAX + 80];
 	uint64_t timer_at; /* what the timer is set for; TN_TIME_NEVER = not set */

@@ -206,7 +206,8 @@ tern_status tn_submit_xfer(tern_channel *channel, const tn_link_xfer *xfer, tern
 	tn_lock_take(&link->lock);
 	status = usable(channel);
 	if (TN_LIKELY(status == TERN_OK)) {
-		if (tn_link_fast_xfer(link->m, channel->handle, xfer, &params, &fast))
+		if ((xfer->bytes <= TN_SHELL_COPY_BYTES || !link->copies) &&
+		    tn_link_fast_xfer(link->m, channel->handle, xfer, &params, &fast))
 			result = fast_outcome(link, &fast, op, xfer->bytes, &status, &slow);
 		if (slow) {
 			status = tn_link_transfer(link->m, channel->handle, xfer, &params,

@@ -127,7 +127,7 @@ static bool type_allows(const tn_link *link, const tn_lk_lane *lane, const tn_lk
 	case TN_XFER_PUT_NOTIFY:
 		return xfer->bytes > 0 && xfer->value >> TN_LINK_NOTIFY_BITS == 0 &&
 		       (!link->resumes || link->remote_done || tn_lk_journal_keeps(lane, xfer->bytes)) &&
-		       tn_lk_imm_fits(link, chan) &&
+		       tn_lk_imm_fits(link, chan, xfer->bytes) &&
 		       tn_lk_credits(lane) > (lane->index == 0 ? TN_CREDIT_RESERVE : 0) &&
 		       tn_lk_journal_room(link, lane, TN_JOURNAL_IMM_BYTES, false);
 	case TN_XFER_PUT_FLAG:
@@ -149,8 +149,8 @@ bool tn_link_fast_xfer(tn_link *link, uint32_t channel, const tn_link_xfer *xfer
 	    !tn_list_empty(&chan->tails))
 		return false;
 	lane = link->by_index[tn_lk_xfer_lane(link, chan, xfer->bytes)];
-	if (!tn_lk_lane_ready(link, lane) ||
-	    (tn_lk_is_bulk(link, xfer->bytes) && !tn_lk_bulk_fast(link, xfer->bytes)) ||
+	if (!tn_lk_lane_ready(link, lane) || link->outside == tn_lk_chan_index(link, chan) + 1 ||
+	    (tn_lk_is_bulk(link, xfer->bytes) && (link->outside || !tn_lk_bulk_fast(link, xfer->bytes))) ||
 	    !type_allows(link, lane, chan, xfer))
 		return false;
 	fast->channel = channel;

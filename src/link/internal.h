@@ -380,8 +380,10 @@ struct tn_link {
 	tn_link_state state;
 	uint32_t caps;    /* of the lanes, on both sides */
 	bool remote_done; /* caps has REMOTE_DONE */
-	bool hold;        /* a move is prepared: nothing new starts (spare.c) */
-	bool heard;       /* something came from the peer since the last keepalive tick */
+	uint32_t
+		outside; /* index + 1 of the channel a piece of which the shell moves without its lock; 0 = none */
+	bool hold;       /* a move is prepared: nothing new starts (spare.c) */
+	bool heard;      /* something came from the peer since the last keepalive tick */
 	uint32_t lane_count;
 	uint32_t wr_live, wr_free, wr_high;
 	uint32_t op_live, op_free, op_high;
@@ -390,6 +392,7 @@ struct tn_link {
 	uint64_t window;    /* bytes of bulk that may be in flight now */
 	uint64_t small;     /* small_bytes, and no more than one piece */
 	uint64_t chunk_max; /* longest piece on these lanes */
+	uint64_t imm_max;   /* longest write with immediate */
 	uint64_t frame_max; /* longest frame that both sides take */
 	tn_lk_lane *by_index[TN_LINK_LANES_MAX];
 	tn_lk_wr *wrs;
@@ -806,9 +809,10 @@ static inline bool tn_lk_chan_can_send(const tn_lk_chan *chan)
 	return chan->state == TN_CHAN_OPEN && !(chan->ctl & (TN_CTL_OPEN | TN_CTL_OK));
 }
 
-static inline bool tn_lk_imm_fits(const tn_link *link, const tn_lk_chan *chan)
+static inline bool tn_lk_imm_fits(const tn_link *link, const tn_lk_chan *chan, uint64_t bytes)
 {
-	return (link->caps & TN_LINK_CAP_WRITE_IMM) && (chan->peer & 0xffff) < TN_IMM_CHANNELS;
+	return (link->caps & TN_LINK_CAP_WRITE_IMM) && (chan->peer & 0xffff) < TN_IMM_CHANNELS &&
+	       bytes <= link->imm_max;
 }
 
 static inline uint32_t tn_lk_imm(const tn_lk_chan *chan, uint32_t value, bool ack)

@@ -406,3 +406,25 @@ void tn_link_posted(tn_link *link, const tn_link_post *post, tern_status status,
 		tn_lk_closing_step(link, now_ns);
 	}
 }
+
+/* ---- pieces that the shell moves without its lock ---- */
+
+void tn_link_posted_outside(tn_link *link, const tn_link_post *post, uint64_t now_ns)
+{
+	tn_lk_wr *wr = &link->wrs[(uint32_t)post->cookie];
+
+	TN_ASSERT(link->outside == 0 && wr->chan != TN_NONE);
+	link->outside = wr->chan + 1; /* before the channel's next piece gets into a list */
+	tn_link_posted(link, post, TERN_OK, false, now_ns);
+}
+
+void tn_link_outside_done(tn_link *link, uint64_t cookie, tern_status status, uint64_t now_ns)
+{
+	tn_lk_chan *chan = &link->chans[link->outside - 1];
+
+	TN_ASSERT(link->outside != 0 && link->wrs[(uint32_t)cookie].chan == link->outside - 1);
+	link->outside = 0;
+	tn_link_on_wr_done(link, cookie, status, now_ns);
+	if (chan->state != TN_CHAN_FREE)
+		tn_lk_chan_update(link, chan);
+}

@@ -85,6 +85,8 @@ typedef struct tn_link_provider {
 	uint32_t lane_wrs_max;
 	uint64_t write_bytes_max;
 	uint64_t send_bytes_max;
+	uint64_t
+		imm_bytes_max; /* longest write with immediate; longer ones: a write, then a frame. 0 = any */
 	/* Lanes beside lane 0 if this side dials; UINT32_MAX = config.data_lanes. 0 is enough where transfers
 	   are finished at the post (shm): nothing queues in front of a message there. */
 	uint32_t data_lanes;
@@ -354,6 +356,14 @@ bool tn_link_on_slot_free(tn_link *link, uint32_t lane, uint32_t n);
 void tn_link_on_wr_done(tn_link *link, uint64_t cookie, tern_status status, uint64_t now_ns);
 /* Answer to TN_ACT_POST. OK: accepted, done = completed at the post. AGAIN or an error: not accepted. */
 void tn_link_posted(tn_link *link, const tn_link_post *post, tern_status status, bool done, uint64_t now_ns);
+
+/*
+ * The same for a shell that moves the bytes of a write or a read itself, without the lock that serialises its
+ * calls here: accepted, and not done. Until tn_link_outside_done, which completes it, no other bulk piece is
+ * offered and no transfer of that channel starts; everything else goes on. One at a time.
+ */
+void tn_link_posted_outside(tn_link *link, const tn_link_post *post, uint64_t now_ns);
+void tn_link_outside_done(tn_link *link, uint64_t cookie, tern_status status, uint64_t now_ns);
 
 /* ---- channels ---- */
 

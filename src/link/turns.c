@@ -90,6 +90,8 @@ static bool next_xfer(const tn_link *link, const tn_lk_chan *chan, uint32_t *lan
 {
 	const tn_lk_op *op = TN_LIST_FIRST(&chan->tails, tn_lk_op, node);
 
+	if (link->outside == tn_lk_chan_index(link, chan) + 1)
+		return false;
 	if (op && (op->wrs == 0 || !link->remote_done)) {
 		*lane = chan->lane;
 		*class = TN_CLASS_SMALL;

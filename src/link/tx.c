@@ -350,7 +350,7 @@ static bool build_piece(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk
 {
 	uint64_t n = tn_lk_bulk_next(link, op->length - op->sent);
 	bool imm = op->kind == TN_OP_PUT_NOTIFY && n == op->length && tn_list_empty(&chan->tails) &&
-		   tn_lk_imm_fits(link, chan);
+		   tn_lk_imm_fits(link, chan, n);
 	tn_lk_wr *wr;
 
 	if (n == 0)
@@ -438,6 +438,8 @@ static bool next_data(tn_link *link, tn_lk_lane *lane0, tn_link_post *post)
 		return true;
 	if (!link->turn && next_message(link, lane0, post))
 		return true;
+	if (link->outside)
+		return false; /* the next piece comes when this one is over */
 	if (link->bulk_ready && next_xfer(link, TN_CLASS_BULK, post))
 		return true;
 	if (link->budget)

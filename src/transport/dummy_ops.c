@@ -119,6 +119,17 @@ static tern_status dummy_send(tn_lane *lane, const tn_iov *iov, int n, uint64_t 
 	return unsupported(lane->dev, "messages");
 }
 
+tern_status tn_dummy_copy_begin(tn_lane *lane, const tn_wr *wr, bool read, tn_copy *copy)
+{
+	(void)wr, (void)read, (void)copy;
+	return unsupported(lane->dev, "copying beside posts");
+}
+
+void tn_dummy_copy(tn_lane *lane, const tn_copy *copy)
+{
+	(void)lane, (void)copy;
+}
+
 static void dummy_counters(tn_dev *dev, tern_counter_fn fn, void *arg)
 {
 	(void)dev;
@@ -146,5 +157,8 @@ const tn_dev_ops tn_dummy_ops = {
 	.read = dummy_read,
 	.send = dummy_send,
 	.flush = dummy_lane_nothing,
+	.copy_begin = tn_dummy_copy_begin,
+	.copy = tn_dummy_copy,
+	.copy_end = tn_dummy_copy,
 	.counters = dummy_counters,
 };

@@ -70,6 +70,7 @@ typedef struct tn_dev_caps {
 				     grants no more credits than this per lane and recv_slots in all */
 	uint32_t lane_wrs_max;    /* wrs in flight per lane; more gives TERN_AGAIN */
 	uint32_t inline_bytes;    /* sources up to this are copied at post; 0 works */
+	bool copies;              /* one-sided accesses are copies by the initiator: copy_begin works */
 	bool needs_registered;    /* local memory of writes and reads must be registered, or inline */
 } tn_dev_caps;
 
@@ -91,6 +92,16 @@ typedef struct tn_wr {
 	/* out */
 	bool done; /* completed during the post at the wanted level: no event will follow */
 } tn_wr;
+
+/* A one-sided access between copy_begin and copy_end. */
+typedef struct tn_copy {
+	void *to;
+	const void *from;
+	uint64_t bytes;
+	uint64_t run; /* private: of adjoining copies so far */
+	void *map;    /* private */
+	bool read;
+} tn_copy;
 
 typedef struct tn_iov {
 	const void *base;
@@ -207,6 +218,15 @@ typedef struct tn_dev_ops {
 	tern_status (*send)(tn_lane *lane, const tn_iov *iov, int n, uint64_t cookie, bool *done);
 	/* Push out what `more` held back. */
 	void (*flush)(tn_lane *lane);
+	/*
+	 * Where the initiator copies (caps.copies): a write or read whose copying needs not be serialised with
+	 * posts. copy_begin checks as write or read do, with their statuses; TERN_OK: then copy, beside posts and
+	 * poll, then copy_end, which makes it complete at every level. begin and end are serialised with posts, and
+	 * no second begin comes before the end. The lane is not drained in between.
+	 */
+	tern_status (*copy_begin)(tn_lane *lane, const tn_wr *wr, bool read, tn_copy *copy);
+	void (*copy)(tn_lane *lane, const tn_copy *copy);
+	void (*copy_end)(tn_lane *lane, const tn_copy *copy);
 
 	/* ---- counters ---- */
 	/* Calls fn for each counter of the device with its full name, "shm.copy_bytes". */
@@ -235,6 +255,9 @@ const tn_provider *const *tn_providers(void);
 const tn_provider *tn_provider_find(const char *name);
 /* Ops whose every entry answers TERN_E_UNSUPPORTED or does nothing: providers start from a copy of it. */
 extern const tn_dev_ops tn_dummy_ops;
+/* For devices without caps.copies. */
+tern_status tn_dummy_copy_begin(tn_lane *lane, const tn_wr *wr, bool read, tn_copy *copy);
+void tn_dummy_copy(tn_lane *lane, const tn_copy *copy);
 
 /* Thin calls, so that users read dev->ops->... nowhere. */
 static inline int tn_dev_poll(tn_dev *dev, tn_event *events, int max)

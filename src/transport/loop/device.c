@@ -445,6 +445,9 @@ static const tn_dev_ops loop_ops = {
 	.read = loop_read,
 	.send = loop_send,
 	.flush = loop_flush,
+	.copy_begin = tn_dummy_copy_begin,
+	.copy = tn_dummy_copy,
+	.copy_end = tn_dummy_copy,
 	.counters = loop_counters_each,
 };
 

@@ -162,6 +162,7 @@ static void shm_caps(tn_dev *base, tn_dev_caps *caps)
 		/* Nothing stays in flight: every wr is done at post. */
 		.lane_wrs_max = 1u << 20,
 		.inline_bytes = config->buf_bytes,
+		.copies = true,
 	};
 }
 
@@ -251,6 +252,9 @@ static const tn_dev_ops shm_ops = {
 	.read = tn_shm_read,
 	.send = tn_shm_send,
 	.flush = shm_flush,
+	.copy_begin = tn_shm_copy_begin,
+	.copy = tn_shm_copy_beside,
+	.copy_end = tn_shm_copy_end,
 	.counters = shm_counters,
 };
 

@@ -166,10 +166,13 @@ static inline tern_status resolve(tn_shm_lane *lane, const tn_wr *wr, uint32_t a
 
 /* ---- one-sided ---- */
 
+/* While a copy runs beside posts the word is odd: an access of a post lies inside of it and ends before it. */
 static inline tern_status access_begin(tn_shm_lane *lane)
 {
 	uint32_t mark = atomic_load_explicit(&lane->accesses, memory_order_relaxed) + 1;
 
+	if (TN_UNLIKELY(lane->copying))
+		mark--;
 	TN_ASSERT(mark % 2 == 1);
 	atomic_store_explicit(&lane->accesses, mark, memory_order_relaxed);
 	atomic_store_explicit(&lane->ctl_out->access, mark, memory_order_relaxed);
@@ -183,6 +186,8 @@ static inline void access_end(tn_shm_lane *lane)
 {
 	uint32_t mark = atomic_load_explicit(&lane->accesses, memory_order_relaxed) + 1;
 
+	if (TN_UNLIKELY(lane->copying))
+		return;
 	TN_ASSERT(mark % 2 == 0);
 	atomic_store_explicit(&lane->ctl_out->access, mark, memory_order_release);
 	atomic_store_explicit(&lane->accesses, mark, memory_order_release);
@@ -246,6 +251,57 @@ static inline tern_status transfer(tn_shm_lane *lane, tn_wr *wr, uint32_t access
 		return post_again(lane);
 	wr->done = status == TERN_OK;
 	return status;
+}
+
+/* ---- beside posts ---- */
+
+tern_status tn_shm_copy_begin(tn_lane *base, const tn_wr *wr, bool read, tn_copy *copy)
+{
+	tn_shm_lane *lane = (tn_shm_lane *)base;
+	tn_shm_map *map = NULL;
+	uint8_t *at = NULL;
+	tern_status status;
+
+	TN_ASSERT(!lane->copying);
+	if (TN_UNLIKELY(atomic_load_explicit(&lane->state, memory_order_acquire) != TN_SHM_LANE_UP))
+		return post_not_up();
+	status = access_begin(lane);
+	if (TN_LIKELY(status == TERN_OK))
+		status = resolve(lane, wr, read ? TERN_ACCESS_READ : TERN_ACCESS_WRITE, &at, &map);
+	if (TN_UNLIKELY(status != TERN_OK)) {
+		access_end(lane);
+		return status == TERN_AGAIN ? post_again(lane) : status;
+	}
+	*copy = (tn_copy){.to = read ? wr->local : at,
+			  .from = read ? at : wr->local,
+			  .bytes = wr->bytes,
+			  .run = run_of(lane, at, wr->bytes),
+			  .map = map,
+			  .read = read};
+	lane->copying = true;
+	return TERN_OK;
+}
+
+void tn_shm_copy_beside(tn_lane *base, const tn_copy *copy)
+{
+	const tn_shm_lane *lane = (const tn_shm_lane *)base;
+
+	if (copy->bytes >= PREFAULT_BYTES)
+		prefault(copy->map, copy->read ? copy->from : copy->to, copy->bytes);
+	tn_shm_copy(&tn_shm_dev_of(lane)->copier, copy->to, copy->from, copy->bytes, copy->run);
+}
+
+void tn_shm_copy_end(tn_lane *base, const tn_copy *copy)
+{
+	tn_shm_lane *lane = (tn_shm_lane *)base;
+
+	TN_ASSERT(lane->copying);
+	tn_count_own(&lane->post_counters.copies, 1);
+	tn_count_own(&lane->post_counters.copy_bytes, copy->bytes);
+	tn_count_own(copy->read ? &lane->post_counters.reads : &lane->post_counters.writes, 1);
+	tn_count_own(copy->read ? &lane->post_counters.rx_bytes : &lane->post_counters.tx_bytes, copy->bytes);
+	lane->copying = false;
+	access_end(lane);
 }
 
 tern_status tn_shm_write(tn_lane *base, tn_wr *wr)

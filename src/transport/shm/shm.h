@@ -163,6 +163,7 @@ struct tn_shm_lane {
 
 	/* written by posts */
 	_Alignas(64) _Atomic uint32_t accesses; /* ctl_out->access, where the peer can't write it */
+	bool copying;                           /* between copy_begin and copy_end: serialised like posts */
 	uint32_t kicked;                        /* the peer's sleep word for which a wake-up was written */
 	uint64_t run_end, run_bytes;            /* of contiguous one-sided copies */
 	tn_shm_tx tx;
@@ -360,6 +361,9 @@ bool tn_shm_guard_bury(tn_shm_lane *lane);
 void tn_shm_guard_reap(tn_shm_dev *dev, bool all);
 
 /* post.c */
+tern_status tn_shm_copy_begin(tn_lane *lane, const tn_wr *wr, bool read, tn_copy *copy);
+void tn_shm_copy_beside(tn_lane *lane, const tn_copy *copy);
+void tn_shm_copy_end(tn_lane *lane, const tn_copy *copy);
 tern_status tn_shm_write(tn_lane *base, tn_wr *wr);
 tern_status tn_shm_write_imm(tn_lane *base, tn_wr *wr);
 tern_status tn_shm_read(tn_lane *base, tn_wr *wr);

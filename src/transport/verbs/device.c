@@ -219,6 +219,9 @@ const tn_dev_ops tn_vb_ops = {
 	.read = tn_vb_read,
 	.send = tn_vb_send,
 	.flush = vb_flush,
+	.copy_begin = tn_dummy_copy_begin,
+	.copy = tn_dummy_copy,
+	.copy_end = tn_dummy_copy,
 	.counters = tn_vb_counters_each,
 };
 
