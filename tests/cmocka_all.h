@@ -10,10 +10,14 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
-#define RUN(tests) cmocka_run_group_tests(tests, NULL, NULL)
+/* TERN_TEST_ONLY=pattern: those whose name it matches. */
+#define RUN(tests)                                                                              \
+	(getenv("TERN_TEST_ONLY") ? cmocka_set_test_filter(getenv("TERN_TEST_ONLY")) : (void)0, \
+	 cmocka_run_group_tests(tests, NULL, NULL))
 
 /* Both operands and the detail text when a status is not the one expected. */
 #define assert_status(expr, expected)                                                          \
