@@ -39,6 +39,7 @@ typedef enum sim_kind { SIM_SEND, SIM_WRITE, SIM_WRITE_IMM, SIM_READ, SIM_ANSWER
 typedef struct sim_wr {
 	bool live;   /* its completion was not polled yet (silent: it has not been acknowledged) */
 	bool silent; /* done at its post, from a copy */
+	bool signal; /* never */
 	bool sent, over;
 	bool late;
 	sim_kind kind;

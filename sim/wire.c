@@ -399,7 +399,8 @@ static void accept_wr(sim_lane *lane, const sim_wr *from, bool *done)
 	wr->number = lane->posted++;
 	lane->live++;
 	*done = false;
-	if (wr->kind != SIM_READ && wr->level == TN_LEVEL_LOCAL && wr->bytes <= lane->dev->caps.inline_bytes)
+	if (wr->kind != SIM_READ && wr->level == TN_LEVEL_LOCAL && !wr->signal &&
+	    wr->bytes <= lane->dev->caps.inline_bytes)
 		make_silent(wr, done);
 	else
 		wr->late = wr->kind != SIM_READ && sim_chance(&world->device, 5);
@@ -422,7 +423,8 @@ static tern_status post_one_sided(tn_lane *base, tn_wr *wr, sim_kind kind)
 		       .bytes = wr->bytes,
 		       .key = wr->key,
 		       .offset = wr->offset,
-		       .imm = wr->imm};
+		       .imm = wr->imm,
+		       .signal = wr->signal};
 
 	wr->done = false;
 	TN_TRY(refuse(lane, kind, wr->bytes));

@@ -47,6 +47,7 @@ tern_status tn_shell_post(const tn_link_post *post, bool *done)
 	wr.bytes = post->bytes;
 	wr.offset = post->offset;
 	wr.imm = post->imm;
+	wr.signal = post->signal;
 	wr.more = wr.done = false;
 	if (!tn_key_decode(post->key, &wr.key))
 		return tn_fail(TERN_E_INVALID, "this is not a key: its 64 bytes are malformed");

@@ -662,6 +662,8 @@ static inline bool tn_lk_journal_due(const tn_link *link)
 
 /* The op ended, not well, and its notification may not have arrived: then it is not sent again either. */
 void tn_lk_journal_orphan(tn_link *link, uint64_t op);
+/* The target refused data that is sent again, of a put that had ended well: its channel ends. */
+void tn_lk_journal_write_refused(tn_link *link, const tn_lk_wr *wr);
 /* The op ended before it was sent again. */
 void tn_lk_journal_void(tn_link *link, uint64_t op);
 void tn_lk_journal_check(const tn_link *link);

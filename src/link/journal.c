@@ -301,6 +301,8 @@ static bool redo_write(tn_link *link, tn_lk_lane *lane, tn_lk_op *op, uint64_t n
 		return false;
 	wr = tn_lk_wr_begin(link, TN_WR_REDO, NULL, op, n);
 	tn_lk_xfer_post(link, lane, wr, post, TN_POST_WRITE);
+	/* If the target refuses it, it must not be tried for ever. */
+	post->signal = true;
 	return true;
 }
 
@@ -386,6 +388,7 @@ void tn_lk_journal_sent(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr)
 
 	if (wr->kind == TN_WR_REDO) {
 		link->redo_wrs++;
+		wr->note = log->next;
 		if (op && op->redo)
 			op->sent += wr->bytes;
 		else
@@ -407,6 +410,19 @@ void tn_lk_journal_sent(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr)
 		op->ack_unit = lane->tx_units;
 		tn_list_push_back(&lane->acks, &op->ack_node);
 	}
+}
+
+void tn_lk_journal_write_refused(tn_link *link, const tn_lk_wr *wr)
+{
+	tn_lk_journal *log = &link->journal[0];
+	tn_lk_note *note = row(log, wr->note);
+	tn_lk_chan *chan = tn_lk_chan_get(link, note->chan);
+
+	if (wr->op != TN_NONE || (int32_t)(wr->note - log->head) < 0 || note->what != TN_NOTE_PUT)
+		return;
+	note->what = TN_NOTE_VOID;
+	if (chan)
+		tn_lk_chan_spoil(link, chan);
 }
 
 void tn_lk_journal_void(tn_link *link, uint64_t op)

@@ -302,6 +302,8 @@ static void wr_failed(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, tn_lk_op *o
 			tn_lk_journal_refused(link, lane, wr);
 			link->chans[wr->chan].notifies_tx--;
 		}
+		if (wr->kind == TN_WR_REDO)
+			tn_lk_journal_write_refused(link, wr);
 		if (op) {
 			op->failed = true;
 			tn_lk_op_stop(link, op, status);

@@ -197,6 +197,7 @@ typedef struct tn_link_post {
 	const void *key; /* TN_LINK_KEY_BYTES */
 	uint64_t offset;
 	uint32_t imm;
+	bool signal; /* not to be done at the post: what the target says of it matters */
 } tn_link_post;
 
 typedef enum tn_link_action_type {

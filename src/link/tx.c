@@ -39,6 +39,7 @@ static void post_begin(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, tn_link_po
 	post->iov_count = 0;
 	post->bytes = wr->bytes;
 	post->imm = 0;
+	post->signal = false;
 }
 
 void tn_lk_frame_post(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, uint64_t header_bytes,

@@ -103,7 +103,7 @@ static TN_ALWAYS_INLINE tern_status one_sided(tn_lane *base, tn_wr *wr, enum ibv
 	TN_TRY(local_piece(lane->rail, wr, read, &sge, &out));
 	out.wr.rdma.remote_addr = wr->key.address + wr->offset;
 	out.wr.rdma.rkey = wr->key.rkey[lane->peer.mem_slot];
-	if ((out.send_flags & IBV_SEND_INLINE) || (wr->bytes == 0 && !read))
+	if (((out.send_flags & IBV_SEND_INLINE) || (wr->bytes == 0 && !read)) && !wr->signal)
 		op.kind = TN_VB_OP_SILENT;
 	op.read_bytes = read ? wr->bytes : 0;
 

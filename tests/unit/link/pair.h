@@ -114,7 +114,8 @@ struct pair_world {
 	uint64_t bytes_left;
 	/* how the devices behave, in percent */
 	unsigned again, sync, refuse_piece, defer_pump;
-	uint32_t heals; /* steps until providers that fail work again; 0 = never */
+	uint32_t heals;  /* steps until providers that fail work again; 0 = never */
+	bool nak_breaks; /* an access that the target refuses breaks the path, as on a NIC */
 	bool silent; /* short writes below the remote level are done at their post, before they take effect */
 	bool reach_fails[2]; /* provider i of node 1 can't be reached */
 	bool create_fails;   /* provider 0's lanes can't be made at node 1 */
@@ -430,6 +431,8 @@ static inline void pair_step_effect(pair_world *world, pair_end *end)
 	status = pair_effect(world, end, &wr);
 	if (!wr.silent)
 		pair_complete_later(world, end, wr.post.cookie, status);
+	if (status != TERN_OK && world->nak_breaks)
+		pair_break(world, end->path);
 }
 
 /* ---- what the link asks for ---- */
@@ -451,14 +454,15 @@ static inline tern_status pair_post(pair_world *world, int side, const tn_link_p
 			return TERN_E_ACCESS;
 	}
 	wr.post.key = wr.key;
-	if (end->queue_count == 0 && pair_chance(world, world->sync)) {
+	if (end->queue_count == 0 && !world->nak_breaks && pair_chance(world, world->sync)) {
 		tern_status status = pair_effect(world, end, &wr);
 
 		*done = status == TERN_OK;
 		return status;
 	}
 	/* Like a NIC that takes the bytes at the post. */
-	if (world->silent && (post->type == TN_POST_WRITE || post->type == TN_POST_WRITE_IMM) &&
+	if (world->silent && !post->signal &&
+	    (post->type == TN_POST_WRITE || post->type == TN_POST_WRITE_IMM) &&
 	    post->level == TN_LINK_LOCAL && post->bytes <= PAIR_INLINE) {
 		memcpy(wr.copy, post->local, post->bytes);
 		wr.silent = *done = true;

@@ -50,6 +50,10 @@ static void shape(pair_world *world, load *l, fault what)
 	l->no_flag = !(caps & TN_LINK_CAP_ORDERED_WRITES);
 	l->no_get = !(caps & TN_LINK_CAP_READ);
 	/* Where a device lacks REMOTE_DONE, a refused access kills its lane. */
+	if (!(caps & TN_LINK_CAP_REMOTE_DONE) && what == FAULT_MEND && pair_chance(world, 50)) {
+		l->mended = world->nak_breaks = true;
+		l->refuse_region = 1 + pair_pick(world, 5);
+	}
 	if (caps & TN_LINK_CAP_REMOTE_DONE) {
 		l->refuse_region = pair_chance(world, 30) ? 15 : 0;
 		world->refuse_piece = pair_chance(world, 20) ? 5 : 0;
