@@ -25,9 +25,9 @@
 
 static const bench_case cases[] = {
 	{"churn-small", BENCH_CHURN, 16, 1024},  {"churn-medium", BENCH_CHURN, 1024, 32768},
-	{"churn-mixed", BENCH_CHURN, 16, 32768}, {"batch-64", BENCH_BATCH, 64, 64},
-	{"batch-mixed", BENCH_BATCH, 16, 4096},  {"cross-small", BENCH_CROSS, 16, 1024},
-	{"cross-mixed", BENCH_CROSS, 16, 32768},
+	{"churn-mixed", BENCH_CHURN, 16, 32768}, {"churn-line", BENCH_CHURN, 64, 1024},
+	{"batch-64", BENCH_BATCH, 64, 64},       {"batch-mixed", BENCH_BATCH, 16, 4096},
+	{"cross-small", BENCH_CROSS, 16, 1024},  {"cross-mixed", BENCH_CROSS, 16, 32768},
 };
 #define CASES (sizeof(cases) / sizeof(cases[0]))
 
