@@ -322,7 +322,7 @@ void sim_faults_plan(sim_world *world)
 		while (times-- > 0 && faults->count < FAULTS_MAX)
 			draw(world, (sim_fault_kind)kind);
 	}
-	world->calm = true;
+	world->calm = !world->load->rivals;
 	world->result->faults_planned = faults->count;
 	for (uint32_t i = 0; i < faults->count; i++) {
 		const fault *f = &faults->list[i];

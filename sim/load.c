@@ -17,7 +17,9 @@
 #define ACTORS_MAX   64
 #define PAUSE_MIN_NS (200 * TN_NS_PER_US)
 #define PAUSE_MAX_NS (20 * TN_NS_PER_MS)
-#define THEIR_SLOTS  (SIM_SLOTS + 3) /* for puts; two to read from; one for flag words */
+/* One class for all: each has extents of its own, and making those is most of what a run costs. */
+#define ACCESS      (TERN_ACCESS_READ | TERN_ACCESS_WRITE)
+#define THEIR_SLOTS (SIM_SLOTS + 3) /* for puts; two to read from; one for flag words */
 
 static const sim_actor_ops *const ops_of[SIM_ACTOR_KINDS] = {&sim_chan_ops, &sim_rpc_ops, &sim_tensor_ops};
 
@@ -254,31 +256,29 @@ static void on_step(void *arg, uint64_t value)
 
 /* ---- memory ---- */
 
-bool sim_actor_memory(sim_actor *actor, uint32_t access)
+bool sim_actor_memory(sim_actor *actor, bool exported)
 {
 	sim_end *end = actor->end;
 	sim_world *world = end->world;
 	uint64_t mine = SIM_SLOTS * actor->slot_bytes, theirs = THEIR_SLOTS * actor->slot_bytes;
 	void *p;
 
-	actor->mine_foreign = access == TERN_ACCESS_NONE && sim_chance(&world->work, world->load->foreign);
+	actor->mine_foreign = !exported && sim_chance(&world->work, world->load->foreign);
 	if (actor->mine_foreign)
 		actor->mine = sim_alloc(1, mine);
-	else if (tern_mem_alloc(tern_ctx_mem(end->node->ctx), mine, 64, access, TERN_MEM_HOST, &p) == TERN_OK)
+	else if (tern_mem_alloc(tern_ctx_mem(end->node->ctx), mine, 64, ACCESS, TERN_MEM_HOST, &p) == TERN_OK)
 		actor->mine = p;
 	else
 		return false;
 	actor->my_incarnation = end->node->incarnation;
 	if (actor->kind != SIM_ACTOR_CHAN)
 		return true;
-	if (tern_mem_alloc(tern_ctx_mem(end->peer->ctx), theirs, 64, TERN_ACCESS_READ | TERN_ACCESS_WRITE,
-			   TERN_MEM_HOST, &p) != TERN_OK)
+	if (tern_mem_alloc(tern_ctx_mem(end->peer->ctx), theirs, 64, ACCESS, TERN_MEM_HOST, &p) != TERN_OK)
 		return false;
 	actor->theirs = p;
 	actor->their_incarnation = end->peer->incarnation;
 	memset(p, 0, theirs);
-	return tern_mem_export(tern_ctx_mem(end->peer->ctx), p, theirs, TERN_ACCESS_READ | TERN_ACCESS_WRITE,
-			       &actor->key) == TERN_OK;
+	return tern_mem_export(tern_ctx_mem(end->peer->ctx), p, theirs, ACCESS, &actor->key) == TERN_OK;
 }
 
 bool sim_actor_theirs_live(const sim_actor *actor)
@@ -485,6 +485,7 @@ static void plan_pair(sim_world *world, unsigned i, unsigned k)
 
 	world->load->ends[i][k].dials = dice < 55;
 	world->load->ends[k][i].dials = dice >= 45; /* now and then both */
+	world->load->rivals |= dice >= 45 && dice < 55;
 	for (unsigned side = 0; side < 2; side++) {
 		sim_end *end = &world->load->ends[side ? k : i][side ? i : k];
 

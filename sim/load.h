@@ -96,7 +96,8 @@ struct sim_load {
 	/* how this run's applications are, in percent */
 	unsigned remote, local, foreign, deadlines, cancels, bad_keys;
 	uint64_t slot_bytes;
-	void *rpc; /* of all actors of the kind */
+	bool rivals; /* some two nodes dial each other: one of their links is ended */
+	void *rpc;   /* of all actors of the kind */
 };
 
 void sim_load_init(sim_world *world);
@@ -117,8 +118,8 @@ void sim_load_unfinished(sim_world *world, char *buf, size_t bytes);
 
 /* ---- for the actors ---- */
 
-/* Memory for `slots` at both sides. False: none now. */
-bool sim_actor_memory(sim_actor *actor, uint32_t access);
+/* Memory for `slots` at both sides; exported: keys of ours will be made. False: none now. */
+bool sim_actor_memory(sim_actor *actor, bool exported);
 void sim_actor_memory_free(sim_actor *actor);
 uint8_t *sim_actor_mine(const sim_actor *actor, unsigned slot);
 uint8_t *sim_actor_theirs(const sim_actor *actor, unsigned slot);

@@ -304,7 +304,7 @@ static bool chan_open(sim_actor *actor)
 
 	if (!c)
 		c = actor->state = sim_alloc(1, sizeof(*c));
-	if (!sim_actor_memory(actor, TERN_ACCESS_NONE))
+	if (!sim_actor_memory(actor, false))
 		return false;
 	for (unsigned i = 0; i < 2; i++)
 		sim_fill(sim_actor_theirs(actor, READ_SLOT + i), actor->slot_bytes,

@@ -95,6 +95,8 @@ static void on_put(tern_op *op, void *arg)
 	SIM_CHECK(world, "buffer", !sim_dev_uses(world, w->src, w->r.sink_bytes),
 		  "a put into the sink of call %llu ended while a device reads its source",
 		  (unsigned long long)w->r.call);
+	SIM_TRACE(world, w->r.call, op->status, "%s: the put of call %llu ends: %s", w->node->name,
+		  (unsigned long long)w->r.call, tern_status_name(op->status));
 	w->putting = false;
 	call->sink_ok = op->status == TERN_OK;
 	sim_fill(w->src, w->r.sink_bytes, 0xbad);
@@ -105,6 +107,9 @@ static void reply(work *w, tern_status status)
 {
 	uint8_t answer[ANSWER_MAX];
 
+	SIM_TRACE(w->node->world, w->r.call, status, "%s: call %llu is answered: %s%s", w->node->name,
+		  (unsigned long long)w->r.call, tern_status_name(status),
+		  w->putting ? ", a put is on its way" : "");
 	sim_fill(answer, w->r.answer_bytes, ANSWER_BYTES + w->r.call);
 	w->replied = true;
 	tern_rpc_reply(w->request, status, answer, status == TERN_OK ? w->r.answer_bytes : 0);
@@ -125,8 +130,8 @@ static void do_work(work *w)
 		reply(w, w->r.fails ? TERN_E_REMOTE : TERN_OK);
 		return;
 	}
-	if (!w->src && tern_mem_alloc(tern_ctx_mem(w->node->ctx), w->r.sink_bytes, 0, TERN_ACCESS_NONE,
-				      TERN_MEM_HOST, &src) == TERN_OK)
+	if (!w->src && tern_mem_alloc(tern_ctx_mem(w->node->ctx), w->r.sink_bytes, 0,
+				      TERN_ACCESS_READ | TERN_ACCESS_WRITE, TERN_MEM_HOST, &src) == TERN_OK)
 		w->src = src;
 	if (!w->src) {
 		reply(w, TERN_E_NOMEM);
@@ -237,7 +242,7 @@ static bool rpc_open(sim_actor *actor)
 	if (!c)
 		c = actor->state = sim_alloc(1, sizeof(*c));
 	memset(c->left, 0, sizeof(c->left));
-	if (!sim_actor_memory(actor, TERN_ACCESS_WRITE))
+	if (!sim_actor_memory(actor, true))
 		return false;
 	for (unsigned i = 0; i < SIM_SLOTS; i++)
 		if (tern_mem_export(mem, sim_actor_mine(actor, i), actor->slot_bytes, TERN_ACCESS_WRITE,

@@ -28,7 +28,7 @@ typedef struct tensor {
 	sim_op *holder[SIM_SLOTS];
 	const void *held; /* polled, not released */
 	uint64_t held_id, release_at;
-	bool over, no_flags;
+	bool over;
 } tensor;
 
 static tensor *tensor_of(const sim_actor *actor)
@@ -175,17 +175,17 @@ static bool tensor_open(sim_actor *actor)
 		return false;
 	if (!t)
 		t = actor->state = sim_alloc(1, sizeof(*t));
-	if (!sim_actor_memory(actor, TERN_ACCESS_NONE))
+	if (!sim_actor_memory(actor, false))
 		return false;
 	end_rx(actor);
-	*t = (tensor){.no_flags = t->no_flags,
-		      .bytes = sim_load_size(world, actor->slot_bytes),
+	*t = (tensor){.bytes = sim_load_size(world, actor->slot_bytes),
 		      .first_id = ((uint64_t)actor->number << 32 | actor->opening << 16) + (1ull << 60)};
 	snprintf(name, sizeof(name), "t%u.%u", actor->number, actor->opening);
 	params.name = name;
 	params.shape.dims[0] = t->bytes;
 	params.slots = (unsigned)sim_between(&world->work, 1, 4);
-	if (tern_link_caps(actor->end->link) & TERN_LINK_CAN_FLAG && !t->no_flags &&
+	/* A credit may be on its way to a sender that closes: where refused access ends a lane, that is no calm. */
+	if (!world->calm && tern_link_caps(actor->end->link) & TERN_LINK_CAN_FLAG &&
 	    sim_chance(&world->work, 30))
 		params.notify = TERN_NOTIFY_FLAG;
 	if (!start_rx(actor, &params))
@@ -265,8 +265,6 @@ static bool tensor_step(sim_actor *actor)
 	t->sent++;
 	status = tern_tensor_send(t->tx, sim_actor_mine(actor, slot), &op->op);
 	if (!sim_op_submitted(op, status)) {
-		/* The link goes over another provider now, which has no order of writes. */
-		t->no_flags = t->over = status == TERN_E_UNSUPPORTED;
 		t->sent--;
 		t->holder[slot] = NULL;
 		return false;

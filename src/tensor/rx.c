@@ -213,7 +213,8 @@ void tn_tensor_on_notify(tn_tensor_conn *conn, uint32_t value, uint64_t bytes)
 
 	pthread_mutex_lock(&state->lock);
 	rx = state->rx_by_id[value >> 8];
-	if (rx && rx->conn == conn && !rx->dead && bytes == rx->bytes && rx->notify == TERN_NOTIFY_IMM) {
+	/* In flag mode too: the link may go over a provider without order of writes by now. */
+	if (rx && rx->conn == conn && !rx->dead && bytes == rx->bytes) {
 		uint64_t base = __atomic_load_n(&rx->released, __ATOMIC_ACQUIRE) + 1;
 		uint64_t generation = base + ((value - (uint32_t)base) & 0xff);
 		_Atomic uint64_t *slot = &rx->arrived[(generation - 1) % rx->slots];
@@ -235,7 +236,8 @@ static bool has_arrived(tern_tensor_rx *rx, uint64_t generation)
 	if (rx->notify == TERN_NOTIFY_FLAG) {
 		uint64_t *flag = (uint64_t *)(void *)(rx->flags + slot * TN_TENSOR_FLAG_STRIDE);
 
-		return __atomic_load_n(flag, __ATOMIC_ACQUIRE) == generation;
+		if (__atomic_load_n(flag, __ATOMIC_ACQUIRE) == generation)
+			return true;
 	}
 	return atomic_load_explicit(&rx->arrived[slot], memory_order_acquire) == generation;
 }
@@ -263,6 +265,13 @@ tern_status tern_tensor_rx_poll(tern_tensor_rx *rx, const void **data)
 	return TERN_OK;
 }
 
+static void say_released(tern_tensor_rx *rx, uint64_t released)
+{
+	tn_tensor_msg msg = {.type = TN_TENSOR_RELEASE, .tx_id = rx->tx_id, .count = released};
+
+	tn_mailbox_post(&rx->box, &msg);
+}
+
 /* rx->lock held. Flag mode: write the released count into the sender's credit word. */
 static void push_credit(tern_tensor_rx *rx)
 {
@@ -280,6 +289,10 @@ static void push_credit(tern_tensor_rx *rx)
 	if (status == TERN_OK)
 		return;
 	rx->flag_busy = false;
+	if (status == TERN_E_UNSUPPORTED) { /* the link went over to a provider without order of writes */
+		say_released(rx, released);
+		return;
+	}
 	rx->flag_sent = UINT64_MAX;
 	if (status == TERN_AGAIN)
 		tn_ctx_timer_set(rx->state->ctx, &rx->flag_timer,
@@ -301,11 +314,15 @@ static void on_flag_sent(tern_op *op, void *arg)
 	tn_tensor_state *state = rx->state;
 	tn_tensor_conn *unref;
 
-	(void)op;
+	/* Whether it came is not known when a lane broke below it: say it again. */
+	bool again = op->status == TERN_E_INDETERMINATE || op->status == TERN_E_LANE;
+
 	/* state->lock from before flag_busy falls: nobody may free rx in between. */
 	pthread_mutex_lock(&state->lock);
 	pthread_mutex_lock(&rx->lock);
 	rx->flag_busy = false;
+	if (again)
+		rx->flag_sent = UINT64_MAX;
 	push_credit(rx);
 	pthread_mutex_unlock(&rx->lock);
 	tn_tensor_rx_try_free(rx, &unref);
@@ -316,8 +333,6 @@ static void on_flag_sent(tern_op *op, void *arg)
 
 tern_status tern_tensor_rx_release(tern_tensor_rx *rx)
 {
-	tn_tensor_msg msg = {.type = TN_TENSOR_RELEASE};
-
 	if (rx->delivered != rx->released + 1)
 		return tn_fail(TERN_E_STATE, "tensor '%s': release without a polled tensor", rx->name);
 	__atomic_store_n(&rx->released, rx->delivered, __ATOMIC_RELEASE);
@@ -328,9 +343,7 @@ tern_status tern_tensor_rx_release(tern_tensor_rx *rx)
 		pthread_mutex_unlock(&rx->lock);
 		return TERN_OK;
 	}
-	msg.tx_id = rx->tx_id;
-	msg.count = rx->released;
-	tn_mailbox_post(&rx->box, &msg);
+	say_released(rx, rx->released);
 	return TERN_OK;
 }
 

@@ -365,11 +365,13 @@ static tern_status put_slot(tern_tensor_tx *tx, const void *data, uint64_t slot,
 	put->op.stream = op->stream;
 	if (!op->done) /* the caller's callback runs from dispatch; without one the end may come at once */
 		put->op.flags = TN_OP_INLINE;
+	status = TERN_E_UNSUPPORTED;
 	if (tx->notify == TERN_NOTIFY_FLAG)
 		status = tern_put_flag(tx->conn->channel, data, tx->bytes, &tx->slot_key,
 				       slot * tx->stride_bytes, generation, &tx->flag_key,
 				       slot * TN_TENSOR_FLAG_STRIDE, &put->op);
-	else
+	if (status ==
+	    TERN_E_UNSUPPORTED) /* immediate mode, or the link lost the order of writes with a provider */
 		status = tern_put_notify(tx->conn->channel, data, tx->bytes, &tx->slot_key,
 					 slot * tx->stride_bytes, tn_tensor_value(tx->rx_id, generation),
 					 &put->op);
@@ -392,12 +394,13 @@ static tern_status put_slot(tern_tensor_tx *tx, const void *data, uint64_t slot,
 
 tern_status tern_tensor_tx_ready(tern_tensor_tx *tx)
 {
-	uint64_t released = tx->credit ? atomic_load_explicit(tx->credit, memory_order_acquire)
-				       : atomic_load_explicit(&tx->released, memory_order_acquire);
+	uint64_t released = atomic_load_explicit(&tx->released, memory_order_acquire);
 	tern_status status = tx_refusal(tx);
 
 	if (status != TERN_OK)
 		return status;
+	if (tx->credit) /* a RELEASE comes where flags don't work any more */
+		released = TN_MAX(released, atomic_load_explicit(tx->credit, memory_order_acquire));
 	/* The receiver may give a slot back before we heard that its put is complete. A count beyond what was
 	   sent is the receiver's lie: it only harms its own slots. */
 	if (released + tx->slots <= tx->sent ||
