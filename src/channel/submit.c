@@ -170,7 +170,7 @@ tern_status tern_sendv(tern_channel *channel, const tern_iovec *iov, int count, 
 	if (TN_UNLIKELY(op->stream != NULL))
 		return tn_gate_send(channel, iov, count, op);
 	TN_TRY(tn_op_begin(op));
-	tn_op_priv_of(op)->handle = 0;
+	__atomic_store_n(&tn_op_priv_of(op)->handle, 0, __ATOMIC_RELAXED); /* tern_cancel may look */
 	status = tn_submit_send(channel, iov, count, op, deadline_of(link, op));
 	if (TN_UNLIKELY(status != TERN_OK))
 		tn_op_abort(op);
@@ -231,7 +231,7 @@ static tern_status transfer(tern_channel *channel, const tn_link_xfer *xfer, ter
 	if (TN_UNLIKELY(op->stream != NULL))
 		return tn_gate_xfer(channel, xfer, op);
 	TN_TRY(tn_op_begin(op));
-	tn_op_priv_of(op)->handle = 0;
+	__atomic_store_n(&tn_op_priv_of(op)->handle, 0, __ATOMIC_RELAXED); /* tern_cancel may look */
 	status = tn_submit_xfer(channel, xfer, op, deadline_of(link, op));
 	if (TN_UNLIKELY(status != TERN_OK))
 		tn_op_abort(op);
@@ -290,17 +290,19 @@ tern_status tern_cancel(tern_channel *channel, tern_op *op)
 {
 	tern_link *link = channel->link;
 	tern_status status;
+	uint64_t handle;
 
 	TN_TRY(tn_ctx_enter(link->ctx));
 	if (TN_UNLIKELY(op->stream != NULL) && tn_gate_cancel(op))
 		return TERN_OK;
 	tn_lock_take(&link->lock);
 	status = tn_channel_cancel_recv(channel, op);
-	if (status == TERN_E_NOT_FOUND && !link->gone && tn_op_state(op) == TN_OP_INFLIGHT &&
-	    tn_op_priv_of(op)->handle) {
+	/* 0 or of an earlier turn, whose number nobody knows any more, while another thread submits it. */
+	handle = __atomic_load_n(&tn_op_priv_of(op)->handle, __ATOMIC_RELAXED);
+	if (status == TERN_E_NOT_FOUND && !link->gone && tn_op_state(op) == TN_OP_INFLIGHT && handle) {
 		uint64_t now = tn_ctx_now(link->ctx);
 
-		status = tn_link_cancel(link->m, tn_op_priv_of(op)->handle, now);
+		status = tn_link_cancel(link->m, handle, now);
 		tn_shell_run(link, now);
 	}
 	tn_lock_drop(&link->lock);
