@@ -12,6 +12,19 @@
 
 _Thread_local unsigned tn_dispatch_depth TN_TLS_FAST;
 
+_Thread_local tn_tellings tn_told_later TN_TLS_FAST;
+
+void tn_tell_waiters(tern_ctx *ctx)
+{
+	if (tn_told_later.depth > 0) {
+		tn_told_later.due = true;
+		return;
+	}
+	tn_told_later.due = false;
+	tn_ctx_count_event(ctx); /* whoever waits for anything to happen looks again */
+	tn_roles_check_waiters(ctx);
+}
+
 /* Rounds of one run: callbacks that submit keep a queue filled; devices want to be polled in between. */
 #define DISPATCH_ROUNDS 4
 

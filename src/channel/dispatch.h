@@ -25,6 +25,28 @@ static inline bool tn_in_dispatch(void)
 	return tn_dispatch_depth != 0;
 }
 
+/*
+ * Operations without callback that end between hold and release are told to waiting threads together, at the
+ * release: one look at the list of waiters for a batch. Nests. May be called under a link's lock.
+ */
+typedef struct tn_tellings {
+	uint32_t depth;
+	bool due;
+} tn_tellings;
+extern _Thread_local tn_tellings tn_told_later TN_TLS_FAST;
+void tn_tell_waiters(tern_ctx *ctx);
+
+static inline void tn_tell_hold(void)
+{
+	tn_told_later.depth++;
+}
+
+static inline void tn_tell_release(tern_ctx *ctx)
+{
+	if (--tn_told_later.depth == 0 && tn_told_later.due)
+		tn_tell_waiters(ctx);
+}
+
 typedef struct tn_dispatch {
 	tn_mpsc queue;               /* of tn_work */
 	_Atomic uint64_t dispatched; /* callbacks, messages and events handled so far: for tern_ctx_wait */

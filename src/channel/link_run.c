@@ -99,9 +99,11 @@ static tern_status copy_outside(tern_link *link, const tn_link_post *post, uint6
 	}
 	tn_link_posted_outside(link->m, post, now_ns);
 	link->copying = true;
+	tn_tell_release(link->ctx);
 	tn_lock_drop(&link->lock);
 	ops->copy(lane, &copy);
 	tn_lock_take(&link->lock);
+	tn_tell_hold();
 	link->copying = false;
 	ops->copy_end(lane, &copy);
 	tn_link_outside_done(link->m, post->cookie, TERN_OK, now_ns);
@@ -188,6 +190,7 @@ void tn_shell_run(tern_link *link, uint64_t now_ns)
 
 	if (link->gone)
 		return;
+	tn_tell_hold();
 	while (!link->has_stash && tn_link_next_action(link->m, now_ns, &act)) {
 		tern_status status;
 		bool done;
@@ -216,6 +219,7 @@ void tn_shell_run(tern_link *link, uint64_t now_ns)
 			put_stash(link, &act);
 		}
 	}
+	tn_tell_release(link->ctx);
 	set_timer(link);
 }
 

@@ -1,6 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The slow halves of the lock: spin a little, for the holder is usually about to let go, then sleep.
+ *
+ *   sleep  word += WAITER (-= WOKEN for one who was woken in vain), then take a token or wait for one
+ *   wake   by whoever let go, if there are waiters and none is on its way: word -= WAITER, += WOKEN, a token more
+ *
+ * WOKEN goes with the one it was set for: it takes the lock, and wakes the next when it lets go, or sleeps again
+ * while somebody holds it, who then finds a waiter and nobody on its way.
+ *
  * Threads: any. Tests: tests/unit/channel/test_roles.c.
  */
 #include "channel/lock.h"
@@ -10,22 +17,66 @@
 
 #define SPINS 100 /* about a microsecond: longer than a submission holds a link */
 
-void tn_lock_wait(tn_lock *lock)
+bool tn_lock_barge(tn_lock *lock)
 {
-	for (int i = 0; i < SPINS; i++) {
-		uint32_t free_word = 0;
+	uint32_t word = atomic_load_explicit(&lock->word, memory_order_relaxed);
 
-		if (atomic_load_explicit(&lock->word, memory_order_relaxed) == 0 &&
-		    atomic_compare_exchange_strong_explicit(&lock->word, &free_word, 1, memory_order_acquire,
-							    memory_order_relaxed))
-			return;
-		tn_cpu_relax();
+	while (!(word & TN_LOCK_HELD)) {
+		if (atomic_compare_exchange_weak_explicit(&lock->word, &word, word | TN_LOCK_HELD,
+							  memory_order_acquire, memory_order_relaxed))
+			return true;
 	}
-	while (atomic_exchange_explicit(&lock->word, 2, memory_order_acquire) != 0)
-		tn_os_futex_wait(&lock->word, 2, UINT64_MAX, false);
+	return false;
 }
 
-void tn_lock_wake(tn_lock *lock)
+static void take_token(tn_lock *lock)
 {
-	tn_os_futex_wake(&lock->word, 1, false);
+	for (;;) {
+		uint32_t tokens = atomic_load_explicit(&lock->tokens, memory_order_relaxed);
+
+		if (tokens == 0)
+			tn_os_futex_wait(&lock->tokens, 0, UINT64_MAX, false);
+		else if (atomic_compare_exchange_weak_explicit(&lock->tokens, &tokens, tokens - 1,
+							       memory_order_acquire, memory_order_relaxed))
+			return;
+	}
+}
+
+void tn_lock_wait(tn_lock *lock)
+{
+	uint32_t mine = 0, word = atomic_load_explicit(&lock->word, memory_order_relaxed);
+	int spins = 0;
+
+	for (;;) {
+		bool held = word & TN_LOCK_HELD;
+
+		if (held && spins++ < SPINS) {
+			tn_cpu_relax();
+			word = atomic_load_explicit(&lock->word, memory_order_relaxed);
+			continue;
+		}
+		if (!atomic_compare_exchange_weak_explicit(
+			    &lock->word, &word, (held ? word + TN_LOCK_WAITER : word | TN_LOCK_HELD) - mine,
+			    memory_order_acquire, memory_order_relaxed))
+			continue;
+		if (!held)
+			return;
+		take_token(lock);
+		mine = TN_LOCK_WOKEN;
+		spins = 0;
+		word = atomic_load_explicit(&lock->word, memory_order_relaxed);
+	}
+}
+
+void tn_lock_wake(tn_lock *lock, uint32_t word)
+{
+	while (word >= TN_LOCK_WAITER && !(word & (TN_LOCK_HELD | TN_LOCK_WOKEN))) {
+		if (!atomic_compare_exchange_weak_explicit(&lock->word, &word,
+							   word - TN_LOCK_WAITER + TN_LOCK_WOKEN,
+							   memory_order_relaxed, memory_order_relaxed))
+			continue;
+		atomic_fetch_add_explicit(&lock->tokens, 1, memory_order_release);
+		tn_os_futex_wake(&lock->tokens, 1, false);
+		return;
+	}
 }

@@ -3,9 +3,12 @@
  * The lock of a link, a timer set and so on: one word, uncontended in two atomic operations, a futex when
  * contended. A lock of a single-owner context is off and costs one load and branch.
  *
- *   word: 0 free, 1 held, 2 held and somebody may sleep
+ *   word    HELD | WOKEN | waiters * 4. WOKEN: a waiter was woken and has not come to the lock yet, so that whoever
+ *           lets go meanwhile wakes nobody else: without that thirty waiters cost a wake-up per release
+ *   tokens  futex: wake-ups that no waiter has taken yet
  *
- * Must not be held across a callback or a blocking call. Threads: any; not recursive.
+ * Whoever runs may take a free lock before the one who was woken for it: a busy thread does not wait for a sleeping
+ * one to get a core. Must not be held across a callback or a blocking call. Threads: any; not recursive.
  * Tests: tests/unit/channel/test_roles.c.
  */
 #ifndef TN_CHANNEL_LOCK_H
@@ -19,40 +22,56 @@
 
 typedef struct tn_lock {
 	_Atomic uint32_t word;
+	_Atomic uint32_t tokens;
 	bool off;
 } tn_lock;
 
+#define TN_LOCK_HELD   1u
+#define TN_LOCK_WOKEN  2u
+#define TN_LOCK_WAITER 4u
+
 /* The contended halves: lock.c. */
+bool tn_lock_barge(tn_lock *lock);
 void tn_lock_wait(tn_lock *lock);
-void tn_lock_wake(tn_lock *lock);
+void tn_lock_wake(tn_lock *lock, uint32_t word);
 
 static inline void tn_lock_init(tn_lock *lock, bool off)
 {
 	atomic_init(&lock->word, 0);
+	atomic_init(&lock->tokens, 0);
 	lock->off = off;
+}
+
+static inline bool tn_lock_quick(tn_lock *lock)
+{
+	uint32_t free_word = 0;
+
+	return lock->off ||
+	       atomic_compare_exchange_strong_explicit(&lock->word, &free_word, TN_LOCK_HELD,
+						       memory_order_acquire, memory_order_relaxed);
 }
 
 static inline bool tn_lock_try(tn_lock *lock)
 {
-	uint32_t free_word = 0;
-
-	return lock->off || atomic_compare_exchange_strong_explicit(
-				    &lock->word, &free_word, 1, memory_order_acquire, memory_order_relaxed);
+	return TN_LIKELY(tn_lock_quick(lock)) || tn_lock_barge(lock);
 }
 
 static inline void tn_lock_take(tn_lock *lock)
 {
-	if (TN_UNLIKELY(!tn_lock_try(lock)))
+	if (TN_UNLIKELY(!tn_lock_quick(lock)))
 		tn_lock_wait(lock);
 }
 
 static inline void tn_lock_drop(tn_lock *lock)
 {
+	uint32_t word;
+
 	if (lock->off)
 		return;
-	TN_ASSERT(atomic_load_explicit(&lock->word, memory_order_relaxed) != 0);
-	if (TN_UNLIKELY(atomic_exchange_explicit(&lock->word, 0, memory_order_release) == 2))
-		tn_lock_wake(lock);
+	word = atomic_fetch_sub_explicit(&lock->word, TN_LOCK_HELD, memory_order_release);
+	TN_ASSERT(word & TN_LOCK_HELD);
+	if (TN_UNLIKELY(word != TN_LOCK_HELD))
+		tn_lock_wake(lock, word - TN_LOCK_HELD);
 }
 
 #endif

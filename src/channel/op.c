@@ -91,8 +91,7 @@ void tn_op_finish(tern_ctx *ctx, tern_op *op, tern_status status, uint64_t lengt
 	priv->detail = detail;
 	if (!op->done) {
 		tn_op_set_state(op, TN_OP_DONE);
-		tn_ctx_count_event(ctx); /* whoever waits for anything to happen looks again */
-		tn_roles_check_waiters(ctx);
+		tn_tell_waiters(ctx);
 		return;
 	}
 	priv->ctx = ctx;
