@@ -66,7 +66,9 @@ static uint32_t grant_of(const tn_shell_dev *sdev, uint32_t index)
 void tn_shell_lane_create(tern_link *link, const tn_link_action *act, uint64_t now_ns)
 {
 	tn_shell_dev *sdev = link->devs[act->lane.provider];
-	tn_lane_params params = {.active = act->lane.active, .connect_timeout_ns = act->lane.timeout_ns};
+	tn_lane_params params = {.active = act->lane.active,
+				 .bulk = act->lane.index > 0,
+				 .connect_timeout_ns = act->lane.timeout_ns};
 	tn_shell_lane *slane = calloc(1, sizeof(*slane));
 	tn_blob addr = {0};
 	tern_status status;

@@ -147,6 +147,7 @@ typedef struct tn_lane_params {
 	   epoch): the passive side accepts only a peer that proves it. */
 	uint8_t token[TN_LANE_TOKEN_BYTES];
 	bool active;                 /* this side dials (exactly one side does) */
+	bool bulk;                   /* one-sided transfers alone, no messages: another class of traffic */
 	uint64_t connect_timeout_ns; /* 0 = 5 s; LANE_DOWN(TERN_E_DEADLINE) after it */
 } tn_lane_params;
 

@@ -174,6 +174,7 @@ static tn_vb_lane *lane_alloc(tn_vb_dev *dev, const tn_lane_params *params)
 	}
 	lane->base = (tn_lane){.dev = &dev->base, .arg = params->arg};
 	lane->active = params->active;
+	lane->bulk = params->bulk;
 	lane->timeout_ns = params->connect_timeout_ns ? params->connect_timeout_ns : CONNECT_TIMEOUT_NS;
 	lane->deadline_ns = lane->retry_ns = TN_TIME_NEVER;
 	memcpy(lane->token, params->token, sizeof(lane->token));

@@ -49,10 +49,21 @@ static const tn_option_row rows[] = {
 	 .help = "RoCE: DSCP and ECN bits of packets, for PFC and ECN classes"},
 	{.layer = "verbs", .name = "service_level", .type = TN_OPT_U64, .dflt = "0", .max = 15,
 	 .help = "InfiniBand service level; RoCE: the priority of VLAN frames"},
+	{.layer = "verbs", .name = "bulk_traffic_class", .type = TN_OPT_U64, .dflt = "256", .max = 256,
+	 .help = "traffic_class of lanes that carry no messages, so that switches queue bulk apart; 256 = the same"},
+	{.layer = "verbs", .name = "bulk_service_level", .type = TN_OPT_U64, .dflt = "16", .max = 16,
+	 .help = "service_level of lanes that carry no messages; 16 = the same"},
 	{0},
 };
 /* clang-format on */
 TN_OPTION_TABLE(verbs, rows)
+
+static uint8_t or_same(const tn_options *options, const char *name, uint64_t none, uint8_t same)
+{
+	uint64_t value = tn_opt_u64(options, rows, name);
+
+	return value == none ? same : (uint8_t)value;
+}
 
 void tn_vb_opts_load(const tn_options *options, tn_vb_opts *opts)
 {
@@ -72,6 +83,8 @@ void tn_vb_opts_load(const tn_options *options, tn_vb_opts *opts)
 	opts->cq_period_us = (uint16_t)(tn_opt_u64(options, rows, "cq_period") / 1000);
 	opts->traffic_class = (uint8_t)tn_opt_u64(options, rows, "traffic_class");
 	opts->service_level = (uint8_t)tn_opt_u64(options, rows, "service_level");
+	opts->bulk_traffic_class = or_same(options, "bulk_traffic_class", 256, opts->traffic_class);
+	opts->bulk_service_level = or_same(options, "bulk_service_level", 16, opts->service_level);
 }
 
 tn_want tn_vb_want(const tn_options *options)

@@ -94,15 +94,16 @@ static struct ibv_ah_attr path_of(const tn_vb_lane *lane)
 {
 	const tn_vb_rail *rail = lane->rail;
 	const tn_vb_opts *opts = &rail->dev->opts;
-	struct ibv_ah_attr path = {
-		.dlid = lane->peer.lid, .sl = opts->service_level, .port_num = rail->port.number};
+	struct ibv_ah_attr path = {.dlid = lane->peer.lid,
+				   .sl = lane->bulk ? opts->bulk_service_level : opts->service_level,
+				   .port_num = rail->port.number};
 
 	if (rail->port.ethernet) {
 		path.is_global = 1;
 		path.grh.dgid = lane->peer_gid;
 		path.grh.sgid_index = lane->sgid_index;
 		path.grh.hop_limit = HOP_LIMIT;
-		path.grh.traffic_class = opts->traffic_class;
+		path.grh.traffic_class = lane->bulk ? opts->bulk_traffic_class : opts->traffic_class;
 	}
 	return path;
 }

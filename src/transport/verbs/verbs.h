@@ -113,6 +113,7 @@ typedef struct tn_vb_opts {
 	uint64_t keepalive_ns, stuck_ns, probation_ns;
 	uint8_t timeout, retry_count, min_rnr_timer;
 	uint8_t traffic_class, service_level;
+	uint8_t bulk_traffic_class, bulk_service_level;
 	uint16_t cq_moderation, cq_period_us;
 } tn_vb_opts;
 void tn_vb_opts_load(const struct tn_options *options, tn_vb_opts *opts);
@@ -173,6 +174,7 @@ struct tn_vb_lane {
 	uint64_t wr_id; /* of its sends, op number 0 */
 	tn_vb_state state;
 	bool active, closed;
+	bool bulk;     /* carries no messages: its packets have the marks of bulk */
 	bool wired;    /* the queue pair reached RTR: it receives, and flushes what it holds */
 	bool heard;    /* the peer's hello came, or ours was taken: a bye has somebody to read it */
 	bool again;    /* a post was refused for room: arm says BUSY once when there is some */

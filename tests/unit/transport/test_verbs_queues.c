@@ -271,6 +271,32 @@ static void rnr_timer_is_12(void **state)
 	pair_close(&a, &b);
 }
 
+/* Lanes without messages have marks of their own, so that switches can queue bulk apart; or the same. */
+static void bulk_has_its_own_marks(void **state)
+{
+	static const char *const same[] = {"verbs.traffic_class=32", "verbs.service_level=3", NULL};
+	static const char *const apart[] = {"verbs.traffic_class=32", "verbs.service_level=3",
+					    "verbs.bulk_traffic_class=96", "verbs.bulk_service_level=1",
+					    NULL};
+
+	(void)state;
+	for (int i = 0; i < 4; i++) {
+		struct ibv_qp_attr attr;
+		bool bulk = i % 2;
+		side a, b;
+
+		fake_reset(NULL, 0);
+		assert_ok(side_open(&a, i < 2 ? same : apart));
+		assert_ok(side_open(&b, i < 2 ? same : apart));
+		a.bulk = b.bulk = bulk;
+		lane_up(&a, &b);
+		assert_true(fake_qp_attr_get(qpn_of(&a), &attr));
+		assert_int_equal(attr.ah_attr.grh.traffic_class, bulk && i >= 2 ? 96 : 32);
+		assert_int_equal(attr.ah_attr.sl, bulk && i >= 2 ? 1 : 3);
+		pair_close(&a, &b);
+	}
+}
+
 /* TensorPipe (source): error completions leak slots and receives. Thousands of them, one release path. */
 static void errors_leak_nothing_2000(void **state)
 {
@@ -422,6 +448,7 @@ int main(void)
 		cmocka_unit_test(pool_covers_what_is_offered),
 		cmocka_unit_test(empty_receive_queue_is_waited_for),
 		cmocka_unit_test(rnr_timer_is_12),
+		cmocka_unit_test(bulk_has_its_own_marks),
 		cmocka_unit_test(errors_leak_nothing_2000),
 		cmocka_unit_test(both_directions_full_go_on),
 		cmocka_unit_test(read_depth_is_the_smaller),

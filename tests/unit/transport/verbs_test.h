@@ -33,6 +33,7 @@ typedef struct side {
 	} done[DONE_MAX];
 	bool hold;     /* keep receive buffers */
 	bool borrowed; /* the memory belongs to another side */
+	bool bulk;     /* of the lane to be made */
 } side;
 
 /* mem: of another side, which is to outlive this one; NULL: its own. */
@@ -118,7 +119,7 @@ static inline void pump(side *a, side *b)
 /* Make both ends; the statuses of lane_create are the caller's to judge. */
 static inline tern_status lane_make(side *s, bool active)
 {
-	tn_lane_params params = {.arg = s, .active = active, .token = {1, 2, 3}};
+	tn_lane_params params = {.arg = s, .active = active, .bulk = s->bulk, .token = {1, 2, 3}};
 
 	return s->dev->ops->lane_create(s->dev, &params, &s->lane, &s->lane_addr);
 }
