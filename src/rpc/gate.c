@@ -95,14 +95,21 @@ void tn_rpc_gates_free(tn_rpc_server *server)
 	}
 }
 
-/* record->lock held: its calls at this gate. NULL: out of memory. */
-static rpc_flow *flow_get(rpc_gate *gate, rpc_record *record)
+static rpc_flow *flow_find(rpc_gate *gate, rpc_record *record)
 {
-	rpc_flow *flow = record->flows;
+	rpc_flow *flow = atomic_load_explicit(&record->flows, memory_order_acquire);
 
 	while (flow && flow->gate != gate)
 		flow = flow->next;
-	if (flow)
+	return flow;
+}
+
+/* A record's calls at this gate. Requests come in one thread, which alone adds flows. NULL: out of memory. */
+static rpc_flow *flow_get(rpc_gate *gate, rpc_record *record)
+{
+	rpc_flow *flow = flow_find(gate, record);
+
+	if (TN_LIKELY(flow != NULL))
 		return flow;
 	flow = TN_FAULT("rpc.flow.alloc") ? NULL : calloc(1, sizeof(*flow));
 	if (!flow)
@@ -110,8 +117,8 @@ static rpc_flow *flow_get(rpc_gate *gate, rpc_record *record)
 	flow->gate = gate;
 	flow->record = record;
 	tn_list_init(&flow->calls);
-	flow->next = record->flows;
-	record->flows = flow;
+	flow->next = atomic_load_explicit(&record->flows, memory_order_relaxed);
+	atomic_store_explicit(&record->flows, flow, memory_order_release);
 	return flow;
 }
 
@@ -292,13 +299,11 @@ tern_status tn_rpc_gate_enter(rpc_gate *gate, tern_rpc_request *req, const void 
 	tern_status status = TERN_OK;
 	rpc_flow *flow;
 
-	pthread_mutex_lock(&req->record->lock);
 	flow = flow_get(gate, req->record);
-	pthread_mutex_unlock(&req->record->lock);
+	if (!flow)
+		return TERN_E_NOMEM;
 	pthread_mutex_lock(&gate->lock);
-	if (!flow) {
-		status = TERN_E_NOMEM;
-	} else if (is_next(gate, flow)) {
+	if (is_next(gate, flow)) {
 		run_begin(flow);
 		req->flow = flow;
 	} else {
@@ -340,7 +345,8 @@ bool tn_rpc_gate_drop(tern_rpc_request *req)
 	bool waited;
 
 	/* which flow a request is in may change until its gate's lock is held */
-	for (rpc_flow *flow = req->record->flows; flow && !gate; flow = flow->next) {
+	for (rpc_flow *flow = atomic_load_explicit(&req->record->flows, memory_order_acquire); flow && !gate;
+	     flow = flow->next) {
 		pthread_mutex_lock(&flow->gate->lock);
 		if (req->flow == flow)
 			gate = flow->gate;

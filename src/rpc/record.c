@@ -24,11 +24,9 @@ void tn_rpc_record_unref(rpc_record *record, uint32_t n)
 {
 	if (n == 0 || atomic_fetch_sub_explicit(&record->refs, n, memory_order_acq_rel) != n)
 		return;
-	while (record->flows) {
-		rpc_flow *flow = record->flows;
-
+	for (rpc_flow *flow = atomic_load(&record->flows), *next; flow; flow = next) {
 		TN_ASSERT(flow->queued == 0 && flow->running == 0);
-		record->flows = flow->next;
+		next = flow->next;
 		free(flow);
 	}
 	pthread_mutex_destroy(&record->lock);

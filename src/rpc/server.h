@@ -114,7 +114,7 @@ struct rpc_record {
 	rpc_conn *conn; /* where answers go; NULL while it has no channel */
 	uint64_t low_water;
 	uint64_t kept;
-	rpc_flow *flows;
+	_Atomic(rpc_flow *) flows; /* added by the driver; they live as long as the record */
 	tern_rpc_request *window[TN_RPC_WINDOW];
 };
 
