@@ -24,6 +24,9 @@ target_compile_options(tern_common_flags INTERFACE
 	-fno-common -fno-omit-frame-pointer -fno-semantic-interposition
 	# Symbols are hidden by the version maps (src/*.map), which are the only list of what is exported.
 	-ffile-prefix-map=${CMAKE_SOURCE_DIR}/=)
+if(TERN_MUTANTS)
+	target_compile_definitions(tern_common_flags INTERFACE TN_MUTANTS=1)
+endif()
 if(TERN_WERROR)
 	target_compile_options(tern_common_flags INTERFACE -Werror)
 endif()

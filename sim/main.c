@@ -33,6 +33,8 @@ static const char usage_text[] =
 	"      --without KINDS kinds of faults that do not happen (see --kinds)\n"
 	"      --regress FILE  run the seeds that are listed in a file\n"
 	"      --same N        run N seeds twice each: both must do the same\n"
+	"      --mutants       plant bugs, one after the other, until a seed finds each (./dev mutate)\n"
+	"      --mutant N      plant bug N; alone: until a seed finds it, with SEED: in that run\n"
 	"      --kinds         list the kinds of faults\n"
 	"      --json          the result of a range as JSON\n"
 	"  -h, --help          print this\n";
@@ -111,7 +113,8 @@ typedef struct command {
 	sim_run_params run;
 	bool has_seed, minimise, hours, seeds;
 	const char *regress;
-	uint64_t same;
+	uint64_t same, mutant;
+	bool mutants;
 } command;
 
 /* One option; *i moves over its value. -1: go on. */
@@ -131,6 +134,8 @@ static int option(command *c, char **argv, int *i)
 		o->verbose = true;
 	else if (strcmp(arg, "--json") == 0)
 		c->run.json = true;
+	else if (strcmp(arg, "--mutants") == 0)
+		c->mutants = true;
 	else if (arg[0] != '-') {
 		if (c->has_seed || !number(arg, &o->seed))
 			return wrong("'%s' is not a seed: a number", arg);
@@ -164,6 +169,9 @@ static int option(command *c, char **argv, int *i)
 		} else if (strcmp(arg, "--same") == 0) {
 			if (!number(value, &c->same))
 				return wrong("'%s' is not a number", value);
+		} else if (strcmp(arg, "--mutant") == 0) {
+			if (!number(value, &c->mutant) || c->mutant == 0)
+				return wrong("'%s' is not the number of a mutant", value);
 		} else if (strcmp(arg, "--regress") == 0) {
 			c->regress = value;
 		} else {
@@ -183,6 +191,10 @@ int main(int argc, char **argv)
 		if (rc >= 0)
 			return rc;
 	}
+	if (c.mutant && (c.has_seed || c.minimise))
+		sim_run_choose_mutant(c.mutant);
+	else if (c.mutant || c.mutants)
+		return sim_run_mutants(&c.run, c.mutant);
 	if (c.has_seed + c.minimise + c.hours + c.seeds + (c.regress != NULL) + (c.same > 0) != 1)
 		return wrong("%s", "one of SEED, --seeds, --hours, --minimise, --regress, --same is needed");
 	if (c.minimise)

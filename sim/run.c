@@ -228,6 +228,26 @@ void sim_run_apart(const sim_options *options, sim_result *result)
 	ended(&w, result->failed ? &w.row : result);
 }
 
+bool sim_run_first(const sim_options *options, uint64_t first, uint64_t last, sim_result *result)
+{
+	worker w = {.next = first, .last = last, .step = 1};
+
+	*result = (sim_result){0};
+	while (!result->failed && w.next <= w.last) {
+		int got = 0;
+
+		if (!start(&w, options))
+			return false;
+		while (got >= 0) {
+			got = more(&w);
+			if (got == 1 && w.row.failed)
+				*result = w.row;
+		}
+		ended(&w, result->failed ? &w.row : result);
+	}
+	return result->failed;
+}
+
 /* ---- ranges ---- */
 
 typedef struct totals {

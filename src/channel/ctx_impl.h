@@ -23,6 +23,7 @@
 #include "base/counters.h"
 #include "base/limits.h"
 #include "base/list.h"
+#include "base/mutant.h"
 #include "base/os.h"
 #include "channel/ctx.h"
 #include "channel/ctx_slots.h"

@@ -96,7 +96,10 @@ static tn_inbox_msg *new_msg(tern_channel *channel, uint64_t bytes)
 /* A whole message into the inbox; the peer is paused when that gets full. */
 static void put_inbox(tern_channel *channel, tn_inbox_msg *msg)
 {
-	tn_list_push_back(&channel->inbox, &msg->node);
+	if (TN_MUTANT(14))
+		tn_list_push_front(&channel->inbox, &msg->node);
+	else
+		tn_list_push_back(&channel->inbox, &msg->node);
 	channel->inbox_bytes += msg->bytes + sizeof(*msg);
 	if (channel->inbox_bytes > channel->inbox_bytes_max && !channel->paused) {
 		channel->paused = true;

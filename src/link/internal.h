@@ -30,6 +30,7 @@
 #include "base/fail.h"
 #include "base/list.h"
 #include "base/log.h"
+#include "base/mutant.h"
 #include "base/rand.h"
 #include "base/time.h"
 #include "base/timer.h"

@@ -72,7 +72,7 @@ bool tn_lk_journal_half_full(const tn_link *link)
 
 static void keep(tn_link *link, uint8_t *to, const void *from, uint64_t bytes)
 {
-	if (bytes == 0)
+	if (bytes == 0 || TN_MUTANT(17))
 		return;
 	if (!link->config.copy)
 		memcpy(to, from, bytes);

@@ -153,7 +153,7 @@ static bool wants_tail(const tn_lk_op *op)
 static void commit_message(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk_op *op, tn_lk_wr *wr)
 {
 	lane->frames++;
-	chan->tx_sent += wr->bytes + TN_FRAME_COST;
+	chan->tx_sent += TN_MUTANT(23) ? 0 : wr->bytes + TN_FRAME_COST;
 	op->sent += wr->bytes;
 	op->lane = wr->lane;
 	if (wr->last) {
@@ -265,7 +265,7 @@ void tn_lk_commit(tn_link *link, tn_lk_wr *wr, const tn_link_post *post, bool do
 		break;
 	case TN_WR_ABORT:
 		chan->abort_due = false;
-		chan->tx_seq++;
+		chan->tx_seq += !TN_MUTANT(6);
 		break;
 	case TN_WR_AGAIN:
 	case TN_WR_REDO:

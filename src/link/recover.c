@@ -189,7 +189,7 @@ static void restart(tn_link *link, tn_lk_op *op)
 /* Its pieces all came through, or it ends here. */
 static void arrived_or_lost(tn_link *link, tn_lk_op *op)
 {
-	if (op->lost || op->silent) {
+	if ((op->lost || op->silent) && !TN_MUTANT(7)) {
 		tn_lk_op_stop(link, op, TERN_E_INDETERMINATE);
 		return;
 	}
@@ -228,9 +228,10 @@ static void resume_posted(tn_link *link, tn_lk_op *op)
 {
 	if (op->state != TN_LOP_POSTED || op->redo)
 		return;
-	if (op->kind == TN_OP_GET)
+	if (op->kind == TN_OP_GET && !TN_MUTANT(16))
 		restart(link, op);
-	else if (op->kind == TN_OP_PUT_NOTIFY) /* no row of a journal waits for it: it had arrived */
+	else if (op->kind == TN_OP_PUT_NOTIFY ||
+		 TN_MUTANT(16)) /* no row of a journal waits for it: it had arrived */
 		arrived(link, op);
 	else if (op->kind != TN_OP_MESSAGE)
 		arrived_or_lost(link, op);
@@ -268,7 +269,7 @@ static void reconcile(tn_link *link, uint64_t now_ns)
 		if (link->chans[i].state != TN_CHAN_FREE && silent_lost(link, &link->chans[i], theirs))
 			tn_lk_chan_spoil(link, &link->chans[i]);
 	for (uint32_t i = 0; i < link->lane_count; i++)
-		tn_lk_journal_settle(link, link->by_index[i], theirs->received[i]);
+		tn_lk_journal_settle(link, link->by_index[i], TN_MUTANT(2) ? 0 : theirs->received[i]);
 	for (uint32_t i = 0; i < link->chan_high; i++) {
 		tn_lk_chan *chan = &link->chans[i];
 
@@ -301,7 +302,7 @@ void tn_lk_recover_step(tn_link *link, uint64_t now_ns)
 		tn_lk_spare_settle(link, now_ns);
 		link->resume_sent = true;
 		for (uint32_t i = 0; i < link->lane_count; i++)
-			own.received[i] = link->by_index[i]->received;
+			own.received[i] = link->by_index[i]->received + TN_MUTANT(3);
 		w = tn_lk_out_begin(link);
 		tn_wire_put_resume(&w, &own);
 		tn_lk_out_end(link, &w, now_ns);

@@ -350,8 +350,8 @@ static bool build_tail(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk_
 static bool build_piece(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk_op *op, tn_link_post *post)
 {
 	uint64_t n = tn_lk_bulk_next(link, op->length - op->sent);
-	bool imm = op->kind == TN_OP_PUT_NOTIFY && n == op->length && tn_list_empty(&chan->tails) &&
-		   tn_lk_imm_fits(link, chan, n);
+	bool imm = op->kind == TN_OP_PUT_NOTIFY && (n == op->length || TN_MUTANT(21)) &&
+		   (tn_list_empty(&chan->tails) || TN_MUTANT(20)) && tn_lk_imm_fits(link, chan, n);
 	tn_lk_wr *wr;
 
 	if (n == 0)

@@ -110,7 +110,7 @@ static void adapt(tn_link *link, const tn_lk_wr *wr, uint64_t now_ns)
 void tn_lk_bulk_done(tn_link *link, tn_lk_wr *wr, tern_status status, uint64_t now_ns)
 {
 	TN_ASSERT(link->in_flight >= wr->bytes);
-	link->in_flight -= wr->bytes;
+	link->in_flight -= TN_MUTANT(4) && status != TERN_OK ? 0 : wr->bytes;
 	if (link->budget)
 		tn_budget_give(link->budget, &link->budget_seat, wr->bytes);
 	/* posted_ns is 0 on the fast path: what waits for nothing tells nothing of the window. */

@@ -17,6 +17,7 @@
 
 #include "base/fail.h"
 #include "base/fault.h"
+#include "base/mutant.h"
 #include "base/os.h"
 #include "base/wirebuf.h"
 #include "mem/os_mem.h"
@@ -236,13 +237,13 @@ tern_status tn_key_check(const tn_key_table *table, const tn_key *key, uint64_t 
 	if (key->node_tag != table->node_tag || key->index >= table->count || !(key->generation & 1))
 		return TERN_E_STALE_KEY;
 	row = &table->rows[key->index];
-	if (atomic_load_explicit(&row->generation, memory_order_acquire) != key->generation)
+	if (atomic_load_explicit(&row->generation, memory_order_acquire) != key->generation && !TN_MUTANT(8))
 		return TERN_E_STALE_KEY;
 	row_access = atomic_load_explicit(&row->access, memory_order_acquire);
 	row_extent = atomic_load_explicit(&row->extent, memory_order_acquire);
 	row_offset = atomic_load_explicit(&row->extent_offset, memory_order_acquire);
 	row_length = atomic_load_explicit(&row->length, memory_order_acquire);
-	if (atomic_load_explicit(&row->generation, memory_order_relaxed) != key->generation)
+	if (atomic_load_explicit(&row->generation, memory_order_relaxed) != key->generation && !TN_MUTANT(8))
 		return TERN_E_STALE_KEY;
 	if (offset > row_length || bytes > row_length - offset)
 		return TERN_E_BOUNDS;

@@ -18,6 +18,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/mutant.h"
 #include "base/options.h"
 #include "channel/ctx_slots.h"
 #include "rpc/wire.h"

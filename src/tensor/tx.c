@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/fail.h"
+#include "base/mutant.h"
 #include "channel/op.h"
 #include "tensor/tensor.h"
 
@@ -403,7 +404,7 @@ tern_status tern_tensor_tx_ready(tern_tensor_tx *tx)
 		released = TN_MAX(released, atomic_load_explicit(tx->credit, memory_order_acquire));
 	/* The receiver may give a slot back before we heard that its put is complete. A count beyond what was
 	   sent is the receiver's lie: it only harms its own slots. */
-	if (released + tx->slots <= tx->sent ||
+	if (released + tx->slots + TN_MUTANT(24) <= tx->sent ||
 	    __atomic_load_n(&tx->puts[tx->sent % tx->slots].user, __ATOMIC_ACQUIRE))
 		return TERN_AGAIN;
 	return TERN_OK;
