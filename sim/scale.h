@@ -28,11 +28,15 @@
 
 typedef enum scale_pattern { SCALE_TO_ONE, SCALE_ALL_TO_ALL } scale_pattern;
 
+/* Whom a host of an all-to-all pushes to first: whoever, the one after it, or all the same. */
+typedef enum scale_order { SCALE_RANDOM, SCALE_IN_STEPS, SCALE_SAME } scale_order;
+
 typedef struct scale_config {
 	const char *name;
 	sim_net_config net;
 	tn_link_config link; /* sizes; who is who is filled in */
 	scale_pattern pattern;
+	scale_order order;      /* of an all-to-all */
 	uint32_t pair_links;    /* of each pair: 1 */
 	uint32_t channels_open; /* of each link, beside those of the load; messages go over them in turn */
 	bool model;             /* scale_model.c in place of the machines: pushes and fetches alone */

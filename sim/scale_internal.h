@@ -71,7 +71,6 @@ struct scale_end {
 	scale_lane lanes[SCALE_LANES];
 	uint32_t channel[SCALE_CHANNELS]; /* ops of one channel start in order: a channel for each kind */
 	uint32_t open;                    /* of them */
-	bool pushing;                     /* this side has load */
 	sim_event_id wake;
 	uint64_t wake_at;
 	uint32_t pushes_left, pushes_out, messages_left, messages_out;

@@ -159,18 +159,67 @@ static void start_seen(scale_end *end, void *arg, uint64_t value)
 		fetch_later(end);
 }
 
+static void start(scale_end *end)
+{
+	scale *s = end->node->s;
+
+	end->pushes_left = s->config.pushes;
+	end->messages_left = s->config.messages;
+	s->unfinished++;
+	scale_input_push(end, start_seen, NULL, 0);
+}
+
+/* The end at host `from` of the k-th link between two hosts of an all-to-all, as scale_run.c lays them out. */
+static scale_end *end_of(scale *s, uint32_t from, uint32_t to, uint32_t k)
+{
+	uint64_t hi = TN_MAX(from, to), lo = TN_MIN(from, to);
+	uint64_t link = (hi * (hi - 1) / 2 + lo) * s->config.pair_links + k;
+	scale_end *end = &s->ends[2 * link + (from < to)];
+
+	TN_ASSERT(end->node->host == from && end->other->node->host == to);
+	return end;
+}
+
+static void start_in_steps(scale *s)
+{
+	uint32_t hosts = s->config.net.hosts;
+
+	for (uint32_t step = 1; step < hosts; step++)
+		for (uint32_t host = 0; host < hosts; host++)
+			for (uint32_t k = 0; k < s->config.pair_links; k++)
+				start(end_of(s, host, (host + step) % hosts, k));
+}
+
+static void start_anyhow(scale *s)
+{
+	uint32_t *order = sim_alloc(s->end_count, sizeof(*order));
+
+	for (uint32_t i = 0; i < s->end_count; i++) {
+		uint32_t at = (uint32_t)tn_rand_below(&s->rand, i + 1);
+
+		order[i] = order[at];
+		order[at] = i;
+	}
+	for (uint32_t i = 0; i < s->end_count; i++)
+		start(&s->ends[order[i]]);
+	free(order);
+}
+
 void scale_load_start(scale *s)
 {
+	bool all = s->config.pattern == SCALE_ALL_TO_ALL;
+
 	s->start = s->events.now;
 	s->loading = true;
-	for (uint32_t i = 0; i < s->end_count; i++) {
-		scale_end *end = &s->ends[i];
-
-		if (!end->pushing)
-			continue;
-		end->pushes_left = s->config.pushes;
-		end->messages_left = s->config.messages;
-		s->unfinished++;
-		scale_input_push(end, start_seen, NULL, 0);
+	if (all && s->config.order == SCALE_RANDOM) {
+		start_anyhow(s);
+		return;
 	}
+	if (all && s->config.order == SCALE_IN_STEPS) {
+		start_in_steps(s);
+		return;
+	}
+	for (uint32_t i = 0; i < s->end_count; i++)
+		if (all || i % 2 == 0)
+			start(&s->ends[i]);
 }

@@ -53,8 +53,6 @@ static void link_make(scale *s, uint32_t a, uint32_t b)
 	ends[1].node = &s->nodes[b];
 	ends[0].other = &ends[1];
 	ends[1].other = &ends[0];
-	ends[0].pushing = true;
-	ends[1].pushing = s->config.pattern == SCALE_ALL_TO_ALL;
 	s->end_count += 2;
 	if (s->config.model) {
 		scale_model_start(&ends[0]);
@@ -156,7 +154,9 @@ static void measure(scale *s)
 		counted += c->stale + c->dropped + c->ops_failed;
 	}
 	TN_ASSERT(counted == 0);
-	slots = (uint64_t)config->lane0_slots * r->links + (uint64_t)config->lane_slots * (r->qps - r->links);
+	slots = config->pool_slots ? config->pool_slots
+				   : (uint64_t)config->lane0_slots * r->links +
+					     (uint64_t)config->lane_slots * (r->qps - r->links);
 	r->link_bytes = tn_link_memory_bytes(&config->link);
 	one_more.channels_max++;
 	r->channel_bytes = tn_link_memory_bytes(&one_more) - r->link_bytes;

@@ -25,6 +25,8 @@ typedef struct word {
 static const word words[] = {
 	{"name", WORD_NAME, AT(name), "of the line that is printed"},
 	{"pattern", WORD_PATTERN, AT(pattern), "one: all hosts push to host 0; all: each to each"},
+	{"order", WORD_U32, AT(order),
+	 "whom a host pushes to first if all do: 0 random, 1 the next one, 2 all the same"},
 	{"hosts", WORD_U32, AT(net.hosts), "257"},
 	{"leaf_hosts", WORD_U32, AT(net.leaf_hosts), "hosts per leaf switch; 0: one switch"},
 	{"spines", WORD_U32, AT(net.spines), "uplinks of a leaf"},

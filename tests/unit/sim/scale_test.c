@@ -132,7 +132,7 @@ static void the_model_is_like_the_machines(void **state)
 			  "fetch_gap_ns=0");
 		again = result;
 		RUN_WORDS(cases[i][0], cases[i][1], cases[i][2], cases[i][3], "pushes=1", "push=1M",
-			  "model=1");
+			  "fetch_gap_ns=0", "model=1");
 		near(result.ns, again.ns, 0);
 		near(result.push_ns.sum, again.push_ns.sum, again.push_ns.sum / 50);
 		/* A piece more or less that waits. */
