@@ -414,6 +414,36 @@ static void expired_calls_do_not_run(void **state)
 	stop();
 }
 
+/* A caller that never cancels: its call is dropped when its turn comes, and counted. */
+static void expired_without_a_cancel(void **state)
+{
+	static const char *const options[] = {"rpc.running=1", NULL};
+	tn_rpc_request_head head = {.method = KEEP, .client.bytes = {9}, .timeout_ns = 1000000};
+	uint8_t msg[TN_RPC_REQUEST_BYTES_MAX];
+	uint64_t bytes = tn_rpc_request_encode(msg, &head, NULL);
+	tern_channel_params params = {0};
+	tern_channel *channel;
+	static call first;
+	tern_op op;
+
+	(void)state;
+	start(options, NULL);
+	assert_ok(make(w.rpc, &first, KEEP, 0, TERN_RPC_NORMAL, 4));
+	await_piled(1);
+	assert_ok(tern_channel_open(w.n.ab, TN_RPC_SERVICE, &params, &channel));
+	tern_op_init(&op, NULL, NULL);
+	assert_ok(tern_send(channel, msg, bytes, &op));
+	assert_ok(tern_op_wait(w.n.a, &op, NODES_WAIT_NS));
+	await_counter(w.n.b, "rpc.queued", 1);
+	for (unsigned i = 0; i < 50; i++)
+		nap();
+	answer(1);
+	await_counter(w.n.b, "rpc.expired", 1);
+	assert_int_equal(atomic_load(&w.piled), 1);
+	tern_channel_close(channel);
+	stop();
+}
+
 static void on_cancel(tern_rpc_request *request, void *arg)
 {
 	(void)request, (void)arg;
@@ -544,6 +574,7 @@ int main(void)
 			cmocka_unit_test(overload_is_a_status),
 			cmocka_unit_test(queued_bytes_are_bounded),
 			cmocka_unit_test(expired_calls_do_not_run),
+			cmocka_unit_test(expired_without_a_cancel),
 			cmocka_unit_test(handlers_see_a_cancel),
 			cmocka_unit_test(waiting_calls_are_cancelled),
 			cmocka_unit_test(cancels_race_with_answers),
