@@ -77,6 +77,7 @@ static void fill_sizes(const tern_ctx *ctx, tn_link_config *config)
 	config->checksum = tn_opt_enum(o, rows, "checksum") == 1;
 	config->recover_ns = tn_opt_u64(o, rows, "recover");
 	config->probe_ns = tn_opt_u64(o, rows, "probe");
+	config->redial_ns = tn_opt_u64(o, rows, "redial");
 	config->verdict_ns = tn_opt_u64(o, rows, "verdict");
 	config->close_timeout_ns = tn_opt_u64(o, rows, "close_timeout");
 }
@@ -301,7 +302,8 @@ static bool try_later(tern_link *link, tern_status status, uint64_t now)
 	/* After a cable came back, a host counts as unreachable for a moment. */
 	bool passes = status == TERN_E_REFUSED || status == TERN_E_UNREACHABLE;
 
-	if (!link->retry || !passes || link->connect_deadline_ns <= now)
+	if (!link->retry || !passes || link->connect_deadline_ns <= now ||
+	    tn_link_get_state(link->m) != TN_LINK_DIAL)
 		return false;
 	link->redial_pause_ns =
 		link->redial_pause_ns ? TN_MIN(link->redial_pause_ns * 2, REDIAL_MAX_NS) : REDIAL_MIN_NS;
@@ -343,7 +345,7 @@ void tn_shell_dial(tern_link *link)
 	tern_status status;
 	tn_conn *conn;
 
-	if (link->conn || tn_link_get_state(link->m) != TN_LINK_DIAL)
+	if (link->conn || link->gone || tn_link_get_state(link->m) >= TN_LINK_CLOSING)
 		return;
 	status = tn_conn_dial(link->ctx, &link->target, &conn);
 	if (status == TERN_OK) {
@@ -431,6 +433,47 @@ static tern_status meet(tern_link *link, bool retire)
 	}
 	free(others);
 	return status;
+}
+
+/* Driver, lock not held. A connection that belongs to a link that has lost its own goes to that one. */
+void tn_shell_rejoin(tern_link *link, const void *rejoin, uint64_t bytes)
+{
+	uint64_t now = tn_ctx_now(link->ctx);
+	unsigned count = 0;
+	tern_link **others = others_of(link, &count);
+	bool found = false;
+	tn_conn *conn;
+
+	tn_lock_take(&link->lock);
+	conn = link->conn;
+	link->conn = NULL;
+	tn_lock_drop(&link->lock);
+	for (unsigned i = 0; others && i < count; i++) {
+		tern_link *other = others[i];
+
+		tn_lock_take(&other->lock);
+		if (conn && !found && !other->gone && tn_link_rejoin(other->m, rejoin, bytes, now)) {
+			found = true;
+			if (other->conn)
+				tn_conn_close(other->conn);
+			tn_shell_adopt(other, conn);
+			tn_shell_run(other, now);
+		}
+		tn_lock_drop(&other->lock);
+		tn_shell_unref(other);
+	}
+	free(others);
+	tn_lock_take(&link->lock);
+	if (!found)
+		link->conn = conn;
+	if (!link->gone) {
+		tn_link_abort(link->m, found ? TERN_E_PEER_CLOSED : TERN_E_PEER_RESTARTED,
+			      found ? "its connection belongs to another link"
+				    : "this session is not known here: the node was restarted, or gave it up",
+			      now);
+		tn_shell_run(link, now);
+	}
+	tn_lock_drop(&link->lock);
 }
 
 /* With a secret nobody is retired for a peer that has only claimed who it is: that waits for LINK_UP. */

@@ -303,6 +303,14 @@ static bool carry_out(tern_link *link, const tn_link_action *act, const char *te
 		tn_shell_link_up(link);
 		tn_lock_take(&link->lock);
 		break;
+	case TN_ACT_REJOIN:
+		tn_lock_drop(&link->lock);
+		tn_shell_rejoin(link, act->ctrl.bytes, act->ctrl.n);
+		tn_lock_take(&link->lock);
+		break;
+	case TN_ACT_CTRL_DIAL:
+		tn_shell_dial(link);
+		break;
 	case TN_ACT_LINK_MOVED:
 		tn_shell_link_moved(link);
 		break;

@@ -132,6 +132,13 @@ const tn_option_row tn_link_option_rows[] = {
 		 "the "
 		 "link"},
 	{.layer = "link",
+	 .name = "redial",
+	 .type = TN_OPT_DURATION,
+	 .dflt = "1s",
+	 .help = "how long a control connection that ended may be away while the lanes stand; 0 = its end is "
+		 "the "
+		 "link's"},
+	{.layer = "link",
 	 .name = "verdict",
 	 .type = TN_OPT_DURATION,
 	 .dflt = "500ms",

@@ -123,6 +123,8 @@ void tn_shell_report(tern_link *link);
 void tn_shell_report_all(tn_work *work);
 /* Driver, lock not held: TN_ACT_PEER. Looks for rivals and answers. */
 void tn_shell_meet(tern_link *link);
+/* Driver, lock not held: TN_ACT_REJOIN. */
+void tn_shell_rejoin(tern_link *link, const void *rejoin, uint64_t bytes);
 /* "peer 'server 1' at 127.0.0.1:4001" into buf. Lock held or driver. */
 const char *tn_shell_label(const tern_link *link, char *buf, size_t size);
 /* Driver, lock held: (re)dial. */

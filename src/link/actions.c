@@ -6,13 +6,44 @@
  */
 #include "link/internal.h"
 
+/* Bytes for the control connection: of this one, of the last one again, new ones. */
+static bool next_bytes(tn_link *link, tn_link_action *act)
+{
+	const uint8_t *bytes = link->rejoin_out;
+	uint32_t n = link->rejoin_out_bytes;
+
+	if (n == 0 &&
+	    ((link->ctrl_out_bytes == 0 && link->ctrl_again == link->ctrl_tx) || tn_lk_ctrl_gone(link)))
+		return false;
+	link->rejoin_out_bytes = 0;
+	if (n == 0)
+		n = tn_lk_ctrl_again(link, &bytes);
+	if (n == 0) {
+		bytes = link->ctrl_out;
+		n = link->ctrl_out_bytes;
+		link->ctrl_out_bytes = 0;
+		tn_lk_ctrl_sent(link, bytes, n);
+	}
+	act->type = TN_ACT_CTRL_SEND;
+	act->ctrl.bytes = bytes;
+	act->ctrl.n = n;
+	return true;
+}
+
 static bool next_ctrl(tn_link *link, tn_link_action *act)
 {
-	if (link->ctrl_out_bytes > 0) {
-		act->type = TN_ACT_CTRL_SEND;
-		act->ctrl.bytes = link->ctrl_out;
-		act->ctrl.n = link->ctrl_out_bytes;
-		link->ctrl_out_bytes = 0;
+	if (next_bytes(link, act))
+		return true;
+	if (link->dial_due) {
+		link->dial_due = false;
+		act->type = TN_ACT_CTRL_DIAL;
+		return true;
+	}
+	if (link->rejoin_ask) {
+		link->rejoin_ask = false;
+		act->type = TN_ACT_REJOIN;
+		act->ctrl.bytes = link->hello_peer;
+		act->ctrl.n = link->hello_peer_bytes;
 		return true;
 	}
 	if (link->peer_ask) {
@@ -57,10 +88,11 @@ bool tn_link_next_action(tn_link *link, uint64_t now_ns, tn_link_action *act)
 
 bool tn_link_pending(const tn_link *link)
 {
-	return link->ctrl_out_bytes || link->peer_ask || link->ctrl_closing || link->lane_work ||
-	       link->reach_ask || link->spare.reach_ask || link->up_due || link->moved_due || link->hold ||
-	       link->credit_due || tn_lk_journal_due(link) || link->xfer_ready || link->fail_count ||
-	       link->state >= TN_LINK_CLOSING || !tn_list_empty(&link->done) ||
-	       !tn_list_empty(&link->events) || !tn_list_empty(&link->ctl) ||
+	return link->ctrl_out_bytes || link->rejoin_out_bytes || link->ctrl_again != link->ctrl_tx ||
+	       link->dial_due || link->rejoin_ask || link->peer_ask || link->ctrl_closing ||
+	       link->lane_work || link->reach_ask || link->spare.reach_ask || link->up_due ||
+	       link->moved_due || link->hold || link->credit_due || tn_lk_journal_due(link) ||
+	       link->xfer_ready || link->fail_count || link->state >= TN_LINK_CLOSING ||
+	       !tn_list_empty(&link->done) || !tn_list_empty(&link->events) || !tn_list_empty(&link->ctl) ||
 	       !tn_list_empty(&link->msg_ready);
 }

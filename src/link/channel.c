@@ -163,7 +163,7 @@ void tn_lk_chan_advance(tn_link *link, tn_lk_chan *chan)
 
 	if (TN_UNLIKELY(chan->name) && chan->state == TN_CHAN_OPEN && chan->wrs == 0)
 		tn_lk_name_drop(link, chan); /* its OPEN is posted and answered */
-	if (chan->state == TN_CHAN_OPEN && (chan->released || chan->close_received) && idle &&
+	if (chan->state == TN_CHAN_OPEN && (chan->released || chan->close_received || chan->spoilt) && idle &&
 	    !(chan->ctl & TN_CTL_OK) && tn_lk_alive(link)) {
 		set_state(link, chan, TN_CHAN_CLOSING);
 		chan->ctl &= (uint8_t)~TN_CTL_WINDOW;

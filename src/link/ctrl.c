@@ -30,6 +30,10 @@ void tn_lk_out_end(tn_link *link, const tn_writer *w, uint64_t now_ns)
 
 void tn_link_on_ctrl_up(tn_link *link, uint64_t now_ns)
 {
+	if (tn_lk_ctrl_gone(link) && link->config.active) {
+		tn_lk_rejoin_begin(link, now_ns);
+		return;
+	}
 	if (link->state > TN_LINK_DIAL)
 		return;
 	link->ctrl_up = true;
@@ -74,6 +78,14 @@ void tn_link_on_ctrl_bytes(tn_link *link, const void *data, uint64_t n, uint64_t
 	tn_ctrl_type type = 0;
 
 	link->heard = true;
+	if (TN_UNLIKELY(link->rejoin_wait)) {
+		uint64_t used = tn_lk_rejoin_bytes(link, bytes, n, now_ns);
+
+		bytes += used;
+		n -= used;
+		if (link->rejoin_wait)
+			return;
+	}
 	while (link->ctrl_up && !link->ctrl_closed && link->state != TN_LINK_DOWN) {
 		uint32_t want = missing(link, &type, now_ns);
 
@@ -89,6 +101,7 @@ void tn_link_on_ctrl_bytes(tn_link *link, const void *data, uint64_t n, uint64_t
 		want = (uint32_t)TN_MIN((uint64_t)want, n);
 		memcpy(link->ctrl_in + link->ctrl_in_bytes, bytes, want);
 		link->ctrl_in_bytes += want;
+		link->ctrl_rx += want;
 		bytes += want;
 		n -= want;
 	}

@@ -43,6 +43,12 @@ static const char *auth_label(bool dialer)
 	return dialer ? "tern auth d" : "tern auth a";
 }
 
+tern_status tn_lk_session_mac(const tn_link *link, const char *label, const void *data, uint64_t bytes,
+			      uint8_t mac[TN_HMAC_BYTES])
+{
+	return labelled_mac(link->session, label, data ? data : "", bytes, mac);
+}
+
 void tn_lk_lane_token(tn_link *link, tn_lk_lane *lane)
 {
 	uint8_t id[8];
@@ -72,6 +78,8 @@ static uint64_t features_of(const tn_link *link)
 
 	if (!link->config.recover_ns || !link->config.probe_ns)
 		off |= TN_FEATURE_MOVE;
+	if (!link->config.redial_ns)
+		off |= TN_FEATURE_REJOIN;
 	if (!link->config.checksum)
 		off |= TN_FEATURE_SUMS;
 	return TN_WIRE_FEATURES & ~off;
@@ -212,7 +220,7 @@ static const char *on_hello(tn_link *link, const uint8_t *payload, uint32_t byte
 	tn_wire_hello hello;
 	const char *wrong;
 
-	if (link->state != TN_LINK_HELLO || link->peer_known)
+	if (link->state != TN_LINK_HELLO || link->hello_peer_bytes)
 		return "a second HELLO";
 	wrong = tn_wire_get_hello(payload, bytes, &hello);
 	if (wrong)
@@ -230,6 +238,7 @@ static const char *on_hello(tn_link *link, const uint8_t *payload, uint32_t byte
 	if (link->config.checksum && !link->sums)
 		tn_lk_log(link, TN_LOG_WARN, "no checksums: the peer does not want them (link.checksum)");
 	link->resumes = (link->peer.features & TN_FEATURE_RESUME) != 0;
+	link->rejoins = (link->peer.features & TN_FEATURE_REJOIN) != 0;
 	link->moves = link->resumes && (link->peer.features & TN_FEATURE_MOVE);
 	link->peer_ask = link->peer_known = true;
 	return NULL;

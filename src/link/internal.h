@@ -48,6 +48,7 @@
 #define TN_WR_RESERVE      8u
 #define TN_CTRL_OUT_BYTES  (2 * TN_CTRL_BYTES_MAX)
 #define TN_WR_HEADER_BYTES 128
+#define TN_CTRL_LOG_BYTES  8192u
 
 /* ---- lanes ---- */
 
@@ -372,6 +373,8 @@ enum {
 	TN_TIMER_RECOVER,
 	TN_TIMER_REWIRE, /* RECOVERING, no provider worked: from the first one again */
 	TN_TIMER_PROBE,  /* look whether a better provider works */
+	TN_TIMER_REDIAL, /* the control connection must be back */
+	TN_TIMER_DIAL,   /* dial again */
 	TN_TIMER_SPARE,  /* the spare lanes' next step */
 	TN_TIMER_COUNT,
 };
@@ -436,6 +439,19 @@ struct tn_link {
 	uint32_t ctrl_in_bytes, ctrl_out_bytes;
 	uint64_t ping_number;
 	uint32_t misses;
+	/* ---- the control connection again (rejoin.c) ---- */
+	bool rejoins;               /* both sides can, and it is wanted */
+	bool ctrl_lost;             /* it ended and may come back */
+	bool dial_due, rejoin_wait; /* dialer: connect; REJOINED is awaited */
+	bool rejoin_ask;            /* acceptor: the first message is REJOIN, in hello_peer */
+	uint32_t rejoin_number;
+	uint64_t ctrl_tx, ctrl_rx,
+		ctrl_again; /* ctrl_again: what goes again begins there; = ctrl_tx: nothing */
+	uint32_t rejoin_in_bytes, rejoin_out_bytes;
+	uint8_t rejoin_out[TN_CTRL_HEAD_BYTES + TN_CTRL_REJOIN_BYTES];
+	uint8_t rejoin_in[TN_CTRL_HELLO_BYTES];
+	char lost_text[TN_LINK_TEXT_MAX];
+	uint8_t ctrl_log[TN_CTRL_LOG_BYTES];
 	/* ---- hello ---- */
 	uint8_t secrets[TN_SECRETS_MAX][TN_SHA256_BYTES]; /* hashed; the first all zero if there is none */
 	uint32_t secret_count;                            /* 1 or 2 */
@@ -523,9 +539,27 @@ tn_writer tn_lk_out_begin(tn_link *link);
 void tn_lk_out_end(tn_link *link, const tn_writer *w, uint64_t now_ns);
 const char *tn_lk_hello_message(tn_link *link, tn_ctrl_type type, const uint8_t *payload, uint32_t bytes,
 				uint64_t now_ns);
+/* HMAC with the session's key; at most 32 bytes. */
+tern_status tn_lk_session_mac(const tn_link *link, const char *label, const void *data, uint64_t bytes,
+			      uint8_t mac[TN_HMAC_BYTES]);
 /* Fill the secret of a lane. */
 void tn_lk_lane_token(tn_link *link, tn_lk_lane *lane);
 void tn_lk_hello_start(tn_link *link, uint64_t now_ns);
+
+/* ---- rejoin.c ---- */
+
+/* These bytes of the stream go out now. */
+void tn_lk_ctrl_sent(tn_link *link, const uint8_t *bytes, uint32_t n);
+/* The next of those that go again; 0: none. */
+uint32_t tn_lk_ctrl_again(tn_link *link, const uint8_t **bytes);
+/* It is away. */
+bool tn_lk_ctrl_gone(const tn_link *link);
+/* It ended: false if that is the end of the link. */
+bool tn_lk_ctrl_may_return(tn_link *link, tern_status status, const char *text, uint64_t now_ns);
+void tn_lk_redial_timeout(tn_link *link, uint64_t now_ns);
+void tn_lk_rejoin_begin(tn_link *link, uint64_t now_ns);
+/* Bytes while REJOINED is awaited; returns how many it took. */
+uint64_t tn_lk_rejoin_bytes(tn_link *link, const uint8_t *bytes, uint64_t n, uint64_t now_ns);
 
 /* ---- wiring.c ---- */
 

@@ -420,7 +420,7 @@ void tn_lk_journal_write_refused(tn_link *link, const tn_lk_wr *wr)
 
 	if (wr->op != TN_NONE || (int32_t)(wr->note - log->head) < 0 || note->what != TN_NOTE_PUT)
 		return;
-	note->what = TN_NOTE_VOID;
+	drop_notify(link, note);
 	if (chan)
 		tn_lk_chan_spoil(link, chan);
 }

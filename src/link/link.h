@@ -141,8 +141,11 @@ typedef struct tn_link_config {
 	uint64_t ack_delay_ns;     /* 0: acknowledge a message that asks for it at the next action */
 	uint64_t retry_ns;         /* 50 us: a lane that said AGAIN is tried again after this, if nothing
 	                              else happened on it before */
-	uint64_t probe_ns;   /* 1 s: over another than the best provider, how long until a better one is tried
+	uint64_t probe_ns; /* 1 s: over another than the best provider, how long until a better one is tried
 	                        again; doubles up to 64 times that while it fails; 0 = never */
+	uint64_t
+		redial_ns; /* 1 s: how long a control connection that ended under lanes that stand may be away;
+	                        0 = its end is the link's */
 	uint64_t recover_ns; /* 10 s: lanes that broke under a link that is up are rebuilt within this, or the
 	                        link ends; 0 = a broken lane ends the link. Both sides must want it */
 	uint64_t verdict_ns; /* 50 ms: after a lane died, how long to wait for the control connection to
@@ -231,6 +234,11 @@ typedef enum tn_link_action_type {
 	   All its ops have ended; nothing more is delivered. Not after a close of this side. The handle stays
 	   good for tn_link_channel_close alone, which must still be called. */
 	TN_ACT_CHANNEL_CLOSED,
+	/* The first message was REJOIN, in act.ctrl: find the link that it is for with tn_link_rejoin, give the
+	   connection to it and abort this one; or abort it alone (TERN_E_PEER_RESTARTED). */
+	TN_ACT_REJOIN,
+	/* Connect to the peer again: on_ctrl_up or on_ctrl_down follows. */
+	TN_ACT_CTRL_DIAL,
 	/* The link is UP: channels may be opened. */
 	TN_ACT_LINK_UP,
 	/* Its lanes are those of another provider now: tn_link_provider_index, tn_link_caps. */
@@ -302,6 +310,10 @@ void tn_link_on_ctrl_bytes(tn_link *link, const void *bytes, uint64_t n, uint64_
 /* It could not be established, or ended: status says why (TERN_E_REFUSED, TERN_E_PEER_LOST, ...). detail may
    be NULL. Not called after TN_ACT_CTRL_CLOSE. */
 void tn_link_on_ctrl_down(tn_link *link, tern_status status, const char *detail, uint64_t now_ns);
+
+/* The REJOIN that another connection began with: true, and this link goes on over that one (close the old one, no
+   on_ctrl_down), if it is of this link's session. */
+bool tn_link_rejoin(tn_link *link, const void *rejoin, uint64_t bytes, uint64_t now_ns);
 
 /* Answer to TN_ACT_PEER: TERN_OK goes on; anything else refuses the peer with that status and text. */
 void tn_link_on_peer_answer(tn_link *link, tern_status status, const char *text, uint64_t now_ns);
@@ -554,6 +566,7 @@ tn_link_rivalry tn_link_rivals(const tn_link *older, const tn_link *newer, tern_
 	X(stale)            \
 	X(dropped)          \
 	X(pings)            \
+	X(rejoins)          \
 	X(recoveries)       \
 	X(fallbacks)        \
 	X(returns)          \

@@ -26,6 +26,7 @@ void tn_link_config_defaults(tn_link_config *config)
 		.close_timeout_ns = 500 * TN_NS_PER_MS,
 		.retry_ns = 50 * TN_NS_PER_US,
 		.probe_ns = TN_NS_PER_SEC,
+		.redial_ns = TN_NS_PER_SEC,
 		.recover_ns = 10 * TN_NS_PER_SEC,
 		.verdict_ns = 50 * TN_NS_PER_MS,
 	};

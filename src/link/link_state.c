@@ -121,7 +121,12 @@ void tn_lk_drain(tn_link *link, uint64_t now_ns, bool verdict)
 	link->moved_due = link->spare.active = link->spare.reach_ask = link->spare.reach_wait = false;
 	tn_lk_hold(link, false);
 	link->credit_due = 0;
-	link->draining = false;
+	link->draining = link->rejoin_ask = link->dial_due = false;
+	if (tn_lk_ctrl_gone(link)) { /* nobody is there to be told */
+		link->ctrl_closed = true;
+		link->ctrl_lost = link->rejoin_wait = false;
+		link->ctrl_out_bytes = link->rejoin_out_bytes = 0;
+	}
 	/* Nothing will be acknowledged any more. */
 	for (uint32_t i = 0; i < link->lane_count; i++)
 		while (tn_list_pop_front(&link->by_index[i]->acks))
@@ -185,6 +190,12 @@ void tn_lk_lane_failed(tn_link *link, tn_lk_lane *lane, tern_status status, cons
 
 	if (link->state >= TN_LINK_DRAINING || link->draining)
 		return;
+	if (tn_lk_ctrl_gone(link)) {
+		reason(link, TERN_E_PEER_LOST, "control connection lost: %.150s; then lane %u broke",
+		       link->lost_text, lane->index);
+		tn_lk_drain(link, now_ns, false);
+		return;
+	}
 	/* A peer that has everything closes its lanes; its CLOSED is on its way. */
 	if (link->state == TN_LINK_CLOSING && link->closed_sent) {
 		tn_lk_lane_set_state(link, lane, TN_LANE_CLOSE);
@@ -208,8 +219,13 @@ void tn_link_on_ctrl_down(tn_link *link, tern_status status, const char *detail,
 {
 	const char *text = detail && detail[0] ? detail : tern_status_text(status);
 
-	if (link->state == TN_LINK_DOWN || link->ctrl_closed)
+	if (link->state == TN_LINK_DOWN || link->ctrl_closed ||
+	    tn_lk_ctrl_may_return(link, status, text, now_ns))
 		return;
+	if (tn_lk_ctrl_gone(link)) {
+		text = link->lost_text;
+		status = TERN_E_PEER_LOST;
+	}
 	link->ctrl_closed = true;
 	link->ctrl_out_bytes = 0;
 	link->ctrl_closing = false;
@@ -289,6 +305,15 @@ const char *tn_lk_message(tn_link *link, tn_ctrl_type type, const uint8_t *paylo
 	}
 	if (link->state >= TN_LINK_DRAINING)
 		return NULL;
+	if (type == TN_CTRL_REJOIN) {
+		if (link->config.active || link->state != TN_LINK_HELLO || link->hello_peer_bytes ||
+		    bytes != TN_CTRL_REJOIN_BYTES)
+			return "REJOIN at a wrong time";
+		memcpy(link->hello_peer, payload, bytes);
+		link->hello_peer_bytes = bytes;
+		link->rejoin_ask = true;
+		return NULL;
+	}
 	switch (type) {
 	case TN_CTRL_HELLO:
 	case TN_CTRL_AUTH:
@@ -458,6 +483,12 @@ static void link_timer(tn_link *link, unsigned which, uint64_t now_ns)
 		break;
 	case TN_TIMER_PROBE:
 		tn_lk_probe(link, now_ns);
+		break;
+	case TN_TIMER_REDIAL:
+		tn_lk_redial_timeout(link, now_ns);
+		break;
+	case TN_TIMER_DIAL:
+		link->dial_due = link->ctrl_lost;
 		break;
 	case TN_TIMER_SPARE:
 		tn_lk_spare_timeout(link, now_ns);

@@ -342,7 +342,12 @@ void tn_lk_recovered(tn_link *link, uint64_t now_ns)
 	for (uint32_t i = 0; i < link->op_high; i++) {
 		tn_lk_op *op = &link->ops[i];
 
-		if (op->state == TN_LOP_QUEUED && op->kind != TN_OP_MESSAGE)
+		if (op->state != TN_LOP_QUEUED || op->kind == TN_OP_MESSAGE)
+			continue;
+		if ((op->kind == TN_OP_GET && !(link->caps & TN_LINK_CAP_READ)) ||
+		    (op->kind == TN_OP_PUT_FLAG && !(link->caps & TN_LINK_CAP_ORDERED_WRITES)))
+			tn_lk_op_stop(link, op, TERN_E_UNSUPPORTED);
+		else
 			op->need_ack = op->remote && !link->remote_done && op->kind != TN_OP_GET;
 	}
 	for (uint32_t i = 0; i < link->chan_high; i++) {

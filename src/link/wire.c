@@ -163,6 +163,17 @@ void tn_wire_put_ping(tn_writer *w, tn_ctrl_type type, uint64_t number)
 	end(w, at);
 }
 
+void tn_wire_put_rejoin(tn_writer *w, tn_ctrl_type type, const tn_wire_rejoin *rejoin)
+{
+	uint64_t at = begin(w, type);
+
+	tn_put_bytes(w, rejoin->session, sizeof(rejoin->session));
+	tn_put_u32(w, rejoin->number);
+	tn_put_u64(w, rejoin->received);
+	tn_put_bytes(w, rejoin->mac, sizeof(rejoin->mac));
+	end(w, at);
+}
+
 /* ---- parse ---- */
 
 const char *tn_wire_ctrl_head(const uint8_t head[TN_CTRL_HEAD_BYTES], bool first, tn_ctrl_type *type,
@@ -175,7 +186,7 @@ const char *tn_wire_ctrl_head(const uint8_t head[TN_CTRL_HEAD_BYTES], bool first
 	n = tn_get_u32(&r);
 	kind = tn_get_u16(&r);
 	zero = tn_get_u16(&r);
-	if (first && (kind != TN_CTRL_HELLO && kind != TN_CTRL_REFUSE))
+	if (first && kind != TN_CTRL_HELLO && kind != TN_CTRL_REFUSE && kind != TN_CTRL_REJOIN)
 		return "what connected does not speak tern (no HELLO)";
 	if (kind == 0 || kind >= TN_CTRL_TYPES || zero != 0)
 		return "unknown control message";
@@ -288,6 +299,18 @@ const char *tn_wire_get_end(const uint8_t *payload, uint64_t bytes, bool with_ep
 	out->status = tn_wire_status((int32_t)tn_get_u32(&r), TERN_E_REMOTE);
 	tn_get_str(&r, out->text, sizeof(out->text));
 	return tn_reader_done(&r) ? NULL : "malformed UNWIRE or REFUSE";
+}
+
+const char *tn_wire_get_rejoin(const uint8_t *payload, uint64_t bytes, tn_wire_rejoin *rejoin)
+{
+	tn_reader r;
+
+	tn_reader_init(&r, payload, bytes);
+	tn_get_bytes(&r, rejoin->session, sizeof(rejoin->session));
+	rejoin->number = tn_get_u32(&r);
+	rejoin->received = tn_get_u64(&r);
+	tn_get_bytes(&r, rejoin->mac, sizeof(rejoin->mac));
+	return r.bad || r.at != bytes ? "malformed REJOIN" : NULL;
 }
 
 const char *tn_wire_get_epoch(const uint8_t *payload, uint64_t bytes, uint32_t *epoch)

@@ -24,9 +24,11 @@
 #define TN_FEATURE_RESUME   1ull        /* lanes that broke are rebuilt: UNWIRE of wired lanes, RESUME */
 #define TN_FEATURE_ROTATE   2ull        /* the dialer's AUTH may hold a MAC for each of two secrets */
 #define TN_FEATURE_SUMS     8ull        /* DATA and FRAG carry a checksum; offered where it is wanted */
+#define TN_FEATURE_REJOIN   32ull       /* the control connection may come back: REJOIN, REJOINED */
 #define TN_FEATURE_MOVE     4ull        /* a second set of lanes beside those in use: READY, MOVE */
 /* Bits that this build knows; used if both have them. */
-#define TN_WIRE_FEATURES (TN_FEATURE_RESUME | TN_FEATURE_ROTATE | TN_FEATURE_MOVE | TN_FEATURE_SUMS)
+#define TN_WIRE_FEATURES \
+	(TN_FEATURE_RESUME | TN_FEATURE_ROTATE | TN_FEATURE_MOVE | TN_FEATURE_SUMS | TN_FEATURE_REJOIN)
 
 #define TN_SECRETS_MAX 2u
 
@@ -51,6 +53,8 @@ typedef enum tn_ctrl_type {
 	TN_CTRL_RESUME = 12, /* the epoch's lanes are drained here: what each has received */
 	TN_CTRL_READY = 13,  /* the lanes of that epoch, beside those in use, are connected here */
 	TN_CTRL_MOVE = 14,   /* let us go over to them: nothing new starts here */
+	TN_CTRL_REJOIN = 15, /* first message on another control connection of a session */
+	TN_CTRL_REJOINED = 16,
 	TN_CTRL_TYPES,
 } tn_ctrl_type;
 
@@ -101,6 +105,15 @@ typedef struct tn_wire_resume {
 	uint32_t received[TN_LINK_LANES_MAX]; /* frames and immediates in all, modulo 2^32 */
 } tn_wire_resume;
 
+/* REJOIN and REJOINED. received: bytes of the control stream */
+typedef struct tn_wire_rejoin {
+	uint8_t session[TN_LINK_ID_BYTES];
+	uint32_t number;
+	uint64_t received;
+	uint8_t mac[32];
+} tn_wire_rejoin;
+#define TN_CTRL_REJOIN_BYTES (TN_LINK_ID_BYTES + 12 + 32)
+
 /* UNWIRE; REFUSE has no epoch (0). */
 typedef struct tn_wire_end {
 	uint32_t epoch;
@@ -120,6 +133,7 @@ void tn_wire_put_epoch(tn_writer *w, tn_ctrl_type type, uint32_t epoch); /* WIRE
 void tn_wire_put_unwire(tn_writer *w, uint32_t epoch, tern_status status, const char *text);
 void tn_wire_put_refuse(tn_writer *w, tern_status status, const char *text);
 void tn_wire_put_resume(tn_writer *w, const tn_wire_resume *resume);
+void tn_wire_put_rejoin(tn_writer *w, tn_ctrl_type type, const tn_wire_rejoin *rejoin);
 void tn_wire_put_ping(tn_writer *w, tn_ctrl_type type, uint64_t number);
 
 /* The head: NULL or what is wrong. first: the stream's first message, which must be a HELLO. */
@@ -133,6 +147,7 @@ const char *tn_wire_get_lane_addr(const uint8_t *payload, uint64_t bytes, tn_wir
 const char *tn_wire_get_end(const uint8_t *payload, uint64_t bytes, bool with_epoch, tn_wire_end *end);
 const char *tn_wire_get_epoch(const uint8_t *payload, uint64_t bytes, uint32_t *epoch);
 const char *tn_wire_get_resume(const uint8_t *payload, uint64_t bytes, tn_wire_resume *resume);
+const char *tn_wire_get_rejoin(const uint8_t *payload, uint64_t bytes, tn_wire_rejoin *rejoin);
 const char *tn_wire_get_ping(const uint8_t *payload, uint64_t bytes, uint64_t *number);
 
 /* ---- frames ---- */

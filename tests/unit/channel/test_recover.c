@@ -4,6 +4,9 @@
  * order, notified puts come once with their data, and the link stays the same. The program's argument is the
  * provider. FIELD-BUGS: NCCL#1557, a link's flap kills the job, and a failover must not duplicate.
  */
+#include <arpa/inet.h>
+#include <sys/socket.h>
+
 #include "base/fault.h"
 #include "chan_test.h"
 
@@ -307,13 +310,62 @@ static void test_fallback_and_return(void **state)
 	transport = best;
 }
 
+/* The dialer's end of the control connection to that address; -1: none. */
+static int control_of(const char *address)
+{
+	unsigned port = (unsigned)atoi(strrchr(address, ':') + 1);
+
+	for (int fd = 3; fd < 1024; fd++) {
+		struct sockaddr_in peer;
+		socklen_t n = sizeof(peer);
+
+		if (getpeername(fd, (struct sockaddr *)&peer, &n) == 0 && peer.sin_family == AF_INET &&
+		    ntohs(peer.sin_port) == port)
+			return fd;
+	}
+	return -1;
+}
+
+/*
+ * The control connection is cut under traffic, as by a firewall that forgets it: it comes back, and nobody notices.
+ * The lanes may break right after it came back, which needs it.
+ */
+static void test_control_cut(void **state)
+{
+	const unsigned rounds = rounds_wanted(20);
+	uint64_t messages = 0, puts = 0, deadline;
+	stream s;
+
+	(void)state;
+	stream_open(&s);
+	for (unsigned round = 0; round < rounds; round++) {
+		uint64_t before = tern_ctx_counter(s.p.dial.ctx, "link.rejoins");
+
+		assert_int_equal(shutdown(control_of(tern_ctx_address(s.p.serve.ctx)), SHUT_RDWR), 0);
+		deadline = tn_now() + PATIENCE;
+		while (tern_ctx_counter(s.p.dial.ctx, "link.rejoins") == before) {
+			assert_true(tn_now() < deadline);
+			burst(&s, &messages, &puts);
+		}
+		if (round % 2)
+			assert_ok(tn_fault_set("channel.lane.break", 1 + round % 5, 1));
+		burst(&s, &messages, &puts);
+		tn_fault_clear(); /* both ways at once would be the end */
+	}
+	arrived(&s, (int)(messages + puts));
+	assert_int_equal(s.j.messages, messages);
+	assert_int_equal(s.j.notifies, puts);
+	assert_int_equal(atomic_load(&s.j.closed) + atomic_load(&s.far.closed), 0);
+	assert_int_equal(atomic_load(&s.p.dial.downs), 0);
+	stream_close(&s);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_breaks),
-		cmocka_unit_test(test_reads_and_puts),
-		cmocka_unit_test(test_nothing_leaks),
-		cmocka_unit_test(test_fallback_and_return),
+		cmocka_unit_test(test_breaks),        cmocka_unit_test(test_reads_and_puts),
+		cmocka_unit_test(test_nothing_leaks), cmocka_unit_test(test_fallback_and_return),
+		cmocka_unit_test(test_control_cut),
 	};
 
 	(void)test_transport(argc, argv);

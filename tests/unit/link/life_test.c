@@ -324,8 +324,13 @@ static void versions(void **state)
 /* UCX#6675, libfabric#6696: mixed versions crash. One side lacks one feature, or all: the pair does without. */
 static void older_features(void **state)
 {
-	static const uint64_t bits[] = {TN_FEATURE_RESUME, TN_FEATURE_ROTATE, TN_FEATURE_MOVE,
-					TN_FEATURE_SUMS,   TN_WIRE_FEATURES,  0};
+	static const uint64_t bits[] = {TN_FEATURE_RESUME,
+					TN_FEATURE_ROTATE,
+					TN_FEATURE_MOVE,
+					TN_FEATURE_SUMS,
+					TN_FEATURE_REJOIN,
+					TN_WIRE_FEATURES,
+					0};
 
 	(void)state;
 	for (unsigned i = 0; i < 2 * TN_COUNT_OF(bits); i++) {
@@ -752,6 +757,7 @@ static void ctrl_dies_anywhere(void **state)
 	(void)state;
 	for (unsigned steps = 0; steps < 60; steps++) {
 		two_providers();
+		world.node[0].config.redial_ns = 0; /* else it may come back: rejoin_test.c */
 		world.rand.state = steps * 7 + 1;
 		world.connect_fails = steps % 2;
 		pair_start(&world);

@@ -26,6 +26,7 @@
 #include "base/rand.h"
 #include "base/time.h"
 #include "link/link.h"
+#include "link/wire.h"
 #include "link/share.h"
 
 #define PAIR_PATHS 256
@@ -94,6 +95,10 @@ typedef struct pair_node {
 	tn_link_provider providers[2];
 	bool pump_due;
 	bool ctrl_up, ctrl_closed, ctrl_down_due;
+	bool dial_due;
+	bool cut;   /* what it sends goes nowhere */
+	bool fresh; /* the acceptor: what comes is another connection's first message */
+	uint32_t dials;
 	uint8_t ctrl[PAIR_CTRL]; /* bytes on their way to this node */
 	uint32_t ctrl_bytes;
 	bool up, down;
@@ -528,10 +533,31 @@ static inline void pair_ctrl_send(pair_world *world, int side, const tn_link_act
 {
 	pair_node *peer = &world->node[!side];
 
-	if (peer->ctrl_bytes + act->ctrl.n > PAIR_CTRL)
+	if (world->node[side].cut || peer->ctrl_bytes + act->ctrl.n > PAIR_CTRL)
 		return; /* a peer that is dead and does not read */
 	memcpy(peer->ctrl + peer->ctrl_bytes, act->ctrl.bytes, act->ctrl.n);
 	peer->ctrl_bytes += act->ctrl.n;
+}
+
+/* The control connection is gone; what was on its way arrives in part. */
+static inline void pair_ctrl_cut(pair_world *world)
+{
+	for (int i = 0; i < 2; i++) {
+		world->node[i].ctrl_bytes = pair_pick(world, world->node[i].ctrl_bytes + 1);
+		world->node[i].ctrl_down_due = world->node[i].cut = true;
+	}
+	world->node[1].fresh = false;
+}
+
+/* The dialer connects again: the acceptor may not have seen the end of the old connection yet. */
+static inline void pair_dial(pair_world *world)
+{
+	if (world->node[0].dial_due || !world->node[0].cut)
+		return; /* it has one */
+	world->node[0].dials++;
+	world->node[0].ctrl_bytes = world->node[1].ctrl_bytes = 0;
+	world->node[0].dial_due = true;
+	world->node[1].fresh = true;
 }
 
 static inline void pair_act(pair_world *world, int side, tn_link_action *act)
@@ -564,6 +590,9 @@ static inline void pair_act(pair_world *world, int side, tn_link_action *act)
 		break;
 	case TN_ACT_LANE_CLOSE:
 		pair_lane_close(world, side, act);
+		break;
+	case TN_ACT_CTRL_DIAL:
+		pair_dial(world);
 		break;
 	case TN_ACT_POST:
 		status = pair_post(world, side, &act->post, &done);
@@ -675,11 +704,43 @@ static inline void pair_step_done(pair_world *world, pair_end *end)
 	pair_kick(world, end->side);
 }
 
+/* As the shell does: the first message of a new connection finds its link. False: it is not whole yet. */
+static inline bool pair_step_fresh(pair_world *world, pair_node *node)
+{
+	uint32_t bytes = TN_CTRL_HEAD_BYTES + TN_CTRL_REJOIN_BYTES;
+
+	if (node->ctrl_bytes < bytes)
+		return false;
+	node->fresh = node->ctrl_down_due = node->cut = false;
+	PAIR_CHECK(world, tn_link_rejoin(node->link, node->ctrl + TN_CTRL_HEAD_BYTES, TN_CTRL_REJOIN_BYTES,
+					 world->now));
+	/* Said once more it is worth nothing. */
+	PAIR_CHECK(world, !tn_link_rejoin(node->link, node->ctrl + TN_CTRL_HEAD_BYTES, TN_CTRL_REJOIN_BYTES,
+					  world->now));
+	memmove(node->ctrl, node->ctrl + bytes, node->ctrl_bytes - bytes);
+	node->ctrl_bytes -= bytes;
+	pair_kick(world, node->side);
+	return true;
+}
+
+static inline void pair_step_dial(pair_world *world, int side)
+{
+	world->node[side].dial_due = world->node[side].cut = false;
+	tn_link_on_ctrl_up(world->node[side].link, world->now);
+	pair_kick(world, side);
+}
+
 static inline void pair_step_ctrl(pair_world *world, int side)
 {
 	pair_node *node = &world->node[side];
 	uint32_t n = 1 + pair_pick(world, node->ctrl_bytes);
 	uint8_t chunk[PAIR_CTRL];
+
+	if (node->fresh && !pair_step_fresh(world, node))
+		return;
+	if (node->ctrl_bytes == 0)
+		return;
+	n = TN_MIN(n, node->ctrl_bytes);
 
 	memcpy(chunk, node->ctrl, n);
 	memmove(node->ctrl, node->ctrl + n, node->ctrl_bytes - n);
@@ -762,6 +823,8 @@ static inline uint32_t pair_choices_of_node(pair_world *world, int side, pair_ch
 		out[n++] = (pair_choice){.node_step = pair_pump, .side = side};
 	if (node->ctrl_closed || world->mute)
 		return n;
+	if (node->dial_due)
+		out[n++] = (pair_choice){.node_step = pair_step_dial, .side = side};
 	if (node->ctrl_bytes)
 		out[n++] = (pair_choice){.node_step = pair_step_ctrl, .side = side};
 	else if (node->ctrl_down_due)

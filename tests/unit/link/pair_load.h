@@ -510,7 +510,8 @@ static inline void load_submit(load *l, load_side *s)
 					     (status == TERN_E_INDETERMINATE && l->mended && load_vague(l)) ||
 					     s->closed_told || !load_usable(l, s->side) || l->broke ||
 					     l->closed[0] || l->closed[1] ||
-					     l->chans[s->chan][!s->side].released);
+					     l->chans[s->chan][!s->side].released ||
+					     l->chans[s->chan][!s->side].spoilt);
 		op->accepted = op->pending = false;
 		l->ops_out--;
 		l->op_count--;
@@ -616,7 +617,8 @@ static inline bool load_status_fits(const load *l, const load_op *op)
 		return l->chans[op->chan][op->side].released || l->closed[op->side];
 	case TERN_E_PEER_CLOSED:
 	case TERN_E_NOT_FOUND:
-		return l->chans[op->chan][!op->side].released || l->closed[!op->side] || l->broke;
+		return l->chans[op->chan][!op->side].released || l->chans[op->chan][!op->side].spoilt ||
+		       l->closed[!op->side] || l->broke;
 	default:
 		return l->broke;
 	}

@@ -20,6 +20,7 @@ typedef enum fault {
 	FAULT_CLOSE,
 	FAULT_ABORT,
 	FAULT_MUTE,
+	FAULT_CUT,  /* the control connection ends again and again, and comes back */
 	FAULT_MEND, /* lanes break again and again, and are rebuilt */
 	FAULTS
 } fault;
@@ -73,7 +74,8 @@ static void shape(pair_world *world, load *l, fault what)
 		c->channel_window_bytes = 1024 + pair_pick(world, 255) * 64;
 		c->lane_data_frames = 1 + pair_pick(world, 20);
 		c->ack_delay_ns = pair_chance(world, 50) ? 20000 : 0;
-		c->keepalive_ns = 1000000;
+		c->keepalive_ns = what == FAULT_CUT ? TN_NS_PER_SEC : TN_NS_PER_MS;
+		c->redial_ns = what == FAULT_CUT ? 10 * TN_NS_PER_SEC : 0;
 		pair_provider(&world->node[i].providers[0], "mem", caps, frame + pair_pick(world, 100));
 		world->node[i].providers[0].lane_wrs_max = 1 + pair_pick(world, 60);
 	}
@@ -142,6 +144,9 @@ static void strike(pair_world *world, load *l, fault what)
 	case FAULT_MEND:
 		break_some(world, l);
 		break;
+	case FAULT_CUT:
+		pair_ctrl_cut(world);
+		break;
 	case FAULT_BREAK:
 		l->broke = true;
 		pair_break(world, load_a_path(world));
@@ -190,8 +195,8 @@ static void shape_flow(pair_world *world, uint64_t seed)
 	}
 }
 
-/* Of all seeds: links that went over to a better provider. */
-static uint64_t returns, probes_failed;
+/* Of all seeds: links that went over to a better provider, and the like. */
+static uint64_t returns, probes_failed, rejoins;
 
 static pair_world world;
 static load work;
@@ -230,6 +235,16 @@ static void back_to_the_best(void)
 	until_idle();
 }
 
+/* Both ways at once are no fault that is survived; nor is a cut while one comes back. */
+static bool may_cut(void)
+{
+	for (int i = 0; i < 2; i++)
+		if (tn_link_get_state(world.node[i].link) != TN_LINK_UP || world.node[i].ctrl_down_due ||
+		    world.node[i].dial_due || world.node[i].fresh)
+			return false;
+	return true;
+}
+
 static void run_seed(uint64_t seed)
 {
 	fault what;
@@ -250,8 +265,11 @@ static void run_seed(uint64_t seed)
 	for (uint32_t i = 0; i < steps; i++) {
 		if (i >= when && !struck && pair_both_up(&world)) {
 			struck = true;
-			strike(&world, &work, what);
+			if (what != FAULT_CUT || may_cut())
+				strike(&world, &work, what);
 		}
+		if (what == FAULT_CUT && pair_chance(&world, 1) && may_cut())
+			pair_ctrl_cut(&world);
 		if (what == FAULT_MEND && pair_chance(&world, pair_both_up(&world) ? 1 : 10))
 			break_some(&world, &work);
 		if (pair_chance(&world, 35))
@@ -265,7 +283,7 @@ static void run_seed(uint64_t seed)
 	PAIR_CHECK(&world, PAIR_UNTIL(&world, pair_both_up(&world), 20000));
 	if (!struck)
 		strike(&world, &work, what);
-	if (what == FAULT_NONE || what == FAULT_MEND) {
+	if (what == FAULT_NONE || what == FAULT_MEND || what == FAULT_CUT) {
 		/* No fault that stays: everything ends by itself, nobody is down, and then the close is orderly. */
 		until_idle();
 		if (world.node[0].config.provider_count == 2 && world.node[0].config.probe_ns &&
@@ -277,12 +295,13 @@ static void run_seed(uint64_t seed)
 		pair_pump(&world, 0);
 	}
 	PAIR_CHECK(&world, PAIR_UNTIL(&world, pair_both_down(&world), 400000));
-	if (what == FAULT_NONE || what == FAULT_CLOSE || what == FAULT_MEND)
+	if (what == FAULT_NONE || what == FAULT_CLOSE || what == FAULT_MEND || what == FAULT_CUT)
 		for (int i = 0; i < 2; i++)
 			PAIR_CHECK(&world,
 				   world.node[i].status == (work.closed[i] ? TERN_OK : TERN_E_PEER_CLOSED));
 	load_judge(&work);
 	returns += tn_link_get_counters(world.node[0].link)->returns;
+	rejoins += tn_link_get_counters(world.node[0].link)->rejoins;
 	probes_failed += tn_link_get_counters(world.node[0].link)->probes_failed;
 	load_fini(&work);
 	pair_fini(&world);
@@ -308,10 +327,11 @@ static void random_schedules(void **state)
 			fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
 		run_seed(seed);
 	}
-	print_message("returns %llu, probes that failed %llu\n", (unsigned long long)returns,
-		      (unsigned long long)probes_failed);
+	print_message("returns %llu, probes that failed %llu, control connections that came back %llu\n",
+		      (unsigned long long)returns, (unsigned long long)probes_failed,
+		      (unsigned long long)rejoins);
 	if (n >= 2000)
-		assert_true(returns >= 100 && probes_failed >= 100);
+		assert_true(returns >= 100 && probes_failed >= 100 && rejoins >= 100);
 }
 
 int main(void)

@@ -92,6 +92,13 @@ static void make_control(void)
 	ROW("PONG", tn_wire_put_ping(&w, TN_CTRL_PONG, 9));
 	ROW("REFUSE", tn_wire_put_refuse(&w, TERN_E_VERSION, "too old"));
 	ROW("CLOSED", tn_wire_put_epoch(&w, TN_CTRL_CLOSED, 7));
+	ROW("REJOIN", tn_wire_put_rejoin(&w, TN_CTRL_REJOIN,
+					 &(tn_wire_rejoin){.session = {1, 2},
+							   .number = 3,
+							   .received = 0x0405060708090a0bull,
+							   .mac = {12}}));
+	ROW("REJOINED",
+	    tn_wire_put_rejoin(&w, TN_CTRL_REJOINED, &(tn_wire_rejoin){.number = 3, .received = 9}));
 	ROW("READY", tn_wire_put_epoch(&w, TN_CTRL_READY, 8));
 	ROW("MOVE", tn_wire_put_epoch(&w, TN_CTRL_MOVE, 8));
 	ROW("RESUME",
@@ -221,6 +228,7 @@ static const char *parse_control(const uint8_t *bytes, uint32_t n, bool first)
 		tn_wire_lane_addr addr;
 		tn_wire_end end;
 		tn_wire_resume resume;
+		tn_wire_rejoin rejoin;
 		uint64_t number;
 		uint32_t epoch;
 	} u;
@@ -250,6 +258,9 @@ static const char *parse_control(const uint8_t *bytes, uint32_t n, bool first)
 		return tn_wire_get_ping(payload, n, &u.number);
 	case TN_CTRL_RESUME:
 		return tn_wire_get_resume(payload, n, &u.resume);
+	case TN_CTRL_REJOIN:
+	case TN_CTRL_REJOINED:
+		return tn_wire_get_rejoin(payload, n, &u.rejoin);
 	case TN_CTRL_AUTH:
 		return n == 32 ? NULL : "length";
 	default:
@@ -376,9 +387,9 @@ static void frame_fields(void **state)
 
 	must_refuse("DATA", 0, 0); /* type */
 	must_refuse("DATA", 0, TN_FRAME_TYPES);
-	must_refuse("DATA", 1, 2); /* unknown flag */
-	must_refuse("DATA", 2, 1); /* reserved */
-	must_refuse("ABORT", 20, 1); /* of DATA and FRAG a checksum: rx_test.c */
+	must_refuse("DATA", 1, 2);    /* unknown flag */
+	must_refuse("DATA", 2, 1);    /* reserved */
+	must_refuse("ABORT", 20, 1);  /* of DATA and FRAG a checksum: rx_test.c */
 	must_refuse("FRAG", 32, 106); /* offset beyond total */
 	must_refuse("FRAG", 40, 104); /* payload beyond total */
 	must_refuse("FRAG", 47, 1);   /* total beyond any memory */
