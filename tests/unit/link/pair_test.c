@@ -25,6 +25,22 @@ typedef enum fault {
 	FAULTS
 } fault;
 
+/* The first provider may fail in each of the ways there are: then the second carries the link. */
+static void two_providers(pair_world *world, uint32_t caps, uint32_t frame, uint64_t probe_ns)
+{
+	for (int i = 0; i < 2; i++) {
+		world->node[i].config.provider_count = 2;
+		pair_provider(&world->node[i].providers[1], "alt", caps, frame);
+	}
+	world->reach_fails[0] = pair_chance(world, 30);
+	world->create_fails = pair_chance(world, 30);
+	world->connect_fails = pair_chance(world, 30);
+	if (pair_chance(world, 60))
+		world->heals = 1 + pair_pick(world, 250) * 20;
+	for (int i = 0; i < 2; i++)
+		world->node[i].config.probe_ns = probe_ns;
+}
+
 /* Sizes and behaviour from the seed (swarm: each run has some of the features, not all). */
 static void shape(pair_world *world, load *l, fault what)
 {
@@ -79,20 +95,8 @@ static void shape(pair_world *world, load *l, fault what)
 		pair_provider(&world->node[i].providers[0], "mem", caps, frame + pair_pick(world, 100));
 		world->node[i].providers[0].lane_wrs_max = 1 + pair_pick(world, 60);
 	}
-	/* The first provider may fail in each of the ways there are: then the second carries the link. */
-	if (pair_chance(world, what == FAULT_MEND ? 60 : 30)) {
-		for (int i = 0; i < 2; i++) {
-			world->node[i].config.provider_count = 2;
-			pair_provider(&world->node[i].providers[1], "alt", caps, frame);
-		}
-		world->reach_fails[0] = pair_chance(world, 30);
-		world->create_fails = pair_chance(world, 30);
-		world->connect_fails = pair_chance(world, 30);
-		if (pair_chance(world, 60))
-			world->heals = 1 + pair_pick(world, 250) * 20;
-		for (int i = 0; i < 2; i++)
-			world->node[i].config.probe_ns = probe_ns;
-	}
+	if (pair_chance(world, what == FAULT_MEND ? 60 : 30))
+		two_providers(world, caps, frame, probe_ns);
 	if (pair_chance(world, 40))
 		world->slow_path = 1 + TN_LINK_LANES_MAX + pair_pick(world, 4);
 	world->check_level = pair_chance(world, 30) ? 2 : 1;
