@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The slow halves of the lock: spin a little, for the holder is usually about to let go, then sleep.
+ * The slow halves of the lock: look a few times, for the holder is usually about to let go, then sleep.
  *
  *   sleep  word += WAITER (-= WOKEN for one who was woken in vain), then take a token or wait for one
  *   wake   by whoever let go, if there are waiters and none is on its way: word -= WAITER, += WOKEN, a token more
@@ -15,7 +15,13 @@
 #include "base/clock.h"
 #include "base/os.h"
 
-#define SPINS 100 /* about a microsecond: longer than a submission holds a link */
+/*
+ * Looks further and further apart, some microseconds in all: a thread on another core that submits one operation
+ * after the other does more of them in between, with the link's lines in its own cache, than if each look took them
+ * away.
+ */
+#define PAUSE_FIRST 32u
+#define PAUSE_LAST  256u
 
 bool tn_lock_barge(tn_lock *lock)
 {
@@ -45,13 +51,15 @@ static void take_token(tn_lock *lock)
 void tn_lock_wait(tn_lock *lock)
 {
 	uint32_t mine = 0, word = atomic_load_explicit(&lock->word, memory_order_relaxed);
-	int spins = 0;
+	uint32_t pause = PAUSE_FIRST;
 
 	for (;;) {
 		bool held = word & TN_LOCK_HELD;
 
-		if (held && spins++ < SPINS) {
-			tn_cpu_relax();
+		if (held && pause <= PAUSE_LAST) {
+			for (uint32_t i = 0; i < pause; i++)
+				tn_cpu_relax();
+			pause *= 2;
 			word = atomic_load_explicit(&lock->word, memory_order_relaxed);
 			continue;
 		}
@@ -63,7 +71,7 @@ void tn_lock_wait(tn_lock *lock)
 			return;
 		take_token(lock);
 		mine = TN_LOCK_WOKEN;
-		spins = 0;
+		pause = PAUSE_FIRST;
 		word = atomic_load_explicit(&lock->word, memory_order_relaxed);
 	}
 }
