@@ -211,7 +211,8 @@ const tn_option_row tn_link_option_rows[] = {
 	 .dflt = "256",
 	 .min = 2,
 	 .max = TN_LINK_CHANNELS_MAX,
-	 .help = "channels per link"},
+	 .help = "channels per link; each side opens at most as many as the other one has. A row takes "
+		 "memory when it is used first"},
 	{.layer = "link",
 	 .name = "ops_max",
 	 .type = TN_OPT_U64,
