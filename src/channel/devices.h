@@ -18,6 +18,8 @@
 
 #define TN_CTX_DEVICES_MAX 4
 
+enum { TN_GRANTS_AUTO, TN_GRANTS_ON, TN_GRANTS_OFF }; /* option link.grants */
+
 typedef struct tn_shell_dev {
 	tern_ctx *ctx;
 	tn_dev *dev;
@@ -28,8 +30,10 @@ typedef struct tn_shell_dev {
 	unsigned lanes; /* not destroyed yet; driver only */
 	tn_lock share_lock;
 	tn_link_budget budget; /* of all links that use it */
-	uint32_t granted;      /* receive slots that lanes may use; driver only */
-	bool armed;            /* since the last poll; driver only */
+	tn_link_arbiter arbiter;
+	bool grants;      /* the arbiter is in use */
+	uint32_t granted; /* receive slots that lanes may use; driver only */
+	bool armed;       /* since the last poll; driver only */
 	char reason[240];
 } tn_shell_dev;
 

@@ -72,6 +72,7 @@ static void fill_sizes(const tern_ctx *ctx, tn_link_config *config)
 	config->lane_timeout_ns = tn_opt_u64(o, rows, "lane_timeout");
 	config->keepalive_ns = tn_opt_u64(o, rows, "keepalive");
 	config->keepalive_misses = (uint32_t)tn_opt_u64(o, rows, "keepalive_misses");
+	config->grants = tn_opt_enum(o, rows, "grants") != TN_GRANTS_OFF;
 	config->copy = tn_stage_copy;
 	config->copy_arg = ctx->mem;
 	config->checksum = tn_opt_enum(o, rows, "checksum") == 1;
@@ -104,6 +105,7 @@ static void fill_providers(tern_link *link, const char *transports, tn_link_prov
 			/* Where transfers are done at the post nothing queues in front of a message. */
 			p->data_lanes = sdev->caps.flags & TN_CAP_PASSIVE_TARGET ? 0 : UINT32_MAX;
 			p->budget = sdev->caps.flags & TN_CAP_PASSIVE_TARGET ? NULL : &sdev->budget;
+			p->arbiter = sdev->grants ? &sdev->arbiter : NULL;
 			tn_lock_take(&ctx->table_lock);
 			p->address_bytes = sdev->address.length;
 			memcpy(p->address, sdev->address.bytes, sdev->address.length);

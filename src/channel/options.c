@@ -9,6 +9,7 @@
 #include "base/fail.h"
 #include "channel/ctx_impl.h"
 #include "link/link.h"
+#include "link/share.h"
 
 const tn_option_row tn_ctx_option_rows[] = {
 	{.layer = "ctx",
@@ -186,6 +187,34 @@ const tn_option_row tn_link_option_rows[] = {
 	 .min = 65536,
 	 .max = 1ull << 40,
 	 .help = "bytes of bulk in flight per device, over all its links: more only queues in it"},
+	{.layer = "link",
+	 .name = "grants",
+	 .type = TN_OPT_ENUM,
+	 .dflt = "off",
+	 .choices = "auto|on|off",
+	 .help = "the receiver says who may send bulk, so that many senders do not fill the network in front "
+		 "of "
+		 "it; auto: over devices between hosts but tcp, which has its own control; off: nor does "
+		 "this "
+		 "side wait for grants"},
+	{.layer = "link",
+	 .name = "grant_bytes",
+	 .type = TN_OPT_BYTES,
+	 .dflt = "512KiB",
+	 .min = 65536,
+	 .max = 1ull << 40,
+	 .help = "bytes of bulk that are let come to a device at a time: two to four times its rate x (round "
+		 "trip "
+		 "+ software); less leaves it idle, more queues in switches"},
+	{.layer = "link",
+	 .name = "grant_unit",
+	 .type = TN_OPT_BYTES,
+	 .dflt = "64KiB",
+	 .min = TN_GRANT_UNIT_MIN,
+	 .max = 1ull << 30,
+	 .help = "they are granted in units of this: small enough for several senders at a time and for what "
+		 "a "
+		 "switch holds per port, large enough that a frame for each costs nothing"},
 	{.layer = "link",
 	 .name = "chunk_bytes",
 	 .type = TN_OPT_BYTES,

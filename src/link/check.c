@@ -203,5 +203,6 @@ void tn_link_check(const tn_link *link, int level)
 	check_chans(link, &n);
 	if (link->resumes)
 		tn_lk_journal_check(link);
+	tn_lk_grants_check(link);
 	tn_timers_check(&link->timers);
 }

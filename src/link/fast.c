@@ -150,7 +150,7 @@ bool tn_link_fast_xfer(tn_link *link, uint32_t channel, const tn_link_xfer *xfer
 		return false;
 	lane = link->by_index[tn_lk_xfer_lane(link, chan, xfer->bytes)];
 	if (!tn_lk_lane_ready(link, lane) || link->outside == tn_lk_chan_index(link, chan) + 1 ||
-	    (tn_lk_is_bulk(link, xfer->bytes) && (link->outside || !tn_lk_bulk_fast(link, xfer->bytes))) ||
+	    (tn_lk_is_bulk(link, xfer->bytes) && !tn_lk_bulk_fast(link, xfer)) ||
 	    !type_allows(link, lane, chan, xfer))
 		return false;
 	fast->channel = channel;

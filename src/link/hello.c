@@ -82,6 +82,8 @@ static uint64_t features_of(const tn_link *link)
 		off |= TN_FEATURE_REJOIN;
 	if (!link->config.checksum)
 		off |= TN_FEATURE_SUMS;
+	if (!link->config.grants)
+		off |= TN_FEATURE_GRANTS;
 	return TN_WIRE_FEATURES & ~off;
 }
 
@@ -139,6 +141,10 @@ static void send_setup(tn_link *link, uint64_t now_ns)
 {
 	tn_writer w = tn_lk_out_begin(link);
 
+	/* An older peer knows no grants. */
+	for (uint32_t i = 0; i < link->config.provider_count; i++)
+		if (!(link->peer.features & TN_FEATURE_GRANTS))
+			link->providers[i].caps &= ~(uint32_t)TN_LINK_CAP_GRANTS;
 	tn_wire_put_setup(&w, link->config.channels_max, link->providers, link->config.provider_count);
 	tn_lk_out_end(link, &w, now_ns);
 }

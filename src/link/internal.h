@@ -218,6 +218,8 @@ typedef enum tn_lk_wr_kind {
 	TN_WR_CTL, /* OPEN, OPEN_OK, OPEN_FAIL, CLOSE, WINDOW: `bit` says which */
 	TN_WR_CREDIT,
 	TN_WR_BYE,
+	TN_WR_GRANT,
+	TN_WR_DEMAND,
 	TN_WR_QUIET, /* SYNC of a move */
 	TN_WR_ABORT,
 	TN_WR_AGAIN, /* a frame of the log */
@@ -230,6 +232,9 @@ typedef enum tn_lk_wr_kind {
 	TN_WR_READ,
 } tn_lk_wr_kind;
 
+/* How a piece of a put may go (grants.c). */
+enum { TN_FLOW_NONE, TN_FLOW_STANDING, TN_FLOW_GRANTED };
+
 typedef struct tn_lk_wr {
 	tn_lk_wr_kind kind;
 	uint32_t generation, next_free;
@@ -241,6 +246,7 @@ typedef struct tn_lk_wr {
 	bool last;       /* the op's last piece */
 	uint32_t note;   /* its row of the lane's log */
 	uint64_t bytes;
+	uint8_t flow;                   /* TN_FLOW_* */
 	uint64_t posted_ns;             /* of bulk; 0 = by the fast path */
 	uint32_t told_grant, told_seen; /* in the header */
 	_Alignas(16) uint8_t header[TN_WR_HEADER_BYTES];
@@ -339,6 +345,26 @@ typedef struct tn_lk_fail {
 	tern_status status;
 } tn_lk_fail;
 
+/* ---- what the receiver grants (grants.c) ---- */
+
+/* Bits of link->credit_due beside those of lanes. */
+#define TN_DUE_DEMAND (1u << 31)
+#define TN_DUE_GRANT  (1u << 30)
+#define TN_DUE_LANES  ((1u << TN_LINK_LANES_MAX) - 1)
+
+typedef struct tn_lk_grants {
+	bool tx, rx; /* this side waits for grants; gives them */
+	/* sending */
+	uint32_t unit;
+	uint64_t share, standing; /* standing <= share, but while a share falls */
+	uint64_t wanted, total;   /* told; granted */
+	uint64_t used, done, back;
+	/* receiving */
+	uint64_t peer_done, peer_back;
+	tn_link_arbiter *arbiter; /* while the seat is joined */
+	tn_arbiter_seat seat;
+} tn_lk_grants;
+
 /* ---- lanes beside those in use (spare.c) ---- */
 
 typedef struct tn_lk_spare {
@@ -408,7 +434,7 @@ struct tn_link {
 	tn_timers timers;
 	tn_timer timer[TN_TIMER_COUNT];
 	tn_list done, events, ctl, msg_ready;
-	uint32_t credit_due;           /* lanes (by index) whose totals the peer should be told */
+	uint32_t credit_due;           /* lanes (by index) whose totals the peer should be told; TN_DUE_* */
 	bool turn;                     /* whose turn it is: messages or small transfers */
 	uint64_t served[TN_CLASSES];   /* the largest of a lane that had its turn */
 	uint32_t xfer_ready;           /* channels in lanes' ready lists */
@@ -418,6 +444,7 @@ struct tn_link {
 	uint64_t window_done, cut_ns;  /* bytes since then; when it was last cut */
 	tn_link_budget *budget;        /* of the device in use; NULL = none */
 	tn_budget_seat budget_seat;
+	tn_lk_grants grants;
 	uint32_t posting;  /* wr of the TN_ACT_POST that waits for its answer */
 	tn_lk_fail *fails; /* ring of refusals of channels that have no row */
 	uint32_t fail_head, fail_count;
@@ -748,17 +775,37 @@ tn_lk_lane *tn_lk_turn_lane(const tn_link *link, uint32_t class, uint32_t tried)
 /* ---- window.c ---- */
 
 /* Bytes of the next piece of a transfer that has `left` to go; 0: not now, and somebody wakes the link when. */
-uint64_t tn_lk_bulk_next(tn_link *link, uint64_t left);
-/* May bulk of that length be posted by the fast path? */
-bool tn_lk_bulk_fast(const tn_link *link, uint64_t bytes);
+uint64_t tn_lk_bulk_next(tn_link *link, uint64_t left, bool put);
+/* May bulk be posted by the fast path? */
+bool tn_lk_bulk_fast(const tn_link *link, const tn_link_xfer *xfer);
 uint64_t tn_lk_piece_max(const tn_link *link);
 void tn_lk_bulk_rest(tn_link *link);
 /* A wr of bulk was accepted; came back. */
-void tn_lk_bulk_posted(tn_link *link, const tn_lk_wr *wr);
+void tn_lk_bulk_posted(tn_link *link, tn_lk_wr *wr);
 void tn_lk_bulk_done(tn_link *link, tn_lk_wr *wr, tern_status status, uint64_t now_ns);
 /* Lanes are up; are given up. */
 void tn_lk_flow_up(tn_link *link);
 void tn_lk_flow_down(tn_link *link);
+
+/* ---- grants.c ---- */
+
+/* Of a piece of n bytes, as many as may go now; 0: it waits for a GRANT, and the peer hears of it. */
+uint64_t tn_lk_grants_room(tn_link *link, uint64_t n);
+bool tn_lk_grants_fit(const tn_link *link, uint64_t bytes);
+void tn_lk_grants_posted(tn_link *link, tn_lk_wr *wr);
+void tn_lk_grants_done(tn_link *link, tn_lk_wr *wr);
+/* Nothing waits: what is granted is given back. */
+void tn_lk_grants_rest(tn_link *link);
+/* The arbiter has something for the peer? */
+void tn_lk_grants_news(tn_link *link);
+bool tn_lk_build_grant(tn_link *link, tn_lk_lane *lane, tn_link_post *post);
+bool tn_lk_build_demand(tn_link *link, tn_lk_lane *lane, tn_link_post *post);
+void tn_lk_grants_sent(tn_link *link, const tn_lk_wr *wr);
+/* Frames GRANT, DEMAND: NULL or what is wrong. */
+const char *tn_lk_grants_frame(tn_link *link, const tn_frame *frame);
+void tn_lk_grants_up(tn_link *link);
+void tn_lk_grants_down(tn_link *link);
+void tn_lk_grants_check(const tn_link *link);
 
 /* ---- op.c ---- */
 

@@ -164,7 +164,9 @@ void tn_lk_journal_add(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, const tn_l
 		add_imm(link, lane, wr, post, done);
 		return;
 	}
-	if (type == TN_FRAME_CREDIT || type == TN_FRAME_SYNC || type == TN_FRAME_BYE)
+	_Static_assert(TN_FRAME_CREDIT == TN_FRAME_NOTIFY + 1 && TN_FRAME_TYPES == TN_FRAME_DEMAND + 1,
+		       "CREDIT, SYNC, BYE, GRANT, DEMAND are not kept");
+	if (type >= TN_FRAME_CREDIT)
 		return;
 	TN_ASSERT(log->next == log->tail);
 	note = row(log, log->tail);

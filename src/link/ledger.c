@@ -32,6 +32,8 @@ void tn_lk_wr_take(tn_link *link, tn_lk_wr *wr)
 
 	if (index == link->wr_high) {
 		link->wr_high++;
+		wr->flow = TN_FLOW_NONE;
+		wr->posted_ns = 0;
 	} else {
 		TN_ASSERT(index == link->wr_free);
 		link->wr_free = wr->next_free;
@@ -256,6 +258,10 @@ void tn_lk_commit(tn_link *link, tn_lk_wr *wr, const tn_link_post *post, bool do
 	case TN_WR_CREDIT:
 		commit_credit(link, wr);
 		break;
+	case TN_WR_GRANT:
+	case TN_WR_DEMAND:
+		tn_lk_grants_sent(link, wr);
+		break;
 	case TN_WR_BYE:
 		link->bye_sent = true;
 		break;
@@ -400,9 +406,9 @@ void tn_link_posted(tn_link *link, const tn_link_post *post, tern_status status,
 		refused(link, wr, status, now_ns);
 		return;
 	}
+	tn_lk_commit(link, wr, post, done);
 	if (tn_lk_wr_is_bulk(link, wr))
 		wr->posted_ns = now_ns;
-	tn_lk_commit(link, wr, post, done);
 	if (done) {
 		tn_lk_wr_complete(link, wr, TERN_OK, now_ns);
 		tn_lk_closing_step(link, now_ns);

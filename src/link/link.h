@@ -76,6 +76,8 @@ enum {
 	TN_LINK_CAP_TAIL_BYTE = 1u << 6,
 	TN_LINK_CAP_PASSIVE_TARGET = 1u << 7,
 	TN_LINK_CAP_SAME_HOST = 1u << 8,
+	/* Between links only: what comes to this device waits for grants (set where there is an arbiter). */
+	TN_LINK_CAP_GRANTS = 1u << 31,
 };
 
 /* One device that the shell offers for lanes, in order of preference. */
@@ -91,7 +93,9 @@ typedef struct tn_link_provider {
 	   are finished at the post (shm): nothing queues in front of a message there. */
 	uint32_t data_lanes;
 	struct tn_link_budget *budget; /* what its links have in flight together (share.h); NULL = no bound */
-	uint16_t address_bytes;        /* device address for the peer */
+	struct tn_link_arbiter
+		*arbiter;       /* grants bulk that comes to it (share.h); NULL = nobody has to ask */
+	uint16_t address_bytes; /* device address for the peer */
 	uint8_t address[TN_LINK_BLOB_MAX];
 } tn_link_provider;
 
@@ -114,6 +118,7 @@ typedef struct tn_link_config {
 	const void *secret_next; /* good as well, while a fleet goes from one to the other; NULL = none */
 	uint32_t secret_next_bytes;
 	bool checksum;         /* messages carry checksums if the peer wants it too */
+	bool grants;           /* true; false: neither ask for leave to send bulk, nor be asked */
 	uint64_t features_off; /* feature bits that are not offered, as if this build did not know them */
 	const tn_link_provider *providers;
 	uint32_t provider_count;
@@ -559,6 +564,10 @@ tn_link_rivalry tn_link_rivals(const tn_link *older, const tn_link *newer, tern_
 	X(window_cuts)      \
 	X(window_grows)     \
 	X(budget_waits)     \
+	X(grant_waits)      \
+	X(grant_frames)     \
+	X(demand_frames)    \
+	X(grant_bytes_back) \
 	X(again)            \
 	X(ops)              \
 	X(ops_fast)         \

@@ -13,6 +13,7 @@ void tn_link_config_defaults(tn_link_config *config)
 		.wrs_max = 512,
 		.data_lanes = 2,
 		.window_bytes = 8ull << 20,
+		.grants = true,
 		.window_min_bytes = 64ull << 10,
 		.window_target_ns = 250 * TN_NS_PER_US,
 		.chunk_bytes = 1ull << 20,
@@ -174,6 +175,8 @@ tern_status tn_link_init(void *memory, size_t bytes, const tn_link_config *confi
 	memset(link, 0, sizeof(*link));
 	link->config = *config;
 	memcpy(link->providers, config->providers, config->provider_count * sizeof(link->providers[0]));
+	for (uint32_t i = 0; i < config->provider_count; i++)
+		link->providers[i].caps |= link->providers[i].arbiter ? TN_LINK_CAP_GRANTS : 0;
 	link->config.providers = link->providers;
 	snprintf(link->name, sizeof(link->name), "%s", config->name ? config->name : "");
 	snprintf(link->job, sizeof(link->job), "%s", config->job ? config->job : "");

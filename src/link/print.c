@@ -97,6 +97,15 @@ size_t tn_link_print(const tn_link *link, char *buf, size_t bytes)
 	    link->ctrl_up ? " up" : "", link->ctrl_closed ? " closed" : "", link->ctrl_out_bytes,
 	    link->bye_sent, link->bye_received, link->closed_sent, link->closed_received, link->credit_due,
 	    link->xfer_ready, link->settled, link->verdict_pending);
+	if (link->grants.tx || link->grants.rx)
+		put(&o,
+		    "  grants: share %" PRIu64 " standing %" PRIu64 " wanted %" PRIu64 " total %" PRIu64
+		    " used %" PRIu64 " done %" PRIu64 " back %" PRIu64 "; ours: wanted %" PRIu64
+		    " granted %" PRIu64 " done %" PRIu64 "%s\n",
+		    link->grants.share, link->grants.standing, link->grants.wanted, link->grants.total,
+		    link->grants.used, link->grants.done, link->grants.back, link->grants.seat.wanted,
+		    link->grants.seat.granted, link->grants.seat.done,
+		    link->grants.seat.joined ? "" : " (left)");
 	put_lanes(link, &o);
 	put_chans(link, &o);
 	put_ops(link, &o);

@@ -277,6 +277,9 @@ static const char *dispatch(tn_link *link, tn_lk_lane *lane, const tn_frame *fra
 		return on_credit(link, frame);
 	case TN_FRAME_SYNC:
 		return NULL;
+	case TN_FRAME_GRANT:
+	case TN_FRAME_DEMAND:
+		return tn_lk_grants_frame(link, frame);
 	case TN_FRAME_BYE:
 		return on_bye(link, frame, now_ns);
 	case TN_FRAME_OPEN:

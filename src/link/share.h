@@ -1,16 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the links of one device share: a budget of bytes in flight. The shell makes one for each device, names it
- * in the provider of each of its links, and ends it after them.
+ * What the links of one device share: a budget of bytes in flight, and an arbiter that grants what may come in. The
+ * shell makes one of each for a device, names them in the provider of each of its links, and ends them after those.
  *
- *   taken = sum over links of their bulk in flight <= cap, unless one piece alone exceeds it
+ * Budget   taken = sum over links of their bulk in flight <= cap, unless one piece alone exceeds it
  *           (links of several threads may exceed it by a piece each)
  *   A link that finds no room stands in the queue; who gives bytes back wakes the first, and nobody passes it.
+ *
+ * Arbiter, at the receiver of bulk
+ *   capacity   bytes that may be under way to this device, so that the network in front of it need not hold more: a few
+ *              times rate x (round trip + turn-round of software). Handed out in units
+ *   share      what each link may have under way without asking: all for one that is alone, else a part of half of the
+ *              capacity, while that is a unit or more
+ *   out        sum over links of granted - done <= capacity - links * share, and a unit may always be out
+ *   per link   two units with its share, unless it is the only one that asks
+ *   Round robin by units among those that ask: equal bytes for all, and nobody waits for ever. The shortest first would end
+ *   some earlier and none later, but the link would depend on one sender at a time being quick.
  *
  * Threads: links run under locks of their own, any number at once. Totals are atomic; the queue is under `lock`, which
  * the shell supplies (no functions: one thread). It is taken under a link's lock, and nothing is taken under it but
  * what wake needs. wake(arg) of another link may be called with both held: it may only tell its shell to run it.
- * Tests: tests/unit/link/window_test.c, pair_test.c.
+ * Tests: tests/unit/link/window_test.c, grants_test.c, pair_test.c.
  */
 #ifndef TN_LINK_SHARE_H
 #define TN_LINK_SHARE_H
@@ -70,5 +80,44 @@ void tn_budget_take(tn_link_budget *budget, tn_budget_seat *seat, uint64_t n);
 void tn_budget_give(tn_link_budget *budget, const tn_budget_seat *seat, uint64_t n);
 /* It waits no longer. */
 void tn_budget_leave(tn_link_budget *budget, tn_budget_seat *seat);
+
+/* ---- bytes that may come in ---- */
+
+#define TN_GRANT_UNIT_MIN  (16u << 10)
+#define TN_SHARE_UNBOUNDED UINT64_MAX
+
+typedef struct tn_link_arbiter {
+	uint64_t capacity, unit;
+	tn_share_lock lock;
+	tn_counter granted, shares; /* bytes in all; times that the share changed */
+	/* under the lock */
+	uint32_t up;     /* seats */
+	uint32_t active; /* those that ask or have something out */
+	uint64_t share, out;
+	tn_list seats, asking; /* asking: in the order of their turns */
+} tn_link_arbiter;
+
+/* A link's place. Zeroed, then wake and arg are set. Totals since it joined; they never fall. */
+typedef struct tn_arbiter_seat {
+	tn_list node, ask_node;
+	uint64_t wanted, granted, done; /* done: completed, or given back */
+	bool active, joined;
+	_Atomic bool news; /* share or granted changed since they were read */
+	void (*wake)(void *arg);
+	void *arg;
+} tn_arbiter_seat;
+
+/* unit: TN_GRANT_UNIT_MIN or more; a capacity of less than a unit becomes one. lock may be NULL. */
+void tn_link_arbiter_init(tn_link_arbiter *arbiter, uint64_t capacity, uint64_t unit,
+			  const tn_share_lock *lock);
+void tn_arbiter_join(tn_link_arbiter *arbiter, tn_arbiter_seat *seat);
+/* What it had out counts no more. */
+void tn_arbiter_leave(tn_link_arbiter *arbiter, tn_arbiter_seat *seat);
+/* The peer's totals. False: they fell, or more is done than was granted; nothing happened. */
+bool tn_arbiter_demand(tn_link_arbiter *arbiter, tn_arbiter_seat *seat, uint64_t wanted, uint64_t done);
+/* What the peer is to be told now. */
+void tn_arbiter_read(tn_link_arbiter *arbiter, tn_arbiter_seat *seat, uint64_t *share, uint64_t *granted);
+/* Assert the sums. */
+void tn_link_arbiter_check(tn_link_arbiter *arbiter);
 
 #endif

@@ -191,7 +191,7 @@ static bool build_bye(tn_link *link, tn_lk_lane *lane, tn_link_post *post)
 
 static bool next_credit(tn_link *link, tn_lk_lane *lane, uint32_t credits, tn_link_post *post)
 {
-	return link->credit_due && (credits > 1 || lane->my_told != lane->my_granted) &&
+	return (link->credit_due & TN_DUE_LANES) && (credits > 1 || lane->my_told != lane->my_granted) &&
 	       build_credit(link, lane, post);
 }
 
@@ -210,6 +210,10 @@ static bool next_own(tn_link *link, tn_lk_lane *lane, tn_link_post *post)
 	if (credits > 1 && link->state == TN_LINK_UP && tn_lk_journal_room(link, lane, OWN_BYTES, true) &&
 	    build_ctl(link, lane, post))
 		return true;
+	if (credits > 1 && link->state == TN_LINK_UP && (link->credit_due & TN_DUE_GRANT))
+		return tn_lk_build_grant(link, lane, post);
+	if (credits > 1 && link->state == TN_LINK_UP && (link->credit_due & TN_DUE_DEMAND))
+		return tn_lk_build_demand(link, lane, post);
 	if (credits > 1 && link->state == TN_LINK_CLOSING && !link->bye_sent && link->wr_live == 0)
 		return build_bye(link, lane, post);
 	return next_credit(link, lane, credits, post);
@@ -349,7 +353,7 @@ static bool build_tail(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk_
 
 static bool build_piece(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk_op *op, tn_link_post *post)
 {
-	uint64_t n = tn_lk_bulk_next(link, op->length - op->sent);
+	uint64_t n = tn_lk_bulk_next(link, op->length - op->sent, op->kind != TN_OP_GET);
 	bool imm = op->kind == TN_OP_PUT_NOTIFY && (n == op->length || TN_MUTANT(21)) &&
 		   (tn_list_empty(&chan->tails) || TN_MUTANT(20)) && tn_lk_imm_fits(link, chan, n);
 	tn_lk_wr *wr;
@@ -443,8 +447,7 @@ static bool next_data(tn_link *link, tn_lk_lane *lane0, tn_link_post *post)
 		return false; /* the next piece comes when this one is over */
 	if (link->bulk_ready && next_xfer(link, TN_CLASS_BULK, post))
 		return true;
-	if (link->budget)
-		tn_lk_bulk_rest(link);
+	tn_lk_bulk_rest(link);
 	return false;
 }
 
@@ -456,11 +459,14 @@ bool tn_lk_next_post(tn_link *link, tn_link_action *act)
 	if ((link->state != TN_LINK_UP && link->state != TN_LINK_CLOSING) ||
 	    link->wr_live >= link->config.wrs_max)
 		return false;
+	tn_lk_grants_news(link);
 	/* A message that leaves now carries lane 0's totals: no frame for them alone. */
 	only_lane0 = link->credit_due == 1 && !tn_list_empty(&link->msg_ready) && tn_list_empty(&link->ctl) &&
 		     link->fail_count == 0;
 	found = (only_lane0 && may_post_data(link) && next_message(link, lane0, &act->post)) ||
 		next_own(link, lane0, &act->post) || next_data(link, lane0, &act->post) ||
+		/* What data has to wait for is asked for at once. */
+		((link->credit_due & TN_DUE_DEMAND) && next_own(link, lane0, &act->post)) ||
 		(link->hold && tn_lk_next_quiet(link, &act->post));
 	if (!found)
 		return false;

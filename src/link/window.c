@@ -6,6 +6,8 @@
  *   in_flight  sum of the bytes of bulk wrs, up at the post, down once at the completion, whatever its status
  *   window     window_min_bytes <= window <= window_bytes
  *
+ * Before both: what the peer grants, of a put (grants.c).
+ *
  * A piece is a fourth of the window at most, so that some are in flight at any window.
  *
  * Adaptive: the completion delay of bulk is held near window_target_ns, since what is above that only queues.
@@ -28,11 +30,15 @@ uint64_t tn_lk_piece_max(const tn_link *link)
 	return TN_MIN(link->chunk_max, TN_MAX(link->window / 4, PIECE_MIN));
 }
 
-uint64_t tn_lk_bulk_next(tn_link *link, uint64_t left)
+uint64_t tn_lk_bulk_next(tn_link *link, uint64_t left, bool put)
 {
 	uint64_t n = TN_MIN(left, tn_lk_piece_max(link));
 
 	if (!tn_lk_is_bulk(link, n))
+		return n;
+	if (put && link->grants.tx)
+		n = tn_lk_grants_room(link, n);
+	if (!tn_lk_is_bulk(link, n)) /* also none at all */
 		return n;
 	if (!tn_lk_window_open(link, n)) {
 		tn_count_own(&link->counters.window_waits, 1);
@@ -47,12 +53,16 @@ uint64_t tn_lk_bulk_next(tn_link *link, uint64_t left)
 	return n;
 }
 
-bool tn_lk_bulk_fast(const tn_link *link, uint64_t bytes)
+bool tn_lk_bulk_fast(const tn_link *link, const tn_link_xfer *xfer)
 {
 	const tn_link_budget *budget = link->budget;
+	uint64_t bytes = xfer->bytes;
 
 	/* Nothing passes bulk that waits, here or on another link of the device. */
-	if (link->bulk_ready || bytes > tn_lk_piece_max(link) || !tn_lk_window_open(link, bytes))
+	if (link->bulk_ready || link->outside || bytes > tn_lk_piece_max(link) ||
+	    !tn_lk_window_open(link, bytes))
+		return false;
+	if (link->grants.tx && xfer->type != TN_XFER_GET && !tn_lk_grants_fit(link, bytes))
 		return false;
 	return !budget || (atomic_load_explicit(&budget->waiting, memory_order_relaxed) == 0 &&
 			   atomic_load_explicit(&budget->taken, memory_order_relaxed) + bytes <= budget->cap);
@@ -61,15 +71,19 @@ bool tn_lk_bulk_fast(const tn_link *link, uint64_t bytes)
 /* Nothing more is posted now: no place in a queue is kept that is not needed. */
 void tn_lk_bulk_rest(tn_link *link)
 {
-	if (!link->budget_shut)
+	if (link->budget && !link->budget_shut)
 		tn_budget_leave(link->budget, &link->budget_seat);
+	if (link->grants.tx)
+		tn_lk_grants_rest(link);
 }
 
 /* ---- what is in flight ---- */
 
-void tn_lk_bulk_posted(tn_link *link, const tn_lk_wr *wr)
+void tn_lk_bulk_posted(tn_link *link, tn_lk_wr *wr)
 {
 	link->in_flight += wr->bytes;
+	if (link->grants.tx && (wr->kind == TN_WR_WRITE || wr->kind == TN_WR_IMM))
+		tn_lk_grants_posted(link, wr);
 	if (link->budget)
 		tn_budget_take(link->budget, &link->budget_seat, wr->bytes);
 }
@@ -111,6 +125,7 @@ void tn_lk_bulk_done(tn_link *link, tn_lk_wr *wr, tern_status status, uint64_t n
 {
 	TN_ASSERT(link->in_flight >= wr->bytes);
 	link->in_flight -= TN_MUTANT(4) && status != TERN_OK ? 0 : wr->bytes;
+	tn_lk_grants_done(link, wr);
 	if (link->budget)
 		tn_budget_give(link->budget, &link->budget_seat, wr->bytes);
 	/* posted_ns is 0 on the fast path: what waits for nothing tells nothing of the window. */
@@ -124,7 +139,11 @@ void tn_lk_bulk_done(tn_link *link, tn_lk_wr *wr, tern_status status, uint64_t n
 void tn_lk_flow_up(tn_link *link)
 {
 	TN_ASSERT(link->in_flight == 0);
+	tn_lk_grants_up(link);
 	link->small = TN_MIN(link->config.small_bytes, link->chunk_max);
+	/* Of what is granted by units, a unit is bulk. */
+	if (link->grants.tx)
+		link->small = TN_MIN(link->small, TN_GRANT_UNIT_MIN - 1);
 	link->budget = link->providers[link->provider].budget;
 	link->limited = false;
 }
@@ -133,4 +152,5 @@ void tn_lk_flow_down(tn_link *link)
 {
 	if (link->budget)
 		tn_budget_leave(link->budget, &link->budget_seat);
+	tn_lk_grants_down(link);
 }

@@ -23,12 +23,14 @@
 #define TN_WIRE_MAGIC       0x4e524554u /* "TERN" */
 #define TN_FEATURE_RESUME   1ull        /* lanes that broke are rebuilt: UNWIRE of wired lanes, RESUME */
 #define TN_FEATURE_ROTATE   2ull        /* the dialer's AUTH may hold a MAC for each of two secrets */
-#define TN_FEATURE_SUMS     8ull        /* DATA and FRAG carry a checksum; offered where it is wanted */
-#define TN_FEATURE_REJOIN   32ull       /* the control connection may come back: REJOIN, REJOINED */
 #define TN_FEATURE_MOVE     4ull        /* a second set of lanes beside those in use: READY, MOVE */
+#define TN_FEATURE_SUMS     8ull        /* DATA and FRAG carry a checksum; offered where it is wanted */
+#define TN_FEATURE_GRANTS   16ull       /* GRANT and DEMAND, where a provider's capabilities say GRANTS */
+#define TN_FEATURE_REJOIN   32ull       /* the control connection may come back: REJOIN, REJOINED */
 /* Bits that this build knows; used if both have them. */
-#define TN_WIRE_FEATURES \
-	(TN_FEATURE_RESUME | TN_FEATURE_ROTATE | TN_FEATURE_MOVE | TN_FEATURE_SUMS | TN_FEATURE_REJOIN)
+#define TN_WIRE_FEATURES                                                                                 \
+	(TN_FEATURE_RESUME | TN_FEATURE_ROTATE | TN_FEATURE_MOVE | TN_FEATURE_SUMS | TN_FEATURE_GRANTS | \
+	 TN_FEATURE_REJOIN)
 
 #define TN_SECRETS_MAX 2u
 
@@ -163,8 +165,10 @@ typedef enum tn_frame_type {
 	TN_FRAME_WINDOW = 8,
 	TN_FRAME_NOTIFY = 9, /* a put with notification ended; the only frame on lanes but 0, with SYNC */
 	TN_FRAME_CREDIT = 10,
-	TN_FRAME_SYNC = 11, /* asks for an acknowledgement of this lane */
-	TN_FRAME_BYE = 12,  /* the last frame: units sent on each lane */
+	TN_FRAME_SYNC = 11,   /* asks for an acknowledgement of this lane */
+	TN_FRAME_BYE = 12,    /* the last frame: units sent on each lane */
+	TN_FRAME_GRANT = 13,  /* bulk that the sender of this frame lets come */
+	TN_FRAME_DEMAND = 14, /* bulk that the sender of this frame wants to send, and has sent */
 	TN_FRAME_TYPES,
 } tn_frame_type;
 
@@ -259,6 +263,23 @@ typedef struct tn_frame_lanes {
 _Static_assert(sizeof(tn_frame_lanes) == 24 + 12 * TN_LINK_LANES_MAX, "CREDIT, BYE");
 #define TN_FRAME_LANES_BYTES(count) (24u + 12u * (count))
 
+typedef struct tn_frame_grant {
+	tn_frame_head head;
+	uint64_t share; /* bytes that may be in flight by themselves; UINT64_MAX = any */
+	uint64_t total; /* bytes granted beyond that in all */
+	uint32_t unit;  /* they come in pieces of this, or of what is left of a transfer */
+	uint32_t zero;
+} tn_frame_grant;
+_Static_assert(sizeof(tn_frame_grant) == 40 && offsetof(tn_frame_grant, unit) == 32, "GRANT");
+
+typedef struct tn_frame_demand {
+	tn_frame_head head;
+	uint64_t wanted; /* bytes beyond the share: wanted in all */
+	uint64_t done;   /* of those granted: completed in all */
+	uint64_t back;   /* of those granted: given back in all */
+} tn_frame_demand;
+_Static_assert(sizeof(tn_frame_demand) == 40, "DEMAND");
+
 #define TN_FRAME_BYTES_MAX sizeof(tn_frame_lanes) /* of a header */
 /* What a fragment counts for beside its payload in a channel's window, so that empty messages are not free. */
 #define TN_FRAME_COST 64u
@@ -293,6 +314,13 @@ typedef struct tn_frame {
 			uint32_t value;
 			uint64_t bytes;
 		} notify;
+		struct {
+			uint64_t share, total;
+			uint32_t unit;
+		} grant;
+		struct {
+			uint64_t wanted, done, back;
+		} demand;
 		struct {
 			uint32_t count;
 			tn_frame_lane rows[TN_LINK_LANES_MAX];

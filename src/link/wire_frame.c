@@ -4,6 +4,7 @@
  * Tests: tests/unit/link/wire_test.c, fuzz/link_frame.c.
  */
 #include "base/check.h"
+#include "link/share.h"
 #include "link/wire.h"
 
 static const char *const type_names[TN_FRAME_TYPES] = {
@@ -11,6 +12,7 @@ static const char *const type_names[TN_FRAME_TYPES] = {
 	[TN_FRAME_OPEN] = "OPEN",     [TN_FRAME_OPEN_OK] = "OPEN_OK", [TN_FRAME_OPEN_FAIL] = "OPEN_FAIL",
 	[TN_FRAME_CLOSE] = "CLOSE",   [TN_FRAME_WINDOW] = "WINDOW",   [TN_FRAME_NOTIFY] = "NOTIFY",
 	[TN_FRAME_CREDIT] = "CREDIT", [TN_FRAME_SYNC] = "SYNC",       [TN_FRAME_BYE] = "BYE",
+	[TN_FRAME_GRANT] = "GRANT",   [TN_FRAME_DEMAND] = "DEMAND",
 };
 
 const char *tn_frame_type_name(unsigned type)
@@ -158,6 +160,34 @@ static const char *parse_lanes(const uint8_t *bytes, uint64_t n, tn_frame *frame
 	return NULL;
 }
 
+static const char *parse_grant(const uint8_t *bytes, uint64_t n, tn_frame *frame)
+{
+	tn_frame_grant grant;
+
+	if (n != sizeof(grant))
+		return "GRANT of a wrong length";
+	memcpy(&grant, bytes, sizeof(grant));
+	frame->grant.share = grant.share;
+	frame->grant.total = grant.total;
+	frame->grant.unit = grant.unit;
+	if (grant.zero != 0)
+		return "reserved field is not zero";
+	return grant.unit >= TN_GRANT_UNIT_MIN ? NULL : "GRANT in pieces that are too small";
+}
+
+static const char *parse_demand(const uint8_t *bytes, uint64_t n, tn_frame *frame)
+{
+	tn_frame_demand demand;
+
+	if (n != sizeof(demand))
+		return "DEMAND of a wrong length";
+	memcpy(&demand, bytes, sizeof(demand));
+	frame->demand.wanted = demand.wanted;
+	frame->demand.done = demand.done;
+	frame->demand.back = demand.back;
+	return NULL;
+}
+
 const char *tn_frame_parse(const void *bytes, uint64_t n, tn_frame *frame)
 {
 	const uint8_t *at = bytes;
@@ -190,6 +220,10 @@ const char *tn_frame_parse(const void *bytes, uint64_t n, tn_frame *frame)
 	case TN_FRAME_CREDIT:
 	case TN_FRAME_BYE:
 		return parse_lanes(at, n, frame);
+	case TN_FRAME_GRANT:
+		return parse_grant(at, n, frame);
+	case TN_FRAME_DEMAND:
+		return parse_demand(at, n, frame);
 	case TN_FRAME_SYNC:
 		return n == sizeof(frame->head) ? NULL : "SYNC with a payload";
 	default:

@@ -129,7 +129,9 @@ struct pair_world {
 	bool mute;           /* nothing moves any more on the wire: a peer that stands still */
 	bool frozen;         /* time stands still */
 	int check_level;
-	tn_link_budget budget; /* of both links, as if they shared a device; cap 0 = none */
+	/* Of both links, as if they shared a device; cap and capacity 0 = none. */
+	tn_link_budget budget;
+	tn_link_arbiter arbiter;
 	/* what a test listens to; may be NULL */
 	void (*on_action)(pair_world *world, int side, const tn_link_action *act);
 	void (*on_rx)(pair_world *world, int side, const tn_link_rx *rx);
@@ -241,8 +243,12 @@ static inline void pair_start_node(pair_world *world, int side)
 
 	node->config.wake = pair_wake;
 	node->config.wake_arg = node;
-	for (uint32_t i = 0; i < node->config.provider_count && world->budget.cap; i++)
-		node->providers[i].budget = &world->budget;
+	for (uint32_t i = 0; i < node->config.provider_count; i++) {
+		if (world->budget.cap)
+			node->providers[i].budget = &world->budget;
+		if (world->arbiter.capacity)
+			node->providers[i].arbiter = &world->arbiter;
+	}
 	bytes = tn_link_memory_bytes(&node->config);
 
 	node->memory = aligned_alloc(64, bytes);
@@ -624,6 +630,8 @@ static inline void pair_check(pair_world *world, int side)
 	for (int i = 0; i < 2 && world->budget.cap; i++)
 		taken += world->node[i].link ? tn_link_in_flight(world->node[i].link) : 0;
 	PAIR_CHECK(world, taken == world->budget.taken);
+	if (world->arbiter.capacity)
+		tn_link_arbiter_check(&world->arbiter);
 }
 
 static inline void pair_pump(pair_world *world, int side)

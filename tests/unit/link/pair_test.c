@@ -4,6 +4,7 @@
  * PAIR_SEED=n runs one seed alone, PAIR_SEEDS=n that many, PAIR_LOG=1 prints state changes.
  */
 #include "cmocka_all.h"
+#include "link/wire.h"
 #include "unit/link/pair_load.h"
 
 static uint64_t seeds(uint64_t dflt)
@@ -190,9 +191,12 @@ static void shape_flow(pair_world *world, uint64_t seed)
 
 	if (tn_rand_below(&rand, 100) < 40)
 		tn_link_budget_init(&world->budget, 1 + tn_rand_below(&rand, 60000), NULL);
+	if (tn_rand_below(&rand, 100) < 50)
+		tn_link_arbiter_init(&world->arbiter, tn_rand_below(&rand, 100000), TN_GRANT_UNIT_MIN, NULL);
 	for (int i = 0; i < 2; i++) {
 		tn_link_config *c = &world->node[i].config;
 
+		c->features_off |= tn_rand_below(&rand, 100) < 10 ? TN_FEATURE_GRANTS : 0;
 		c->window_adaptive = tn_rand_below(&rand, 100) < 40;
 		c->window_min_bytes = 1 + tn_rand_below(&rand, c->window_bytes);
 		c->window_target_ns = 1 + tn_rand_below(&rand, 100000);

@@ -136,6 +136,10 @@ static void make_frames(void)
 	tn_frame_notify notify = {
 		.head = HEAD(NOTIFY), .channel = 0x00050006, .value = 0xabcdef, .bytes = 1ull << 33};
 	tn_frame_lanes credit = {.head = HEAD(CREDIT), .count = 2, .rows = {{1, 30, 20}, {2, 31, 21}}};
+	tn_frame_grant grant = {
+		.head = HEAD(GRANT), .share = 128 << 10, .total = 0x3132333435363738ull, .unit = 64 << 10};
+	tn_frame_demand demand = {
+		.head = HEAD(DEMAND), .wanted = 0x4142434445464748ull, .done = 4 << 20, .back = 4096};
 	tn_frame_head sync = HEAD(SYNC);
 	tn_frame_lanes bye = {.head = HEAD(BYE), .count = 1, .rows = {{0, 99, 0}}};
 
@@ -152,6 +156,8 @@ static void make_frames(void)
 	add_frame("CREDIT", &credit, TN_FRAME_LANES_BYTES(2), "");
 	add_frame("SYNC", &sync, sizeof(sync), "");
 	add_frame("BYE", &bye, TN_FRAME_LANES_BYTES(1), "");
+	add_frame("GRANT", &grant, sizeof(grant), "");
+	add_frame("DEMAND", &demand, sizeof(demand), "");
 }
 
 static uint32_t control_rows;
@@ -397,6 +403,8 @@ static void frame_fields(void **state)
 	must_refuse("OPEN", 26, 0);   /* no window */
 	must_refuse("OPEN", 41, 0);   /* NUL in the name */
 	must_refuse("NOTIFY", 23, 1); /* value beyond its bits */
+	must_refuse("GRANT", 36, 1);  /* reserved */
+	must_refuse("GRANT", 34, 0);  /* pieces of nothing */
 	must_refuse("CREDIT", 16, 3); /* more rows than bytes */
 	must_refuse("CREDIT", 16, TN_LINK_LANES_MAX + 1);
 	must_refuse("CREDIT", 24, TN_LINK_LANES_MAX); /* lane */
