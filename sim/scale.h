@@ -72,7 +72,7 @@ typedef struct scale_result {
 	uint64_t rnr, posts, frames, credit_waits, window_waits, slots_peak;
 	uint32_t links, qps;    /* of the node that has most */
 	uint64_t link_bytes;    /* of one link, as configured */
-	uint64_t channel_bytes; /* of one more channel in it, rounded to cache lines */
+	uint64_t channel_bytes; /* of one more channel in it */
 	uint64_t node_bytes;    /* links, and receive slots of the node that has most */
 	uint64_t events;
 } scale_result;

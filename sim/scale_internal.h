@@ -94,6 +94,7 @@ struct scale_node {
 	uint32_t links, qps;
 	uint32_t held; /* receive slots of all its lanes */
 	tn_link_budget budget;
+	tn_link_arbiter arbiter;
 	uint64_t granted;                /* of the model: not arrived */
 	scale_end *asking, **asking_end; /* ends whose peers want more */
 	uint64_t cpu_free;

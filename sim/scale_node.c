@@ -244,6 +244,7 @@ void scale_link_start(scale *s, scale_end *end, bool active)
 		.data_lanes = UINT32_MAX,
 		.address_bytes = sizeof(uint32_t),
 		.budget = s->config.device_bytes ? &end->node->budget : NULL,
+		.arbiter = s->config.grant_bytes ? &end->node->arbiter : NULL,
 	};
 	tn_link_config config = s->config.link;
 	size_t bytes = tn_link_memory_bytes(&config);

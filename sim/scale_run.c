@@ -129,7 +129,7 @@ static void measure(scale *s)
 	const scale_config *config = &s->config;
 	scale_result *r = s->result;
 	uint32_t receivers = config->pattern == SCALE_TO_ONE ? 1 : config->net.hosts;
-	tn_link_config one_more = config->link;
+	tn_link_config more = config->link;
 	uint64_t slots, counted = 0;
 	sim_port_stats port;
 
@@ -158,8 +158,8 @@ static void measure(scale *s)
 				   : (uint64_t)config->lane0_slots * r->links +
 					     (uint64_t)config->lane_slots * (r->qps - r->links);
 	r->link_bytes = tn_link_memory_bytes(&config->link);
-	one_more.channels_max++;
-	r->channel_bytes = tn_link_memory_bytes(&one_more) - r->link_bytes;
+	more.channels_max += 1024;
+	r->channel_bytes = (tn_link_memory_bytes(&more) - r->link_bytes) / 1024;
 	r->node_bytes = r->links * r->link_bytes + slots * SCALE_SLOT_BYTES;
 	r->goodput = (double)r->payload * 8e9 /
 		     ((double)TN_MAX(r->ns, 1u) * (double)config->net.host_bps * receivers);
@@ -227,6 +227,7 @@ bool scale_run(const scale_config *config, scale_result *result)
 		s.nodes[i].s = &s;
 		s.nodes[i].host = i;
 		tn_link_budget_init(&s.nodes[i].budget, config->device_bytes, NULL);
+		tn_link_arbiter_init(&s.nodes[i].arbiter, config->grant_bytes, config->grant_quantum, NULL);
 		s.nodes[i].asking_end = &s.nodes[i].asking;
 	}
 	links_make(&s);

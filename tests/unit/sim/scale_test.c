@@ -145,6 +145,10 @@ static void the_model_is_like_the_machines(void **state)
 static void grants_bound_the_queue(void **state)
 {
 	(void)state;
+	RUN_WORDS("hosts=33", "pushes=2", "push=1M", "window=8M", "grants=512k", "quantum=32k");
+	assert_int_equal(result.net.pauses, 0);
+	assert_true(result.receiver_queue_peak < (512 + 32 * 8) * 1024);
+	assert_true(result.goodput >= 0.95);
 	RUN_WORDS("hosts=33", "model=1", "pushes=2", "push=1M", "chunk=64k", "grants=256k", "quantum=64k");
 	assert_int_equal(result.net.pauses, 0);
 	assert_true(result.receiver_queue_peak < 280 * 1024);
