@@ -270,7 +270,8 @@ static void draw(sim_world *world, sim_fault_kind kind)
 	unsigned n = world->node_count;
 
 	f->kind = kind;
-	f->at = SIM_START_NS + sim_between(r, 0, span);
+	/* While links come up as well. */
+	f->at = SIM_START_NS + sim_between(r, 0, sim_chance(r, 25) ? 400 * TN_NS_PER_US : span);
 	/* Mostly short; sometimes long enough for time-outs. */
 	f->for_ns = sim_between(r, 10, 2000) * TN_NS_PER_US;
 	if (sim_chance(r, 20))

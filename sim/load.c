@@ -94,13 +94,17 @@ static void on_down(tern_link *link, tern_status status, const char *detail, voi
 	for (unsigned i = 0; i < world->node_count; i++) {
 		sim_end *end = &world->load->ends[node->index][i];
 
+		if (end->spare == link)
+			end->spare = NULL;
 		if (end->link != link)
 			continue;
 		lose_link(end);
+		end->link = end->spare;
+		end->spare = NULL;
 		dial_later(end);
 		return;
 	}
-	release_later(node, link); /* another took its place */
+	release_later(node, link); /* it was another one's */
 }
 
 static void on_dial(void *arg, uint64_t value)
@@ -132,7 +136,11 @@ static void on_link(tern_link *link, void *arg)
 		return;
 	}
 	end = &world->load->ends[node->index][peer];
-	end->link_number += end->link != NULL; /* the older one ends by itself */
+	if (end->link && end->up) { /* a client's own, or the older one will end */
+		end->spare = link;
+		return;
+	}
+	end->link_number += end->link != NULL;
 	end->link = link;
 	end->up = false;
 }
@@ -178,7 +186,7 @@ static void close_actor(sim_actor *actor)
 {
 	if (!actor->open)
 		return;
-	actor->open = false;
+	actor->open = actor->outlives = false;
 	ops_of[actor->kind]->close(actor);
 	sim_poke(actor->end->node);
 	if (actor->end->peer->ctx)
@@ -189,7 +197,7 @@ static void close_actor(sim_actor *actor)
 static bool ready(sim_actor *actor)
 {
 	sim_end *end = actor->end;
-	bool same = end->link && end->up && actor->link_number == end->link_number;
+	bool same = actor->outlives || (end->link && end->up && actor->link_number == end->link_number);
 
 	if (actor->open && !same)
 		close_actor(actor);
@@ -345,11 +353,11 @@ static void on_cancel(void *arg, uint64_t value)
 	sim_node *node = op->actor->end->node;
 
 	(void)value;
-	if (!op->in_flight || !op->channel || !op->actor->open || op->opening != op->actor->opening ||
-	    !node->ctx || node->dying)
+	if (!op->in_flight || !op->actor->open || op->opening != op->actor->opening || !node->ctx ||
+	    node->dying)
 		return;
 	op->cancelled = true;
-	tern_cancel(op->channel, &op->op);
+	ops_of[op->actor->kind]->cancel(op->actor, op);
 	sim_poke(node);
 }
 
@@ -375,7 +383,7 @@ bool sim_op_submitted(sim_op *op, tern_status status)
 	op->actor->in_flight++;
 	op->actor->budget--;
 	world->result->ops++;
-	if (op->channel && sim_chance(&world->work, world->load->cancels))
+	if (ops_of[op->actor->kind]->cancel && sim_chance(&world->work, world->load->cancels))
 		sim_at(&world->events, world->events.now + sim_between(&world->work, 0, 200000), on_cancel,
 		       op, 0);
 	return true;
@@ -476,6 +484,8 @@ static void plan_actor(sim_world *world, sim_end *end, sim_actor_kind kind)
 	if (sim_chance(&world->work, 75))
 		actor->pace_ns += 4 * (world->quiet_ns - SIM_START_NS) / actor->budget;
 	load->actors_left++;
+	actor->connects = kind == SIM_ACTOR_RPC && sim_chance(&world->work, 40);
+	load->rivals |= actor->connects;
 }
 
 static void plan_pair(sim_world *world, unsigned i, unsigned k)
@@ -568,7 +578,7 @@ void sim_load_node_down(sim_node *node)
 
 		if (end->link)
 			tern_link_release(end->link);
-		end->link = NULL;
+		end->link = end->spare = NULL;
 		end->up = false;
 		end->link_number++;
 		end->pause_ns = 0;

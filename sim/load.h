@@ -52,7 +52,9 @@ struct sim_actor {
 	sim_actor_kind kind;
 	uint32_t number;
 	uint32_t budget, in_flight;
-	uint32_t opening;         /* counts; 0 = never */
+	uint32_t opening; /* counts; 0 = never */
+	bool connects,
+		outlives; /* an rpc client with links of its own: losing its end's link does not matter */
 	bool open, done, gave_up; /* gave_up: it closed by itself */
 	sim_event_id step_event;
 	uint64_t step_at, pause_ns, pace_ns;
@@ -70,8 +72,8 @@ struct sim_end {
 	sim_world *world;
 	sim_node *node, *peer;
 	bool dials, up;
-	tern_link *link;
-	uint32_t link_number; /* of links that it had so far */
+	tern_link *link, *spare; /* spare: another one to the same peer, taken when link is lost */
+	uint32_t link_number;    /* of links that it had so far */
 	uint64_t pause_ns;
 	sim_event_id dial_event;
 };
@@ -83,6 +85,7 @@ typedef struct sim_actor_ops {
 	void (*close)(sim_actor *actor); /* give handles back; ops may still be in flight */
 	bool (*quiet)(sim_actor *actor); /* nothing is in flight, everything that had to come came */
 	void (*free)(sim_actor *actor);
+	void (*cancel)(sim_actor *actor, sim_op *op);
 } sim_actor_ops;
 extern const sim_actor_ops sim_chan_ops, sim_rpc_ops, sim_tensor_ops;
 
@@ -96,7 +99,7 @@ struct sim_load {
 	/* how this run's applications are, in percent */
 	unsigned remote, local, foreign, deadlines, cancels, bad_keys;
 	uint64_t slot_bytes;
-	bool rivals; /* some two nodes dial each other: one of their links is ended */
+	bool rivals; /* some two nodes have several links: some are ended */
 	void *rpc;   /* of all actors of the kind */
 };
 

@@ -533,5 +533,15 @@ static void chan_free(sim_actor *actor)
 	free(c);
 }
 
-const sim_actor_ops sim_chan_ops = {
-	.open = chan_open, .step = chan_step, .close = chan_close, .quiet = chan_quiet, .free = chan_free};
+static void chan_cancel(sim_actor *actor, sim_op *op)
+{
+	(void)actor;
+	tern_cancel(op->channel, &op->op);
+}
+
+const sim_actor_ops sim_chan_ops = {.cancel = chan_cancel,
+				    .open = chan_open,
+				    .step = chan_step,
+				    .close = chan_close,
+				    .quiet = chan_quiet,
+				    .free = chan_free};

@@ -248,7 +248,17 @@ static bool rpc_open(sim_actor *actor)
 		if (tern_mem_export(mem, sim_actor_mine(actor, i), actor->slot_bytes, TERN_ACCESS_WRITE,
 				    &c->keys[i]) != TERN_OK)
 			return false;
+	actor->outlives = actor->connects;
+	if (actor->connects)
+		return tern_rpc_connect(actor->end->node->ctx, actor->end->peer->address, NULL, &c->rpc) ==
+		       TERN_OK;
 	return tern_rpc_open(actor->end->link, &c->rpc) == TERN_OK;
+}
+
+static void rpc_cancel(sim_actor *actor, sim_op *op)
+{
+	if (caller_of(actor)->rpc)
+		tern_rpc_cancel(caller_of(actor)->rpc, &op->op);
 }
 
 static void rpc_close(sim_actor *actor)
@@ -368,6 +378,7 @@ static bool rpc_step(sim_actor *actor)
 	}
 	if (sim_chance(&world->work, 2)) { /* closed with calls in flight */
 		actor->gave_up = true;
+		actor->outlives = false;
 		rpc_close(actor);
 		actor->link_number--;
 		return false;
@@ -387,5 +398,9 @@ static void rpc_free(sim_actor *actor)
 	free(actor->state);
 }
 
-const sim_actor_ops sim_rpc_ops = {
-	.open = rpc_open, .step = rpc_step, .close = rpc_close, .quiet = rpc_quiet, .free = rpc_free};
+const sim_actor_ops sim_rpc_ops = {.cancel = rpc_cancel,
+				   .open = rpc_open,
+				   .step = rpc_step,
+				   .close = rpc_close,
+				   .quiet = rpc_quiet,
+				   .free = rpc_free};
