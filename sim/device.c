@@ -54,10 +54,9 @@ void sim_devices_plan(sim_world *world)
 		plan->caps.lane_recv_slots = sim_chance(r, 50) ? plan->caps.recv_slots : 32;
 		plan->refuses_late = sim_chance(r, 50);
 		plan->keeps_arrivals = sim_chance(r, 50);
-		/* Without immediates a notification is a message behind its data, and what was done at its post
-		   can't fail otherwise. */
+		/* What was done at its post, and what a message behind it tells of, can't fail otherwise. */
 		plan->nak_breaks = sim_chance(r, 50) || plan->caps.inline_bytes ||
-				   !(plan->caps.flags & TN_CAP_WRITE_IMM);
+				   !(plan->caps.flags & TN_CAP_REMOTE_DONE);
 	}
 }
 

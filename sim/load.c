@@ -99,8 +99,10 @@ static void on_down(tern_link *link, tern_status status, const char *detail, voi
 		if (end->link != link)
 			continue;
 		lose_link(end);
-		end->link = end->spare;
-		end->spare = NULL;
+		if (!end->dials) { /* who dials does that, so that both ends have one */
+			end->link = end->spare;
+			end->spare = NULL;
+		}
 		dial_later(end);
 		return;
 	}
@@ -484,6 +486,11 @@ static void plan_actor(sim_world *world, sim_end *end, sim_actor_kind kind)
 	if (sim_chance(&world->work, 75))
 		actor->pace_ns += 4 * (world->quiet_ns - SIM_START_NS) / actor->budget;
 	load->actors_left++;
+	/* More than a channel's window to a receiver that hardly takes any. */
+	if (kind == SIM_ACTOR_CHAN && load->slot_bytes >= 32768 && sim_chance(&world->work, 20)) {
+		actor->flood = true;
+		actor->budget = 48;
+	}
 	actor->connects = kind == SIM_ACTOR_RPC && sim_chance(&world->work, 40);
 	load->rivals |= actor->connects;
 }

@@ -53,6 +53,7 @@ struct sim_actor {
 	uint32_t number;
 	uint32_t budget, in_flight;
 	uint32_t opening; /* counts; 0 = never */
+	bool flood;       /* long messages alone, to a slow receiver */
 	bool connects,
 		outlives; /* an rpc client with links of its own: losing its end's link does not matter */
 	bool open, done, gave_up; /* gave_up: it closed by itself */

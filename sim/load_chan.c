@@ -200,6 +200,10 @@ static face *face_new(sim_actor *actor, const char *service)
 	f->message = f->notify = -1;
 	f->by_recv = sim_chance(&world->work, 30);
 	f->lazy = sim_chance(&world->work, 20) ? 80 : 0;
+	if (actor->flood) {
+		f->by_recv = true;
+		f->lazy = 80;
+	}
 	f->buf = sim_alloc(1, actor->slot_bytes);
 	tern_op_init(&f->recv, on_recv, f);
 	f->next = c->faces;
@@ -228,7 +232,7 @@ static void run_face(face *f)
 		f->channel = NULL;
 		return;
 	}
-	if (!f->by_recv || f->recv_posted || sim_chance(&world->work, f->lazy))
+	if (!f->by_recv || f->recv_posted || (f->actor->budget > 0 && sim_chance(&world->work, f->lazy)))
 		return;
 	f->recv_posted = true;
 	if (tern_recv(f->channel, f->buf, f->actor->slot_bytes, &f->recv) != TERN_OK)
@@ -452,7 +456,7 @@ static void set_flags(sim_actor *actor, sim_op *op)
 	}
 	if ((op->kind == PUT || op->kind == NOTIFY) && sim_chance(&world->work, load->local))
 		op->op.flags |= TERN_OP_LOCAL;
-	op->bad_key = op->kind == PUT && chan_of(actor)->has_bad_key && op->bytes > 256 &&
+	op->bad_key = (op->kind == PUT || op->kind == NOTIFY) && chan_of(actor)->has_bad_key && op->bytes &&
 		      !(op->op.flags & TERN_OP_LOCAL) && sim_chance(&world->work, load->bad_keys);
 }
 
@@ -465,6 +469,8 @@ static bool chan_step(sim_actor *actor)
 	uint64_t bytes;
 	sim_op *op;
 
+	if (actor->flood)
+		sim_poke(actor->end->peer);
 	if (c->over) { /* begin anew on the same link, or on the next */
 		actor->link_number--;
 		return false;
@@ -472,8 +478,8 @@ static bool chan_step(sim_actor *actor)
 	if (c->holder[slot])
 		return false;
 	check_slot(actor, slot);
-	kind = draw_kind(actor);
-	bytes = sim_load_size(world, actor->slot_bytes);
+	kind = actor->flood ? MSG : draw_kind(actor);
+	bytes = actor->flood ? actor->slot_bytes : sim_load_size(world, actor->slot_bytes);
 	if (kind == MSG && bytes < 8) /* an empty one that failed can't be told from the next */
 		bytes = world->load->deadlines || world->load->cancels ? 8 : 0;
 	op = sim_op_new(actor, kind, bytes, on_done);
@@ -505,6 +511,7 @@ static bool chan_quiet(sim_actor *actor)
 	const chan *c = chan_of(actor);
 	const sim_load *load = actor->end->world->load;
 
+	sim_poke(actor->end->peer);
 	if (!c || !actor->open || c->over || !c->faces || !face_lives(c->faces) || c->faces->over)
 		return true;
 	for (uint32_t i = 0; i < load->op_count; i++) {
