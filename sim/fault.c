@@ -268,13 +268,13 @@ static void draw(sim_world *world, sim_fault_kind kind)
 	uint64_t span = world->quiet_ns - SIM_START_NS;
 	fault *f = &world->faults->list[world->faults->count++];
 	unsigned n = world->node_count;
+	bool early = sim_chance(r, 25); /* while links come up */
 
 	f->kind = kind;
-	/* While links come up as well. */
-	f->at = SIM_START_NS + sim_between(r, 0, sim_chance(r, 25) ? 400 * TN_NS_PER_US : span);
+	f->at = SIM_START_NS + sim_between(r, 0, early ? 400 * TN_NS_PER_US : span);
 	/* Mostly short; sometimes long enough for time-outs. */
 	f->for_ns = sim_between(r, 10, 2000) * TN_NS_PER_US;
-	if (sim_chance(r, 20))
+	if (sim_chance(r, early ? 40 : 20))
 		f->for_ns = sim_between(r, 2, 400) * TN_NS_PER_MS;
 	f->node = (unsigned)tn_rand_below(r, n);
 	f->peer = (f->node + 1 + (unsigned)tn_rand_below(r, n - 1)) % n;

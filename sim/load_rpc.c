@@ -350,6 +350,7 @@ static bool rpc_step(sim_actor *actor)
 	uint64_t bytes = sizeof(request) + sim_load_size(world, sizeof(args) - sizeof(request));
 	tern_rpc_call_params params;
 	tern_rpc_sink sink;
+	tern_status status;
 	request r;
 	sim_op *op;
 
@@ -372,8 +373,14 @@ static bool rpc_step(sim_actor *actor)
 	sim_fill(sim_actor_mine(actor, slot), actor->slot_bytes, CANARY + 1);
 	sim_fill(c->answers[slot], ANSWER_MAX, CANARY + 1);
 	c->holder[slot] = op;
-	if (!sim_op_submitted(op, tern_rpc_call(c->rpc, &params, &op->op))) {
+	status = tern_rpc_call(c->rpc, &params, &op->op);
+	if (!sim_op_submitted(op, status)) {
 		c->holder[slot] = NULL;
+		if (status != TERN_AGAIN && !actor->outlives) { /* its channel ended: another client */
+			actor->gave_up = true;
+			rpc_close(actor);
+			actor->link_number--;
+		}
 		return false;
 	}
 	if (sim_chance(&world->work, 2)) { /* closed with calls in flight */

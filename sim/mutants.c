@@ -39,7 +39,7 @@ static const planted mutants[] = {
 	{16, "a get that was cut off counts as done"},
 	{17, "what may be sent again is not kept"},
 	{18, "LANE_ADDR of an older epoch is taken"},
-	{19, "a peer that is silent is never given up"},
+	{19, "a receive slot is given back before its message was taken"},
 	{20, "an immediate overtakes a notification before it"},
 	{21, "the notification goes with the first piece of a transfer"},
 	{22, "REMOTE is reported without an acknowledgement"},

@@ -199,6 +199,8 @@ static bool receive(tern_link *link, tn_shell_dev *sdev, const tn_event *ev, uin
 	bool plain = false;
 	tn_link_rx rx;
 
+	if (TN_MUTANT(19))
+		sdev->dev->ops->recv_done(sdev->dev, ev);
 	if (ev->type == TN_EV_RECV)
 		tn_link_on_frame(link->m, slane->handle, ev->buf, ev->bytes, time_of(link, now), &rx);
 	else if (!(plain = tn_link_fast_imm(link->m, slane->handle, ev->imm, ev->bytes, &rx)))

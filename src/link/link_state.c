@@ -432,7 +432,7 @@ static void keepalive_tick(tn_link *link, uint64_t now_ns)
 	if (link->heard) {
 		link->heard = false;
 		link->misses = 0;
-	} else if (++link->misses >= link->config.keepalive_misses && !TN_MUTANT(19)) {
+	} else if (++link->misses >= link->config.keepalive_misses) {
 		tn_lk_fail_link(link, now_ns, TERN_E_PEER_LOST,
 				"nothing heard for %u keepalive intervals of %llu ms: the peer or its host "
 				"stands still",
