@@ -23,11 +23,12 @@ extern "C" {
 /* Zero it, then set what differs. NULL or 0 means the option's value (environment, then default). */
 typedef struct tern_ctx_params {
 	uint32_t flags;
-	const char *name;           /* for logs: "worker 3" */
-	const char *listen;         /* "host:port", port 0 = any; "" = do not listen; NULL = 127.0.0.1:0 */
-	const char *transports;     /* comma list in order of preference; NULL = "auto" (shm,tcp) */
-	const char *secret;         /* shared secret of the job; NULL = options TERN_CTX_SECRET_FILE, _SECRET or none */
-	const char *job;            /* job cookie: nodes of another job are refused */
+	const char *name;       /* for logs: "worker 3" */
+	const char *listen;     /* "host:port", port 0 = any; "" = do not listen; NULL = 127.0.0.1:0 */
+	const char *transports; /* comma list in order of preference; NULL = "auto" (shm,tcp) */
+	const char
+		*secret; /* shared secret of the job; NULL = options TERN_CTX_SECRET_FILE, _SECRET or none */
+	const char *job; /* job cookie: nodes of another job are refused */
 	const char *const *options; /* NULL-terminated "layer.name=value" pairs: win over the environment */
 	uint64_t mem_limit_bytes;   /* byte budget of registered memory; 0 = option */
 } tern_ctx_params;

@@ -156,9 +156,10 @@ typedef struct tern_mem_stats {
 	uint64_t keys;          /* live */
 	uint64_t cache_hits;    /* blocks that a thread took from its own cache, without a lock */
 	uint64_t staging_copies;
-	uint64_t cache_misses;       /* small blocks that needed the lock */
-	uint64_t cached_bytes;       /* free, kept by threads for their next allocations */
-	uint64_t remote_frees;       /* blocks that came back by another thread than the one that took them from their slab */
+	uint64_t cache_misses; /* small blocks that needed the lock */
+	uint64_t cached_bytes; /* free, kept by threads for their next allocations */
+	uint64_t
+		remote_frees; /* blocks that came back by another thread than the one that took them from their slab */
 	uint64_t free_bytes;         /* committed and in no live block, cached_bytes included */
 	uint64_t free_run_bytes_max; /* the largest block that fits without growth */
 	uint64_t waste_bytes;        /* of used_bytes: what nobody asked for (rounding), estimated */

@@ -87,8 +87,8 @@ typedef struct tn_wr {
 	tn_key key;      /* decoded remote key */
 	uint64_t offset; /* in the key's range */
 	uint32_t imm;    /* write_imm only */
-	bool signal;     /* never done at the post: TN_EV_DONE follows, with the status that the target gave it */
-	bool more;       /* hint: another wr follows at once, a doorbell may wait (never beyond next post with
+	bool signal; /* never done at the post: TN_EV_DONE follows, with the status that the target gave it */
+	bool more;   /* hint: another wr follows at once, a doorbell may wait (never beyond next post with
 			    more == false or poll) */
 	/* out */
 	bool done; /* completed during the post at the wanted level: no event will follow */
