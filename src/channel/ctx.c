@@ -296,13 +296,6 @@ int tern_ctx_fd(const tern_ctx *ctx)
 	return ctx->epoll_fd;
 }
 
-int tern_ctx_progress(tern_ctx *ctx)
-{
-	if (TN_UNLIKELY(tn_ctx_enter(ctx) != TERN_OK || tn_in_dispatch()))
-		return 0;
-	return tn_progress_turn(ctx);
-}
-
 /* A caller that waits for the descriptor alone must be woken by timers too. False: one is due. */
 static bool arm_tick(tern_ctx *ctx)
 {

@@ -207,7 +207,8 @@ static bool receive(tern_link *link, tn_shell_dev *sdev, const tn_event *ev, uin
 		tn_link_on_imm(link->m, slane->handle, ev->imm, ev->bytes, time_of(link, now), &rx);
 	if (rx.type != TN_RX_NONE)
 		tn_channel_deliver(link, &rx);
-	sdev->dev->ops->recv_done(sdev->dev, ev);
+	if (ev->slot != TN_SLOT_NONE)
+		sdev->dev->ops->recv_done(sdev->dev, ev);
 	return tn_link_on_slot_free(link->m, slane->handle, 1) || !plain;
 }
 

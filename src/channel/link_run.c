@@ -14,51 +14,18 @@
 #include "base/fail.h"
 #include "base/log.h"
 #include "channel/channel_impl.h"
+#include "channel/post.h"
 #include "channel/shell.h"
 #include "mem/gpu.h"
 
 tern_status tn_shell_post_wr(tn_shell_lane *slane, tn_link_post_type type, tn_wr *wr)
 {
-	if (type == TN_POST_WRITE)
-		return tn_lane_write(slane->lane, wr);
-	if (type == TN_POST_WRITE_IMM)
-		return tn_lane_write_imm(slane->lane, wr);
-	return tn_lane_read(slane->lane, wr);
+	return tn_post_wr(slane, type, wr);
 }
 
 tern_status tn_shell_post(const tn_link_post *post, bool *done)
 {
-	tn_shell_lane *slane = post->lane_user;
-	const tn_dev_caps *caps = &slane->sdev->caps;
-	tn_wr wr;
-	tern_status status;
-
-	*done = false;
-	if (post->type == TN_POST_SEND) {
-		if (TN_UNLIKELY(tn_gpu_on()))
-			return tn_stage_send(slane, post, done);
-		return tn_lane_send(slane->lane, (const tn_iov *)post->iov, (int)post->iov_count,
-				    post->cookie, done);
-	}
-	/* One by one: the key fills itself, and zeroing it first costs as much as the rest. */
-	wr.cookie = post->cookie;
-	wr.level = (tn_level)post->level;
-	wr.local = post->local;
-	wr.bytes = post->bytes;
-	wr.offset = post->offset;
-	wr.imm = post->imm;
-	wr.signal = post->signal;
-	wr.more = wr.done = false;
-	if (!tn_key_decode(post->key, &wr.key))
-		return tn_fail(TERN_E_INVALID, "this is not a key: its 64 bytes are malformed");
-	/* What the device copies at the post may lie anywhere, but in a GPU. */
-	if (TN_UNLIKELY(tn_gpu_on()) ||
-	    (caps->needs_registered && (post->type == TN_POST_READ || post->bytes > caps->inline_bytes)))
-		status = tn_stage_post(slane, post, &wr);
-	else
-		status = tn_shell_post_wr(slane, post->type, &wr);
-	*done = wr.done;
-	return status;
+	return tn_post_here(post, done);
 }
 
 _Static_assert(sizeof(tn_link_iov) == sizeof(tn_iov) &&

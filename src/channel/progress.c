@@ -165,11 +165,12 @@ int tn_progress_round(tern_ctx *ctx)
 	return round_here(ctx);
 }
 
-int tn_progress_turn(tern_ctx *ctx)
+/* For a thread that has not the role yet, and timers now and then. */
+int tern_ctx_progress(tern_ctx *ctx)
 {
 	int n;
 
-	if (!tn_role_try(ctx))
+	if (TN_UNLIKELY(tn_ctx_enter(ctx) != TERN_OK || tn_in_dispatch() || !tn_role_try(ctx)))
 		return 0;
 	n = round_here(ctx);
 	if (TN_UNLIKELY((ctx->rounds & 31u) == 0) && !ctx->roles.has_helper)

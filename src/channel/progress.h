@@ -40,8 +40,6 @@ int tn_progress_device_ready(tn_watch *watch, uint32_t events);
 
 /* Returns the number of things handled. */
 int tn_progress_round(tern_ctx *ctx);
-/* The same for a thread that has not the role yet, and timers now and then; 0 if another has it. */
-int tn_progress_turn(tern_ctx *ctx);
 /* True: armed. */
 bool tn_progress_arm(tern_ctx *ctx);
 /* Work is queued for the driver (by another thread). */

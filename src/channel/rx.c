@@ -29,7 +29,7 @@ void tn_channel_busy_begin(tern_channel *channel)
 	tn_lock_drop(&channel->link->lock);
 }
 
-void tn_channel_busy_end(tern_channel *channel)
+static TN_ALWAYS_INLINE void busy_end(tern_channel *channel)
 {
 	tern_link *link = channel->link;
 
@@ -43,6 +43,11 @@ void tn_channel_busy_end(tern_channel *channel)
 		channel->refs--;
 	else
 		tn_channel_unref(channel);
+}
+
+void tn_channel_busy_end(tern_channel *channel)
+{
+	busy_end(channel);
 }
 
 static void call_on_message(tern_channel *channel, const void *msg, uint64_t bytes)
@@ -257,7 +262,7 @@ static void notified(tern_channel *channel, const tn_link_rx *rx)
 	}
 	tn_channel_busy_begin(channel);
 	channel->on_notify(channel, rx->value, rx->bytes, channel->arg);
-	tn_channel_busy_end(channel);
+	busy_end(channel);
 }
 
 void tn_channel_deliver(tern_link *link, const tn_link_rx *rx)

@@ -13,6 +13,7 @@
 #include "channel/channel_impl.h"
 #include "channel/gate.h"
 #include "channel/op.h"
+#include "channel/post.h"
 
 _Static_assert(sizeof(tern_iovec) == sizeof(tn_link_iov) &&
 		       offsetof(tern_iovec, bytes) == offsetof(tn_link_iov, bytes),
@@ -72,8 +73,9 @@ static TN_ALWAYS_INLINE tn_link_fast_result post_fast(tern_link *link, tn_link_f
 	tn_link_fast_result result;
 	bool done;
 
+	fast->host = !tn_gpu_on();
 	do {
-		*status = tn_shell_post(&fast->post, &done);
+		*status = tn_post_here(&fast->post, &done);
 		result = tn_link_fast_posted(link->m, fast, *status, done, handle);
 	} while (result == TN_FAST_MORE);
 	return result;

@@ -11,6 +11,7 @@
  * Threads: none. Tests: tests/unit/link/op_test.c, pair_test.c.
  */
 #include "link/internal.h"
+#include "link/journal_rows.h"
 
 enum { PHASE_MESSAGE, PHASE_XFER, PHASE_FLAG_DATA, PHASE_FLAG };
 
@@ -63,6 +64,7 @@ bool tn_link_fast_send(tn_link *link, uint32_t channel, const tn_link_iov *iov, 
 			fast->post.iov[fast->post.iov_count++] = iov[i];
 	if (TN_UNLIKELY(link->sums))
 		tn_lk_sum_fill(link, &fast->post);
+	fast->host = false;
 	fast->channel = channel;
 	fast->phase = PHASE_MESSAGE;
 	fast->params = params;
@@ -153,6 +155,7 @@ bool tn_link_fast_xfer(tn_link *link, uint32_t channel, const tn_link_xfer *xfer
 	    (tn_lk_is_bulk(link, xfer->bytes) && !tn_lk_bulk_fast(link, xfer)) ||
 	    !type_allows(link, lane, chan, xfer))
 		return false;
+	fast->host = false;
 	fast->channel = channel;
 	fast->xfer = xfer;
 	fast->params = params;
@@ -245,13 +248,16 @@ tn_link_fast_result tn_link_fast_posted(tn_link *link, tn_link_fast *fast, tern_
 	if (!done || (fast->phase == PHASE_MESSAGE && fast->params->level == TN_LINK_REMOTE))
 		return keep(link, chan, wr, fast, done, handle);
 	wr->op = TN_NONE;
-	tn_lk_consume(link, lane, wr, &fast->post, true);
-	if (fast->phase == PHASE_MESSAGE)
-		count_message(link, chan, wr->bytes);
-	else if (wr->kind == TN_WR_IMM)
+	if (wr->kind == TN_WR_IMM) {
+		tn_lk_consume_imm(link, lane, wr, &fast->post, true, fast->host);
 		tn_lk_notify_sent(lane, chan);
-	else if (!link->remote_done)
-		tn_lk_silent_sent(lane, chan);
+	} else {
+		tn_lk_consume(link, lane, wr, &fast->post, true);
+		if (fast->phase == PHASE_MESSAGE)
+			count_message(link, chan, wr->bytes);
+		else if (!link->remote_done)
+			tn_lk_silent_sent(lane, chan);
+	}
 	wr->kind = TN_WR_FREE;
 	if (fast->phase == PHASE_FLAG_DATA) {
 		fill_flag(link, lane, chan, fast);

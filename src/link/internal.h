@@ -406,7 +406,7 @@ enum {
 };
 
 struct tn_link {
-	/* ---- read on the hot path ---- */
+	/* ---- the hot path, in few pages ---- */
 	tn_link_state state;
 	uint32_t caps;    /* of the lanes, on both sides */
 	bool remote_done; /* caps has REMOTE_DONE */
@@ -414,6 +414,8 @@ struct tn_link {
 		outside; /* index + 1 of the channel a piece of which the shell moves without its lock; 0 = none */
 	bool hold;       /* a move is prepared: nothing new starts (spare.c) */
 	bool heard;      /* something came from the peer since the last keepalive tick */
+	bool close_local;
+	bool resumes; /* both sides can, and it is wanted */
 	uint32_t lane_count;
 	uint32_t wr_live, wr_free, wr_high;
 	uint32_t op_live, op_free, op_high;
@@ -428,13 +430,20 @@ struct tn_link {
 	tn_lk_wr *wrs;
 	tn_lk_op *ops;
 	tn_lk_chan *chans;
-	tn_link_config config;
+	uint32_t chan_live, chan_free, chan_high;
+	uint32_t posting;    /* wr of the TN_ACT_POST that waits for its answer */
+	uint32_t credit_due; /* lanes (by index) whose totals the peer should be told; TN_DUE_* */
+	tn_lk_journal journal[TN_LINK_LANES_MAX]; /* by the lane's index */
+	uint8_t *ring;
+	uint64_t ring_head, ring_tail;
 	tn_link_counters counters;
+	tn_link_config config;
+	tn_lk_spare spare;
+	tn_lk_lane lanes[TN_LANE_SLOTS];
 	/* ---- work ---- */
 	tn_timers timers;
 	tn_timer timer[TN_TIMER_COUNT];
 	tn_list done, events, ctl, msg_ready;
-	uint32_t credit_due;           /* lanes (by index) whose totals the peer should be told; TN_DUE_* */
 	bool turn;                     /* whose turn it is: messages or small transfers */
 	uint64_t served[TN_CLASSES];   /* the largest of a lane that had its turn */
 	uint32_t xfer_ready;           /* channels in lanes' ready lists */
@@ -445,17 +454,14 @@ struct tn_link {
 	tn_link_budget *budget;        /* of the device in use; NULL = none */
 	tn_budget_seat budget_seat;
 	tn_lk_grants grants;
-	uint32_t posting;  /* wr of the TN_ACT_POST that waits for its answer */
 	tn_lk_fail *fails; /* ring of refusals of channels that have no row */
 	uint32_t fail_head, fail_count;
-	uint32_t chan_live, chan_free, chan_high;
 	tn_lk_name_row *names;
 	uint32_t name_free, name_high, name_last;
 	uint32_t opened; /* live channels that we opened: at most the peer's channels_max */
 	/* ---- the end ---- */
 	tern_status status;
 	char detail[TN_LINK_TEXT_MAX];
-	bool close_local;
 	bool bye_sent, bye_received, closed_sent, closed_received;
 	bool verdict_pending, settled, down_told;
 	/* ---- control connection ---- */
@@ -514,7 +520,6 @@ struct tn_link {
 	tn_lk_health health[TN_LINK_PROVIDERS_MAX];
 	/* ---- recovery ---- */
 	bool sums;     /* DATA and FRAG carry checksums, both ways */
-	bool resumes;  /* both sides can, and it is wanted */
 	bool torn;     /* something that was sent could not be kept: a break ends the link */
 	bool draining; /* RECOVERING: until both have said what arrived */
 	bool resume_sent, resume_received;
@@ -524,12 +529,7 @@ struct tn_link {
 	uint32_t rewires;  /* times that no provider worked since the lanes broke */
 	uint32_t redo_wrs; /* writes of the log that are out */
 	tn_wire_resume resume;
-	tn_lk_journal journal[TN_LINK_LANES_MAX]; /* by the lane's index */
-	uint8_t *ring;
-	uint64_t ring_head, ring_tail;
 	tn_lk_addr addr[TN_LINK_LANES_MAX];
-	tn_lk_spare spare;
-	tn_lk_lane lanes[TN_LANE_SLOTS];
 	uint8_t ctrl_in[TN_CTRL_HEAD_BYTES + TN_CTRL_BYTES_MAX];
 	uint8_t ctrl_out[TN_CTRL_OUT_BYTES];
 };
@@ -706,7 +706,7 @@ static inline bool tn_lk_journal_keeps(const tn_lk_lane *lane, uint64_t bytes)
 /* The peer should say soon what it has. */
 bool tn_lk_journal_half_full(const tn_link *link);
 /* The provider took it; done: at once. */
-void tn_lk_journal_add(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, const tn_link_post *post, bool done);
+void tn_lk_journal_add(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, const tn_link_post *post);
 /* The peer's totals of the lane rose. */
 void tn_lk_journal_prune(tn_link *link, tn_lk_lane *lane);
 /* An immediate was refused by the target: it took no slot. */

@@ -14,41 +14,7 @@
  *
  * Must not: decide what an op's end is (recover.c). Threads: none. Tests: tests/unit/link/pair_test.c.
  */
-#include "link/internal.h"
-
-#define PUT_HEAD (TN_LINK_KEY_BYTES + 8u)
-
-static tn_lk_note *row(tn_lk_journal *log, uint32_t at)
-{
-	return &log->rows[at & log->mask];
-}
-
-/* ---- the ring ---- */
-
-/* Where n bytes would begin: a row's bytes lie in one piece. */
-static uint64_t ring_place(const tn_link *link, uint64_t n)
-{
-	uint64_t in = link->ring_tail & (TN_JOURNAL_RING_BYTES - 1);
-
-	return link->ring_tail + (in + n > TN_JOURNAL_RING_BYTES ? TN_JOURNAL_RING_BYTES - in : 0);
-}
-
-static bool ring_fits(const tn_link *link, uint64_t n)
-{
-	return ring_place(link, n) + n - link->ring_head <= TN_JOURNAL_RING_BYTES;
-}
-
-static uint8_t *bytes_of(const tn_link *link, const tn_lk_note *note)
-{
-	return link->ring + (note->at & (TN_JOURNAL_RING_BYTES - 1));
-}
-
-static void ring_take(tn_link *link, tn_lk_note *note, uint64_t n)
-{
-	TN_ASSERT(ring_fits(link, n));
-	note->at = ring_place(link, n);
-	note->end = link->ring_tail = note->at + n;
-}
+#include "link/journal_rows.h"
 
 bool tn_lk_journal_room(const tn_link *link, const tn_lk_lane *lane, uint64_t bytes, bool own)
 {
@@ -59,7 +25,7 @@ bool tn_lk_journal_room(const tn_link *link, const tn_lk_lane *lane, uint64_t by
 	if (log->tail - log->head >= TN_JOURNAL_ROWS + (own ? TN_JOURNAL_RESERVE_ROWS : 0))
 		return false;
 	/* Frames of the link's own have the reserve. */
-	return lane->index != 0 || ring_fits(link, bytes + (own ? 0 : TN_JOURNAL_RESERVE_BYTES));
+	return lane->index != 0 || tn_lk_ring_fits(link, bytes + (own ? 0 : TN_JOURNAL_RESERVE_BYTES));
 }
 
 bool tn_lk_journal_half_full(const tn_link *link)
@@ -69,16 +35,6 @@ bool tn_lk_journal_half_full(const tn_link *link)
 }
 
 /* ---- rows come ---- */
-
-static void keep(tn_link *link, uint8_t *to, const void *from, uint64_t bytes)
-{
-	if (bytes == 0 || TN_MUTANT(17))
-		return;
-	if (!link->config.copy)
-		memcpy(to, from, bytes);
-	else if (link->config.copy(to, from, bytes, link->config.copy_arg) != TERN_OK)
-		link->torn = true;
-}
 
 static void note_frame(tn_link *link, tn_lk_note *note, const tn_link_post *post)
 {
@@ -93,65 +49,17 @@ static void note_frame(tn_link *link, tn_lk_note *note, const tn_link_post *post
 	for (uint32_t i = 1; i < post->iov_count; i++)
 		n += post->iov[i].bytes;
 	note->bytes = (uint32_t)(n - note->body);
-	ring_take(link, note, n);
-	to = bytes_of(link, note);
+	tn_lk_ring_take(link, note, n);
+	to = tn_lk_bytes_of(link, note);
 	memcpy(to, header + sizeof(tn_frame_head), note->body);
 	to += note->body;
 	for (uint32_t i = 1; i < post->iov_count; i++) {
-		keep(link, to, post->iov[i].base, post->iov[i].bytes);
+		tn_lk_keep(link, to, post->iov[i].base, post->iov[i].bytes, false);
 		to += post->iov[i].bytes;
 	}
 }
 
-/* The put ended with its post: if it does not arrive, its bytes are needed again. */
-static void note_silent(tn_link *link, tn_lk_note *note, const tn_link_post *post)
-{
-	uint8_t *to;
-
-	note->what = TN_NOTE_PUT;
-	note->bytes = (uint32_t)post->bytes;
-	ring_take(link, note, PUT_HEAD + post->bytes);
-	to = bytes_of(link, note);
-	memcpy(to, post->key, TN_LINK_KEY_BYTES);
-	memcpy(to + TN_LINK_KEY_BYTES, &post->offset, 8);
-	keep(link, to + PUT_HEAD, post->local, post->bytes);
-}
-
-static void note_notify(tn_lk_note *note, uint32_t channel, uint32_t value, uint64_t bytes)
-{
-	note->what = TN_NOTE_NOTIFY;
-	note->type = TN_FRAME_NOTIFY;
-	memcpy(note->small, &channel, 4);
-	memcpy(note->small + 4, &value, 4);
-	memcpy(note->small + 8, &bytes, 8);
-}
-
-static void note_where(const tn_lk_lane *lane, tn_lk_note *note, bool unit)
-{
-	note->slot = lane->consumed;
-	/* What is no unit has arrived when the unit after it has. */
-	note->unit = lane->tx_units + !unit;
-}
-
-static void add_imm(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, const tn_link_post *post, bool done)
-{
-	tn_lk_journal *log = &link->journal[lane->index];
-	const tn_lk_chan *chan = &link->chans[wr->chan];
-	tn_lk_note *note = row(log, log->tail);
-
-	TN_ASSERT(log->next == log->tail);
-	*note = (tn_lk_note){.chan = chan->handle, .at = link->ring_tail, .end = link->ring_tail};
-	note_notify(note, chan->peer, post->imm & ((1u << TN_LINK_NOTIFY_BITS) - 1), wr->bytes);
-	if (done && !link->remote_done && tn_lk_journal_keeps(lane, wr->bytes))
-		note_silent(link, note, post);
-	if (wr->op != TN_NONE)
-		note->op = tn_lk_op_handle(link, &link->ops[wr->op]);
-	note_where(lane, note, !link->remote_done);
-	wr->note = log->tail;
-	log->next = ++log->tail;
-}
-
-void tn_lk_journal_add(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, const tn_link_post *post, bool done)
+void tn_lk_journal_add(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, const tn_link_post *post)
 {
 	tn_lk_journal *log = &link->journal[lane->index];
 	uint8_t type = wr->header[0];
@@ -160,27 +68,23 @@ void tn_lk_journal_add(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, const tn_l
 
 	if (!link->resumes)
 		return;
-	if (wr->kind == TN_WR_IMM) {
-		add_imm(link, lane, wr, post, done);
-		return;
-	}
 	_Static_assert(TN_FRAME_CREDIT == TN_FRAME_NOTIFY + 1 && TN_FRAME_TYPES == TN_FRAME_DEMAND + 1,
 		       "CREDIT, SYNC, BYE, GRANT, DEMAND are not kept");
 	if (type >= TN_FRAME_CREDIT)
 		return;
 	TN_ASSERT(log->next == log->tail);
-	note = row(log, log->tail);
+	note = tn_lk_row(log, log->tail);
 	*note = (tn_lk_note){.chan = chan ? chan->handle : 0, .at = link->ring_tail, .end = link->ring_tail};
 	if (type == TN_FRAME_NOTIFY) {
 		const tn_frame_notify *frame = (const tn_frame_notify *)wr->header;
 
-		note_notify(note, frame->channel, frame->value, frame->bytes);
+		tn_lk_note_notify(note, frame->channel, frame->value, frame->bytes);
 	} else {
 		note_frame(link, note, post);
 	}
 	if (wr->op != TN_NONE && (type == TN_FRAME_NOTIFY || (wr->last && link->ops[wr->op].need_ack)))
 		note->op = tn_lk_op_handle(link, &link->ops[wr->op]);
-	note_where(lane, note, true);
+	tn_lk_note_where(lane, note, true);
 	wr->note = log->tail++;
 	log->next = log->tail;
 }
@@ -189,13 +93,13 @@ void tn_lk_journal_add(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, const tn_l
 
 static void drop_void(tn_link *link, tn_lk_journal *log)
 {
-	while (log->head != log->tail && row(log, log->head)->what == TN_NOTE_VOID) {
+	while (log->head != log->tail && tn_lk_row(log, log->head)->what == TN_NOTE_VOID) {
 		if (log->next == log->head)
 			log->next++;
 		log->head++;
 	}
 	if (log == &link->journal[0])
-		link->ring_head = log->head == log->tail ? link->ring_tail : row(log, log->head)->at;
+		link->ring_head = log->head == log->tail ? link->ring_tail : tn_lk_row(log, log->head)->at;
 }
 
 void tn_lk_journal_prune(tn_link *link, tn_lk_lane *lane)
@@ -206,7 +110,7 @@ void tn_lk_journal_prune(tn_link *link, tn_lk_lane *lane)
 	if (!link->resumes)
 		return;
 	for (; log->head != log->next; log->head++) {
-		const tn_lk_note *note = row(log, log->head);
+		const tn_lk_note *note = tn_lk_row(log, log->head);
 
 		if (note->what != TN_NOTE_VOID && (int32_t)(taken - note->slot) < 0 &&
 		    (int32_t)(lane->peer_seen - note->unit) < 0)
@@ -222,7 +126,7 @@ void tn_lk_journal_refused(tn_link *link, const tn_lk_lane *lane, const tn_lk_wr
 	if (!link->resumes)
 		return;
 	for (uint32_t at = log->head; at != log->next; at++) {
-		tn_lk_note *note = row(log, at);
+		tn_lk_note *note = tn_lk_row(log, at);
 
 		if (at == wr->note)
 			note->what = TN_NOTE_VOID;
@@ -238,7 +142,7 @@ void tn_lk_journal_orphan(tn_link *link, uint64_t op)
 		tn_lk_journal *log = &link->journal[i];
 
 		for (uint32_t at = log->head; at != log->tail; at++)
-			row(log, at)->orphan |= row(log, at)->op == op;
+			tn_lk_row(log, at)->orphan |= tn_lk_row(log, at)->op == op;
 	}
 }
 
@@ -256,7 +160,7 @@ void tn_lk_journal_settle(tn_link *link, const tn_lk_lane *lane, uint32_t receiv
 	tn_lk_journal *log = &link->journal[lane->index];
 
 	for (uint32_t at = log->head; at != log->next; at++) {
-		tn_lk_note *note = row(log, at);
+		tn_lk_note *note = tn_lk_row(log, at);
 
 		if (note->what == TN_NOTE_VOID)
 			continue;
@@ -272,21 +176,21 @@ void tn_lk_journal_settle(tn_link *link, const tn_lk_lane *lane, uint32_t receiv
 	}
 	/* What was waiting already begins anew. */
 	for (uint32_t at = log->next; at != log->tail; at++)
-		if (row(log, at)->what != TN_NOTE_VOID && row(log, at)->orphan)
-			drop_notify(link, row(log, at));
-		else if (row(log, at)->what != TN_NOTE_VOID)
-			tn_lk_note_lost(link, row(log, at));
+		if (tn_lk_row(log, at)->what != TN_NOTE_VOID && tn_lk_row(log, at)->orphan)
+			drop_notify(link, tn_lk_row(log, at));
+		else if (tn_lk_row(log, at)->what != TN_NOTE_VOID)
+			tn_lk_note_lost(link, tn_lk_row(log, at));
 	drop_void(link, log);
 	log->next = log->head;
 	if (log == &link->journal[0])
 		return;
 	for (; log->head != log->tail; log->head++) {
-		tn_lk_note *to = row(&link->journal[0], link->journal[0].tail);
+		tn_lk_note *to = tn_lk_row(&link->journal[0], link->journal[0].tail);
 
-		if (row(log, log->head)->what == TN_NOTE_VOID)
+		if (tn_lk_row(log, log->head)->what == TN_NOTE_VOID)
 			continue;
 		TN_ASSERT(link->journal[0].tail - link->journal[0].head <= link->journal[0].mask);
-		*to = *row(log, log->head);
+		*to = *tn_lk_row(log, log->head);
 		to->at = to->end = link->ring_tail;
 		link->journal[0].tail++;
 	}
@@ -323,14 +227,14 @@ static bool redo_data(tn_link *link, tn_lk_lane *lane, tn_lk_note *note, tn_link
 		return true;
 	}
 	if (note->what == TN_NOTE_PUT && !note->written && !(op && op->redo)) {
-		const uint8_t *from = bytes_of(link, note);
+		const uint8_t *from = tn_lk_bytes_of(link, note);
 
 		*hold = true;
 		if (!redo_write(link, lane, NULL, note->bytes, post))
 			return false;
 		post->key = from;
 		memcpy(&post->offset, from + TN_LINK_KEY_BYTES, 8);
-		post->local = (uint8_t *)(uintptr_t)(from + PUT_HEAD);
+		post->local = (uint8_t *)(uintptr_t)(from + TN_LK_PUT_HEAD);
 		return true;
 	}
 	/* A notification comes after its data. */
@@ -343,7 +247,7 @@ static void redo_frame(tn_link *link, tn_lk_lane *lane, const tn_lk_note *note, 
 	tn_lk_op *op = tn_lk_op_get(link, note->op);
 	bool notify = note->what != TN_NOTE_FRAME;
 	tn_lk_wr *wr = tn_lk_wr_begin(link, TN_WR_AGAIN, NULL, notify && op && op->redo ? op : NULL, 0);
-	const uint8_t *from = notify ? note->small : bytes_of(link, note);
+	const uint8_t *from = notify ? note->small : tn_lk_bytes_of(link, note);
 	uint32_t body = notify ? sizeof(note->small) : note->body;
 
 	wr->bytes = notify ? 0 : note->bytes;
@@ -362,11 +266,11 @@ bool tn_lk_journal_next(tn_link *link, tn_lk_lane *lane, tn_link_post *post)
 	bool hold = false;
 
 	drop_void(link, log);
-	for (; log->next != log->tail && row(log, log->next)->what == TN_NOTE_VOID; log->next++)
+	for (; log->next != log->tail && tn_lk_row(log, log->next)->what == TN_NOTE_VOID; log->next++)
 		;
 	if (log->next == log->tail || !tn_lk_lane_ready(link, lane))
 		return false;
-	note = row(log, log->next);
+	note = tn_lk_row(log, log->next);
 	if (note->what != TN_NOTE_FRAME) {
 		if (redo_data(link, lane, note, post, &hold))
 			return true;
@@ -384,7 +288,7 @@ bool tn_lk_journal_next(tn_link *link, tn_lk_lane *lane, tn_link_post *post)
 void tn_lk_journal_sent(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr)
 {
 	tn_lk_journal *log = &link->journal[0];
-	tn_lk_note *note = row(log, log->next);
+	tn_lk_note *note = tn_lk_row(log, log->next);
 	tn_lk_op *op = tn_lk_op_get(link, note->op);
 	tn_lk_chan *chan = tn_lk_chan_get(link, note->chan);
 
@@ -398,7 +302,7 @@ void tn_lk_journal_sent(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr)
 		return;
 	}
 	wr->note = log->next++;
-	note_where(lane, note, true);
+	tn_lk_note_where(lane, note, true);
 	tn_count_own(&link->counters.resent, 1);
 	if (note->what != TN_NOTE_FRAME && chan) {
 		chan->notify_lane = 0;
@@ -417,7 +321,7 @@ void tn_lk_journal_sent(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr)
 void tn_lk_journal_write_refused(tn_link *link, const tn_lk_wr *wr)
 {
 	tn_lk_journal *log = &link->journal[0];
-	tn_lk_note *note = row(log, wr->note);
+	tn_lk_note *note = tn_lk_row(log, wr->note);
 	tn_lk_chan *chan = tn_lk_chan_get(link, note->chan);
 
 	if (wr->op != TN_NONE || (int32_t)(wr->note - log->head) < 0 || note->what != TN_NOTE_PUT)
@@ -432,8 +336,8 @@ void tn_lk_journal_void(tn_link *link, uint64_t op)
 	tn_lk_journal *log = &link->journal[0];
 
 	for (uint32_t at = log->next; at != log->tail; at++)
-		if (row(log, at)->op == op)
-			row(log, at)->what = TN_NOTE_VOID;
+		if (tn_lk_row(log, at)->op == op)
+			tn_lk_row(log, at)->what = TN_NOTE_VOID;
 }
 
 void tn_lk_journal_check(const tn_link *link)
@@ -444,7 +348,7 @@ void tn_lk_journal_check(const tn_link *link)
 	TN_ASSERT(link->ring_tail - link->ring_head <= TN_JOURNAL_RING_BYTES);
 	TN_ASSERT(log->next - log->head <= log->tail - log->head && log->tail - log->head <= log->mask + 1);
 	for (uint32_t i = log->head; i != log->tail; i++) {
-		const tn_lk_note *note = row((tn_lk_journal *)(uintptr_t)log, i);
+		const tn_lk_note *note = tn_lk_row((tn_lk_journal *)(uintptr_t)log, i);
 
 		if (note->what == TN_NOTE_VOID)
 			continue;

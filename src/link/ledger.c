@@ -8,6 +8,7 @@
  * Threads: none. Tests: tests/unit/link/op_test.c, pair_test.c.
  */
 #include "link/internal.h"
+#include "link/journal_rows.h"
 
 /* ---- rows ---- */
 
@@ -72,6 +73,10 @@ static void told(tn_link *link, tn_lk_lane *lane, uint32_t grant, uint32_t seen)
 
 void tn_lk_consume(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, const tn_link_post *post, bool done)
 {
+	if (wr->kind == TN_WR_IMM) {
+		tn_lk_consume_imm(link, lane, wr, post, done, false);
+		return;
+	}
 	lane->tx_serial++;
 	if (is_frame(wr->kind)) {
 		TN_ASSERT(tn_lk_credits(lane) > 0);
@@ -79,15 +84,8 @@ void tn_lk_consume(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, const tn_link_
 		lane->tx_units++;
 		told(link, lane, wr->told_grant, wr->told_seen);
 		if (wr->kind != TN_WR_AGAIN)
-			tn_lk_journal_add(link, lane, wr, post, done);
+			tn_lk_journal_add(link, lane, wr, post);
 		tn_count_own(&link->counters.frames_tx, 1);
-	} else if (wr->kind == TN_WR_IMM) {
-		TN_ASSERT(tn_lk_credits(lane) > 0);
-		lane->consumed++;
-		if (!link->remote_done)
-			lane->tx_units++;
-		tn_lk_journal_add(link, lane, wr, post, done);
-		tn_count_own(&link->counters.imms_tx, 1);
 	} else if (wr->kind == TN_WR_READ) {
 		tn_count_own(&link->counters.reads, 1);
 	} else {

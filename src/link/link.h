@@ -460,6 +460,7 @@ tern_status tn_link_cancel(tn_link *link, uint64_t op, uint64_t now_ns);
 
 typedef struct tn_link_fast {
 	tn_link_post post; /* what to post now */
+	bool host; /* may be set before tn_link_fast_posted: local bytes lie in host memory, no config.copy */
 	/* private */
 	uint32_t channel;
 	uint32_t phase;

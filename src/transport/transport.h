@@ -113,13 +113,17 @@ typedef enum tn_event_type {
 	TN_EV_NONE,
 	TN_EV_DONE,      /* a wr: lane, cookie, status. Nothing else is valid when status is an error */
 	TN_EV_RECV,      /* a message: lane, buf, bytes. buf is the provider's until recv_done */
-	TN_EV_IMM,       /* a write with immediate arrived: lane, imm, bytes written. Needs recv_done too */
+	TN_EV_IMM,       /* a write with immediate arrived: lane, imm, bytes written. Needs recv_done too, but
+			    with TN_SLOT_NONE */
 	TN_EV_LANE_UP,   /* lane_connect finished */
 	TN_EV_LANE_DOWN, /* lane broke or could not connect: status. All its wrs complete (events before or
 			    after this one); nothing else but those completions follows for the lane */
 	TN_EV_DEVICE, /* the device changed (port down, error): status. TERN_OK: `address` gives another one
 			    from now on, for lanes to come */
 } tn_event_type;
+
+/* An event whose receive buffer held nothing and went back already: recv_done does nothing. */
+#define TN_SLOT_NONE UINT32_MAX
 
 typedef struct tn_event {
 	tn_event_type type;

@@ -22,26 +22,6 @@ static char load_error[256]; /* "" = loaded */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static const tn_verbs_api *_Atomic override;
 
-static int call_poll_cq(struct ibv_cq *cq, int count, struct ibv_wc *wc)
-{
-	return ibv_poll_cq(cq, count, wc);
-}
-
-static int call_req_notify_cq(struct ibv_cq *cq, int solicited_only)
-{
-	return ibv_req_notify_cq(cq, solicited_only);
-}
-
-static int call_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
-{
-	return ibv_post_send(qp, wr, bad);
-}
-
-static int call_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
-{
-	return ibv_post_srq_recv(srq, wr, bad);
-}
-
 static int call_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr)
 {
 	return ibv_modify_cq(cq, attr);
@@ -68,10 +48,6 @@ static void load(void)
 		missing = #name;
 	TN_VERBS_SYMBOLS(LOOK_UP)
 #undef LOOK_UP
-	loaded.poll_cq = call_poll_cq;
-	loaded.req_notify_cq = call_req_notify_cq;
-	loaded.post_send = call_post_send;
-	loaded.post_srq_recv = call_post_srq_recv;
 	loaded.modify_cq = call_modify_cq;
 	if (missing)
 		snprintf(load_error, sizeof(load_error), "%s has no %s: it is too old, update rdma-core",

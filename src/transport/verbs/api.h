@@ -5,8 +5,9 @@
  * calls through the table; nothing links to libibverbs.
  *
  * The data-path functions (poll_cq, post_*, req_notify_cq) are inlines of <infiniband/verbs.h> over the
- * context's own pointers; they are in the table too, so that a fake needs no such context. What is marked
- * optional may be NULL: an older library, or a fake.
+ * context's own pointers. The library's table has NULL for them, and they are called without a detour; a fake
+ * has functions there and needs no such context. What is marked optional may be NULL: an older library, or a
+ * fake.
  *
  * Threads: any; loading happens once. Tests: tests/unit/transport/test_verbs_probe.c.
  */
@@ -18,6 +19,8 @@
 #include <infiniband/verbs.h>
 
 #include <tern/status.h>
+
+#include "base/check.h"
 
 /* X(member, symbol, optional, result, parameters) of what is looked up by name */
 #define TN_VERBS_SYMBOLS(X)                                                                                  \
@@ -75,6 +78,7 @@ typedef struct tn_verbs_api {
 #define TN_VERBS_MEMBER(member, symbol, optional, result, parameters) result(*member) parameters;
 	TN_VERBS_SYMBOLS(TN_VERBS_MEMBER)
 #undef TN_VERBS_MEMBER
+	/* NULL: the context's own. Called through tn_verbs_*, below. */
 	int (*poll_cq)(struct ibv_cq *cq, int count, struct ibv_wc *wc);
 	int (*req_notify_cq)(struct ibv_cq *cq, int solicited_only);
 	int (*post_send)(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
@@ -87,5 +91,31 @@ tern_status tn_verbs_api_get(const tn_verbs_api **api);
 /* For tests: use this one instead (NULL: the library again). Devices that are open keep theirs. */
 void tn_verbs_api_override(const tn_verbs_api *api);
 bool tn_verbs_api_is_overridden(void);
+
+/* ---- data path ---- */
+
+static inline int tn_verbs_poll_cq(const tn_verbs_api *api, struct ibv_cq *cq, int count, struct ibv_wc *wc)
+{
+	return TN_LIKELY(!api->poll_cq) ? ibv_poll_cq(cq, count, wc) : api->poll_cq(cq, count, wc);
+}
+
+static inline int tn_verbs_req_notify_cq(const tn_verbs_api *api, struct ibv_cq *cq, int solicited_only)
+{
+	return TN_LIKELY(!api->req_notify_cq) ? ibv_req_notify_cq(cq, solicited_only)
+					      : api->req_notify_cq(cq, solicited_only);
+}
+
+static inline int tn_verbs_post_send(const tn_verbs_api *api, struct ibv_qp *qp, struct ibv_send_wr *wr,
+				     struct ibv_send_wr **bad)
+{
+	return TN_LIKELY(!api->post_send) ? ibv_post_send(qp, wr, bad) : api->post_send(qp, wr, bad);
+}
+
+static inline int tn_verbs_post_srq_recv(const tn_verbs_api *api, struct ibv_srq *srq, struct ibv_recv_wr *wr,
+					 struct ibv_recv_wr **bad)
+{
+	return TN_LIKELY(!api->post_srq_recv) ? ibv_post_srq_recv(srq, wr, bad)
+					      : api->post_srq_recv(srq, wr, bad);
+}
 
 #endif

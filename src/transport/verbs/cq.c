@@ -177,21 +177,26 @@ static inline bool is_control(const struct ibv_wc *wc)
 	return wc->opcode == IBV_WC_RECV && (wc->wc_flags & IBV_WC_WITH_IMM);
 }
 
+/* The buffer of an immediate holds nothing: it goes back at once. */
 static TN_ALWAYS_INLINE int deliver(tn_vb_lane *lane, const struct ibv_wc *wc, uint32_t index,
 				    tn_event *event)
 {
 	tn_vb_dev *dev = tn_vb_lane_dev(lane);
-	bool imm = wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM;
 
-	*event = (tn_event){.type = imm ? TN_EV_IMM : TN_EV_RECV,
+	*event = (tn_event){.type = TN_EV_IMM,
 			    .lane = &lane->base,
 			    .lane_arg = lane->base.arg,
-			    .buf = imm ? NULL : bytes_of(lane->rail, index),
 			    .bytes = wc->byte_len,
-			    .imm = imm ? ntohl(wc->imm_data) : 0,
-			    .slot = tn_vb_slot(lane->rail, index)};
-	if (!imm)
+			    .slot = TN_SLOT_NONE};
+	if (TN_LIKELY(wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM)) {
+		event->imm = ntohl(wc->imm_data);
+		(void)tn_vb_recv_return(lane->rail, index);
+	} else {
+		event->type = TN_EV_RECV;
+		event->buf = bytes_of(lane->rail, index);
+		event->slot = tn_vb_slot(lane->rail, index);
 		tn_vb_count(dev, &dev->counters.recvs, 1);
+	}
 	tn_vb_count(dev, &dev->counters.rx_bytes, wc->byte_len);
 	return 1;
 }
@@ -268,7 +273,7 @@ static TN_COLD void poll_failed(tn_vb_rail *rail)
 
 static TN_ALWAYS_INLINE bool take_batch(tn_vb_rail *rail)
 {
-	int n = rail->dev->api->poll_cq(rail->cq, TN_VB_WC_BATCH, rail->stash);
+	int n = tn_verbs_poll_cq(rail->dev->api, rail->cq, TN_VB_WC_BATCH, rail->stash);
 
 	rail->stash_at = 0;
 	rail->stash_count = n > 0 ? (uint32_t)n : 0;

@@ -94,7 +94,7 @@ static void vb_recv_done(tn_dev *base, const tn_event *event)
 	tn_vb_dev *dev = tn_vb_dev_of(base);
 	uint32_t rail = event->slot >> 24, index = event->slot & 0xffffffu;
 
-	if (forked(dev))
+	if (event->slot == TN_SLOT_NONE || forked(dev))
 		return;
 	TN_ASSERT(rail < dev->rail_count && index < dev->recv_slots + TN_VB_RECV_RESERVE);
 	(void)tn_vb_recv_return(&dev->rails[rail], index);

@@ -62,8 +62,19 @@ void tn_vb_rail_free(tn_vb_rail *rail);
 /* Room in the completion queue for all that a lane can put there, flush included. */
 tern_status tn_vb_cq_reserve(tn_vb_rail *rail);
 void tn_vb_cq_release(tn_vb_rail *rail);
+/* Post the last n of the pending buffers with one doorbell. What the NIC refuses stays pending. */
+tern_status tn_vb_refill(tn_vb_rail *rail, uint32_t n);
 /* The buffer goes back into its turn. */
-tern_status tn_vb_recv_return(tn_vb_rail *rail, uint32_t index);
+static inline tern_status tn_vb_recv_return(tn_vb_rail *rail, uint32_t index)
+{
+	tn_vb_buf *buf = &rail->bufs[index];
+
+	TN_ASSERT(!buf->posted && rail->pending_count < rail->dev->recv_slots + TN_VB_RECV_RESERVE);
+	buf->generation++;
+	buf->posted = true;
+	rail->pending[rail->pending_count++] = index;
+	return TN_LIKELY(rail->pending_count < TN_VB_REFILL) ? TERN_OK : tn_vb_refill(rail, TN_VB_REFILL);
+}
 /* No lane receives with that number any more. */
 void tn_vb_rail_forget(tn_vb_rail *rail, uint32_t qpn);
 /* The port as it is now: GIDs, MTU, state. */

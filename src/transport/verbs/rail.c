@@ -187,8 +187,7 @@ static tern_status refill_failed(tn_vb_rail *rail, int err)
 	return tn_fail_errno(TERN_E_DEVICE, "ibv_post_srq_recv", "%s", rail->name);
 }
 
-/* Post the last n of the pending buffers with one doorbell. What the NIC refuses stays pending. */
-static tern_status refill(tn_vb_rail *rail, uint32_t n)
+tern_status tn_vb_refill(tn_vb_rail *rail, uint32_t n)
 {
 	tn_vb_dev *dev = rail->dev;
 	uint32_t from = rail->pending_count - n, done = n;
@@ -210,7 +209,7 @@ static tern_status refill(tn_vb_rail *rail, uint32_t n)
 			.sg_list = &sge[i],
 			.num_sge = 1};
 	}
-	err = dev->api->post_srq_recv(rail->srq, wr, &bad);
+	err = tn_verbs_post_srq_recv(dev->api, rail->srq, wr, &bad);
 	if (err != 0) {
 		/* Those before bad were taken. */
 		done = bad >= wr && bad < wr + n ? (uint32_t)(bad - wr) : 0;
@@ -219,17 +218,6 @@ static tern_status refill(tn_vb_rail *rail, uint32_t n)
 	}
 	rail->pending_count -= done;
 	return err ? refill_failed(rail, err) : TERN_OK;
-}
-
-tern_status tn_vb_recv_return(tn_vb_rail *rail, uint32_t index)
-{
-	tn_vb_buf *buf = &rail->bufs[index];
-
-	TN_ASSERT(!buf->posted && rail->pending_count < rail->dev->recv_slots + TN_VB_RECV_RESERVE);
-	buf->generation++;
-	buf->posted = true;
-	rail->pending[rail->pending_count++] = index;
-	return rail->pending_count < TN_VB_REFILL ? TERN_OK : refill(rail, TN_VB_REFILL);
 }
 
 void tn_vb_rail_forget(tn_vb_rail *rail, uint32_t qpn)

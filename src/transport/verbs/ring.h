@@ -69,7 +69,7 @@ static inline int tn_vb_ring_bell(tn_vb_lane *lane, struct ibv_send_wr *first, s
 	int err;
 
 	tn_vb_count(dev, &dev->counters.doorbells, 1);
-	err = dev->api->post_send(lane->qp, first, bad);
+	err = tn_verbs_post_send(dev->api, lane->qp, first, bad);
 	if (err == 0)
 		lane->used = true;
 	return err;

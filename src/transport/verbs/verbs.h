@@ -303,13 +303,11 @@ struct tn_vb_rail {
 TN_COUNTERS_STRUCT(tn_vb_counters, TN_VB_COUNTERS)
 
 struct tn_vb_dev {
+	/* what a message needs comes first, up to the first rail: few pages */
 	tn_dev base;
 	const tn_verbs_api *api;
-	tn_vb_opts opts;
-	char name[160]; /* of all rails */
 	uint32_t forks;
 	bool one_thread; /* locks and locked instructions are not needed */
-	tn_vb_rail rails[TN_VB_RAILS_MAX];
 	uint32_t rail_count;
 	uint32_t rail_next; /* whose queue is polled first */
 	uint8_t turn;       /* of lanes that dial */
@@ -329,8 +327,6 @@ struct tn_vb_dev {
 	pthread_mutex_t held_lock;
 	tn_list held_lanes;
 	_Atomic bool held_any;
-	tn_vb_lane *table[TN_VB_LANES_MAX];
-	uint32_t generations[TN_VB_LANES_MAX];
 	uint32_t table_next;
 	uint32_t transient; /* lanes in WIRING, LEAVING or DRAINING: poll looks at the clock for them */
 	/* waiting */
@@ -343,6 +339,11 @@ struct tn_vb_dev {
 	tern_status device_status; /* TN_EV_DEVICE waits if not TERN_OK */
 	bool address_changed;      /* TN_EV_DEVICE with TERN_OK waits */
 	tn_vb_counters counters;
+	tn_vb_rail rails[TN_VB_RAILS_MAX];
+	tn_vb_opts opts;
+	char name[160]; /* of all rails */
+	tn_vb_lane *table[TN_VB_LANES_MAX];
+	uint32_t generations[TN_VB_LANES_MAX];
 };
 
 static inline tn_vb_dev *tn_vb_dev_of(tn_dev *dev)

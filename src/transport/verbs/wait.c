@@ -135,7 +135,7 @@ static tern_status arm_rail(tn_vb_rail *rail)
 	if (!rail->cq)
 		return TERN_OK;
 	/* A device that is lost wakes nobody: the bounds of drains do. */
-	if (rail->dev->api->req_notify_cq(rail->cq, 0) != 0 && rail->health != TN_VB_RAIL_LOST) {
+	if (tn_verbs_req_notify_cq(rail->dev->api, rail->cq, 0) != 0 && rail->health != TN_VB_RAIL_LOST) {
 		if (tn_vb_is_last_usable(rail))
 			return tn_fail(TERN_E_DEVICE, "ibv_req_notify_cq failed on %s", rail->name);
 		tn_vb_rail_set_health(rail, TN_VB_RAIL_LOST);
