@@ -291,14 +291,13 @@ static void push_credit(tern_tensor_rx *rx)
 	if (status == TERN_OK)
 		return;
 	rx->flag_busy = false;
-	if (status == TERN_E_UNSUPPORTED) { /* the link went over to a provider without order of writes */
+	if (status !=
+	    TERN_AGAIN) { /* whatever the flag can't do, as without order of writes: say it in words */
 		say_released(rx, released);
 		return;
 	}
 	rx->flag_sent = UINT64_MAX;
-	if (status == TERN_AGAIN)
-		tn_ctx_timer_set(rx->state->ctx, &rx->flag_timer,
-				 tn_ctx_now(rx->state->ctx) + TN_TENSOR_RETRY_NS);
+	tn_ctx_timer_set(rx->state->ctx, &rx->flag_timer, tn_ctx_now(rx->state->ctx) + TN_TENSOR_RETRY_NS);
 }
 
 static void on_flag_timer(tn_ctx_timer *timer)
@@ -316,15 +315,12 @@ static void on_flag_sent(tern_op *op, void *arg)
 	tn_tensor_state *state = rx->state;
 	tn_tensor_conn *unref;
 
-	/* Whether it came is not known when a lane broke below it: say it again. */
-	bool again = op->status == TERN_E_INDETERMINATE || op->status == TERN_E_LANE;
-
 	/* state->lock from before flag_busy falls: nobody may free rx in between. */
 	pthread_mutex_lock(&state->lock);
 	pthread_mutex_lock(&rx->lock);
 	rx->flag_busy = false;
-	if (again)
-		rx->flag_sent = UINT64_MAX;
+	if (op->status != TERN_OK) /* it may not have come: say it in words, which may be said twice */
+		say_released(rx, rx->flag_sent);
 	push_credit(rx);
 	pthread_mutex_unlock(&rx->lock);
 	tn_tensor_rx_try_free(rx, &unref);
