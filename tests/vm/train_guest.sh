@@ -48,7 +48,7 @@ export TERN_BASE_FAULT="$kills:$(($$ % 1000))"
 job=killed- cluster=10.77.0.2:7003,10.77.0.2:7004
 parts "$@" --steps "$steps"
 # a worker's two links come up over verbs, for shm does not reach; then verbs does not either for a while
-export TERN_BASE_FAULT=channel.lane.break:60,channel.reach:5:4 TERN_LINK_PROBE=100ms
+export TERN_BASE_FAULT=channel.lane.break:60,channel.reach:5:4 TERN_LINK_PROBE=10ms
 job=moved- transports=auto cluster=10.77.0.2:7005,10.77.0.2:7006
 parts "$@" --steps "$steps"
 for failed in "$VM_SHARED"/*.failed; do

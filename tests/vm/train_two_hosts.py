@@ -111,8 +111,8 @@ def judge_moved(folder):
         with open(f"{folder}/moved-{name}.json", encoding="utf-8") as file:
             counters = json.load(file)["counters"]
         for counter in moves:
-            moves[counter] += counters[counter]
-        print(f"{name}: {counters['tcp.tx_bytes']} bytes over tcp, {counters['verbs.tx_bytes']} over verbs")
+            moves[counter] += counters.get(counter, 0)
+        print(f"{name}: {counters.get('tcp.tx_bytes', 0)} bytes over tcp, {counters['verbs.tx_bytes']} over verbs")
     mean = [sum(pair) / WORKERS for pair in zip(losses(folder, "moved-worker0"), losses(folder, "moved-worker1"))]
     check("losses with a fall-back", [loss.hex() for loss in mean], [loss.hex() for loss in losses(folder, "killed-shm")])
     print(f"{moves['link.fallbacks']} links fell back to tcp, {moves['link.returns']} returned to verbs, the same bits")

@@ -387,7 +387,8 @@ static void test_comes_again(void **state)
 	assert_true(after.descriptors <= before.descriptors);
 	assert_true(after.queue_pairs <= before.queue_pairs);
 	assert_int_equal(after.registrations, before.registrations);
-	if (!SANITIZED) /* which keep what was freed */
+	/* Sanitizers keep what was freed; and what is kept for reuse has its size after some dozens of rounds. */
+	if (!SANITIZED && rounds >= 200)
 		assert_true(after.resident <= before.resident + (1u << 20));
 	tern_mem_free(tern_ctx_mem(s.ctx), buf);
 	side_close(&s);
