@@ -31,7 +31,11 @@ meet start
 if [ "$VM_HOST" = a ]; then
 	ib_write_bw -d "$VM_RDMA" -n 50 -s 4096 -F >/tmp/server.log 2>&1 &
 	server=$!
-	sleep 1
+	# until it listens on 18515
+	for _ in $(seq 100); do
+		! grep -qs ':4853 .* 0A ' /proc/net/tcp /proc/net/tcp6 || break
+		sleep 0.1
+	done
 fi
 meet listening
 if [ "$VM_HOST" = b ] || [ "$VM_HOSTS" = 1 ]; then
