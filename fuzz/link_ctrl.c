@@ -7,7 +7,7 @@
  *   never      past AUTH without a right MAC; a device or a MAC told to who has proved nothing
  *   always     invariants hold after each step; it comes to its end when it is closed
  *
- * Seeds: fuzz/corpus/link_ctrl. Pure but for libcrypto. Unit tests: tests/unit/link/life_test.c.
+ * Seeds: fuzz/corpus/link_ctrl. Pure but for libcrypto. Unit tests: tests/unit/link/hello_test.c.
  */
 #include <stdlib.h>
 

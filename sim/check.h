@@ -11,7 +11,6 @@
  *   device     what the transport's contract forbids its user
  *   progress   everything ends within a bound after the faults stopped
  *   leak       devices, lanes, registrations and descriptors are gone when the nodes are
- *   memory     queues and reassembly stay within their limits
  *   assert     an assertion of tern itself
  *
  * Threads: none. Tests: the mutants (sim/README.md).

@@ -121,24 +121,21 @@ const tn_option_row tn_link_option_rows[] = {
 	 .name = "probe",
 	 .type = TN_OPT_DURATION,
 	 .dflt = "1s",
-	 .help = "after a fall-back: how long until the better transport is tried again, ever longer while "
-		 "it "
-		 "fails; 0 = never"},
+	 .help = "after a fall-back: how long until the better transport is tried again, ever longer "
+		 "while it fails; 0 = never"},
 	{.layer = "link",
 	 .name = "checksum",
 	 .type = TN_OPT_ENUM,
 	 .choices = "off|messages",
 	 .dflt = "off",
-	 .help = "CRC-32C over messages from memory to memory, if the peer has it on too; a wrong one ends "
-		 "the "
-		 "link"},
+	 .help = "CRC-32C over messages from memory to memory, if the peer has it on too; a wrong one "
+		 "ends the link"},
 	{.layer = "link",
 	 .name = "redial",
 	 .type = TN_OPT_DURATION,
 	 .dflt = "1s",
-	 .help = "how long a control connection that ended may be away while the lanes stand; 0 = its end is "
-		 "the "
-		 "link's"},
+	 .help = "how long a control connection that ended may be away while the lanes stand; 0 = its "
+		 "end is the link's"},
 	{.layer = "link",
 	 .name = "verdict",
 	 .type = TN_OPT_DURATION,
@@ -177,9 +174,8 @@ const tn_option_row tn_link_option_rows[] = {
 	 .type = TN_OPT_DURATION,
 	 .dflt = "250us",
 	 .min = TN_NS_PER_US,
-	 .help = "an adaptive window's target: some round trips of the network, and what the others of the "
-		 "link "
-		 "may wait for bulk"},
+	 .help = "an adaptive window's target: some round trips of the network, and what the others of "
+		 "the link may wait for bulk"},
 	{.layer = "link",
 	 .name = "device_bytes",
 	 .type = TN_OPT_BYTES,
@@ -192,29 +188,25 @@ const tn_option_row tn_link_option_rows[] = {
 	 .type = TN_OPT_ENUM,
 	 .dflt = "off",
 	 .choices = "auto|on|off",
-	 .help = "the receiver says who may send bulk, so that many senders do not fill the network in front "
-		 "of "
-		 "it; auto: over devices between hosts but tcp, which has its own control; off: nor does "
-		 "this "
-		 "side wait for grants"},
+	 .help = "the receiver says who may send bulk, so that many senders do not fill the network in "
+		 "front of it; auto: over devices between hosts but tcp, which has its own control; "
+		 "off: nor does this side wait for grants"},
 	{.layer = "link",
 	 .name = "grant_bytes",
 	 .type = TN_OPT_BYTES,
 	 .dflt = "512KiB",
 	 .min = 65536,
 	 .max = 1ull << 40,
-	 .help = "bytes of bulk that are let come to a device at a time: two to four times its rate x (round "
-		 "trip "
-		 "+ software); less leaves it idle, more queues in switches"},
+	 .help = "bytes of bulk that are let come to a device at a time: two to four times its rate x "
+		 "(round trip + software); less leaves it idle, more queues in switches"},
 	{.layer = "link",
 	 .name = "grant_unit",
 	 .type = TN_OPT_BYTES,
 	 .dflt = "32KiB",
 	 .min = TN_GRANT_UNIT_MIN,
 	 .max = 1ull << 30,
-	 .help = "they are granted in units of this: small enough for several senders at a time and for what "
-		 "a "
-		 "switch holds per port, large enough that a frame for each costs nothing"},
+	 .help = "they are granted in units of this: small enough for several senders at a time and "
+		 "for what a switch holds per port, large enough that a frame for each costs nothing"},
 	{.layer = "link",
 	 .name = "chunk_bytes",
 	 .type = TN_OPT_BYTES,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Channels of a link: opening by name, the two-sided close, windows.
- * States and guarantees: internal.h. Must not: build frames (tx.c), end ops (op.c) or order channels (turns.c).
+ * States and guarantees: state.h. Must not: build frames (tx.c), end ops (op.c) or order channels (turns.c).
  *
  *	opener                          acceptor
  *	OPEN {own handle, name} ----->  TN_ACT_CHANNEL_INCOMING

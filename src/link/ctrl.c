@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The control connection of a link: bytes in, cut anywhere, become messages; messages out become bytes.
- * Must not: know what a message means. Threads: none. Tests: tests/unit/link/life_test.c.
+ * Must not: know what a message means. Threads: none. Tests: tests/unit/link/hello_test.c.
  */
 #include "link/internal.h"
 
@@ -26,6 +26,14 @@ void tn_lk_out_end(tn_link *link, const tn_writer *w, uint64_t now_ns)
 	}
 	link->ctrl_out_bytes += (uint32_t)w->at;
 	TN_ASSERT(link->ctrl_out_bytes <= sizeof(link->ctrl_out));
+}
+
+void tn_lk_say_epoch(tn_link *link, tn_ctrl_type type, uint32_t epoch, uint64_t now_ns)
+{
+	tn_writer w = tn_lk_out_begin(link);
+
+	tn_wire_put_epoch(&w, type, epoch);
+	tn_lk_out_end(link, &w, now_ns);
 }
 
 void tn_link_on_ctrl_up(tn_link *link, uint64_t now_ns)

@@ -20,7 +20,7 @@
  *	token   = HMAC(session, "tern lane" || lane || epoch)
  *
  * Without a secret the key is zero: then the MACs prove nothing, and only both sides without one may talk.
- * Threads: none. Tests: tests/unit/link/life_test.c.
+ * Threads: none. Tests: tests/unit/link/hello_test.c.
  */
 #include "link/internal.h"
 

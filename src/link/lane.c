@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One lane: its states (internal.h draws them), what the shell says of it, and the actions that it waits for.
+ * One lane: its states (state.h draws them), what the shell says of it, and the actions that it waits for.
  * Which lanes there are is decided in wiring.c and spare.c.
  * Threads: none. Tests: tests/unit/link/life_test.c.
  */

@@ -395,15 +395,11 @@ static bool all_arrived(const tn_link *link)
 
 void tn_lk_closing_step(tn_link *link, uint64_t now_ns)
 {
-	tn_writer w;
-
 	if (link->state != TN_LINK_CLOSING)
 		return;
 	if (!link->closed_sent && all_arrived(link)) {
 		link->closed_sent = true;
-		w = tn_lk_out_begin(link);
-		tn_wire_put_epoch(&w, TN_CTRL_CLOSED, link->epoch);
-		tn_lk_out_end(link, &w, now_ns);
+		tn_lk_say_epoch(link, TN_CTRL_CLOSED, link->epoch, now_ns);
 	}
 	if (link->closed_sent && link->closed_received && link->state == TN_LINK_CLOSING)
 		tn_lk_drain(link, now_ns, false);

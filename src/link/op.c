@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operations of a link: accepting them, and ending each exactly once. States and guarantees: internal.h.
+ * Operations of a link: accepting them, and ending each exactly once. States and guarantees: state.h.
  *
  * An op ends with
  *   TERN_OK           all pieces done, and acknowledged where its level or the device asks for it

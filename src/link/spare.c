@@ -259,16 +259,13 @@ static void maybe_ready(tn_link *link, uint64_t now_ns)
 void tn_lk_spare_lane_up(tn_link *link, uint64_t now_ns)
 {
 	tn_lk_spare *spare = &link->spare;
-	tn_writer w;
 
 	if (spare->count != spare->lanes)
 		return;
 	for (uint32_t i = 0; i < spare->count; i++)
 		if (spare->by_index[i]->state != TN_LANE_UP)
 			return;
-	w = tn_lk_out_begin(link);
-	tn_wire_put_epoch(&w, TN_CTRL_READY, spare->epoch);
-	tn_lk_out_end(link, &w, now_ns);
+	tn_lk_say_epoch(link, TN_CTRL_READY, spare->epoch, now_ns);
 	spare->ready_sent = true;
 	maybe_ready(link, now_ns);
 }
@@ -289,10 +286,7 @@ void tn_lk_hold(tn_link *link, bool hold)
 
 static void put_move(tn_link *link, uint64_t now_ns)
 {
-	tn_writer w = tn_lk_out_begin(link);
-
-	tn_wire_put_epoch(&w, TN_CTRL_MOVE, link->spare.epoch);
-	tn_lk_out_end(link, &w, now_ns);
+	tn_lk_say_epoch(link, TN_CTRL_MOVE, link->spare.epoch, now_ns);
 	link->spare.move_sent = true;
 }
 

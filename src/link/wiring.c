@@ -297,7 +297,6 @@ void tn_lk_wiring_implied(tn_link *link, uint64_t now_ns)
 void tn_lk_wiring_adopt(tn_link *link, uint64_t now_ns)
 {
 	tn_lk_spare *spare = &link->spare;
-	tn_writer w;
 
 	link->epoch = spare->epoch;
 	link->provider = spare->provider;
@@ -313,9 +312,7 @@ void tn_lk_wiring_adopt(tn_link *link, uint64_t now_ns)
 		tn_lk_attempt_failed(link, TERN_E_LANE, "a lane of it broke before it was used", now_ns);
 		return;
 	}
-	w = tn_lk_out_begin(link);
-	tn_wire_put_epoch(&w, TN_CTRL_WIRED, link->epoch);
-	tn_lk_out_end(link, &w, now_ns);
+	tn_lk_say_epoch(link, TN_CTRL_WIRED, link->epoch, now_ns);
 	link->wired_sent = true;
 	maybe_up(link, now_ns);
 }
@@ -436,16 +433,12 @@ const char *tn_lk_wiring_message(tn_link *link, tn_ctrl_type type, const uint8_t
 /* One more of the epoch's lanes is connected. */
 void tn_lk_wiring_lane_up(tn_link *link, uint64_t now_ns)
 {
-	tn_writer w;
-
 	if (link->lane_count != link->wire_lanes)
 		return;
 	for (uint32_t i = 0; i < link->lane_count; i++)
 		if (link->by_index[i]->state != TN_LANE_UP)
 			return;
-	w = tn_lk_out_begin(link);
-	tn_wire_put_epoch(&w, TN_CTRL_WIRED, link->epoch);
-	tn_lk_out_end(link, &w, now_ns);
+	tn_lk_say_epoch(link, TN_CTRL_WIRED, link->epoch, now_ns);
 	link->wired_sent = true;
 	maybe_up(link, now_ns);
 }

@@ -361,7 +361,7 @@ static void test_restart(void **state)
 }
 
 /*
- * libfabric#7396 (10,000 rounds of the verdict itself: tests/unit/link/life_test.c). Both dial each other:
+ * libfabric#7396 (10,000 rounds of the verdict itself: tests/unit/link/hello_test.c). Both dial each other:
  * never neither link stays. Two are fine when the first was up before the second was
  * dialed, which then counts as on purpose.
  */

@@ -6,7 +6,7 @@
  */
 #include <sched.h>
 
-#include "chan_test.h"
+#include "workers.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define CHANNELS 1600
@@ -18,41 +18,6 @@
 #define LONG     (1u << 20)
 
 static const char *const roomy[] = {"link.channels_max=20100", "link.ops_max=8192", NULL};
-
-typedef struct worker {
-	pair *p;
-	int index;
-	tern_status status;
-	int line;
-	tern_key key;
-	pthread_t thread;
-} worker;
-
-#define CHECK(expr)                          \
-	do {                                 \
-		tern_status check_ = (expr); \
-		if (check_ != TERN_OK) {     \
-			w->status = check_;  \
-			w->line = __LINE__;  \
-			return NULL;         \
-		}                            \
-	} while (0)
-
-static void run_all(worker *workers, int n, pair *p, void *(*work)(void *))
-{
-	for (int i = 0; i < n; i++) {
-		workers[i].p = p;
-		workers[i].index = i;
-		pthread_create(&workers[i].thread, NULL, work, &workers[i]);
-	}
-	for (int i = 0; i < n; i++)
-		pthread_join(workers[i].thread, NULL);
-	for (int i = 0; i < n; i++) {
-		if (workers[i].status != TERN_OK)
-			fail_msg("thread %d, line %d: %s", i, workers[i].line,
-				 tern_status_name(workers[i].status));
-	}
-}
 
 static uint64_t count_of(const side *s, const char *name)
 {

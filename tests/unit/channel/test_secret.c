@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Shared secrets of a context: from a file and who may read that, replaced while nodes run, two at a time.
- * The rules of the hello itself: tests/unit/link/life_test.c. Threads: helpers; asserts in the main thread.
+ * The rules of the hello itself: tests/unit/link/hello_test.c. Threads: helpers; asserts in the main thread.
  */
 #include <fcntl.h>
 #include <sys/stat.h>

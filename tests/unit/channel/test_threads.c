@@ -3,30 +3,10 @@
  * Many threads on one link: everything is thread-safe by default. Threads note failures; the main thread
  * asserts. Run under the thread sanitizer.
  */
-#include "chan_test.h"
+#include "workers.h"
 
 #define THREADS 6
 #define ROUNDS  150
-
-typedef struct worker {
-	pair *p;
-	int index;
-	tern_status status;
-	int line;
-	uint8_t *dst; /* at serve */
-	tern_key key;
-	pthread_t thread;
-} worker;
-
-#define CHECK(expr)                          \
-	do {                                 \
-		tern_status check_ = (expr); \
-		if (check_ != TERN_OK) {     \
-			w->status = check_;  \
-			w->line = __LINE__;  \
-			return NULL;         \
-		}                            \
-	} while (0)
 
 static void *shared_channel(void *arg)
 {
@@ -51,17 +31,6 @@ static void *shared_channel(void *arg)
 	return NULL;
 }
 
-static void join_all(worker *workers)
-{
-	for (int i = 0; i < THREADS; i++)
-		pthread_join(workers[i].thread, NULL);
-	for (int i = 0; i < THREADS; i++) {
-		if (workers[i].status != TERN_OK)
-			fail_msg("thread %d, line %d: %s", i, workers[i].line,
-				 tern_status_name(workers[i].status));
-	}
-}
-
 static void test_shared_channel(void **state)
 {
 	worker workers[THREADS] = {0};
@@ -82,7 +51,7 @@ static void test_shared_channel(void **state)
 	}
 	for (int i = 0; i < THREADS; i++)
 		pthread_create(&workers[i].thread, NULL, shared_channel, &workers[i]);
-	join_all(workers);
+	join_all(workers, THREADS);
 	assert_comes(&p.serve, messages, THREADS * ROUNDS);
 	pair_close(&p);
 }
@@ -139,7 +108,7 @@ static void test_own_channels(void **state)
 		workers[i].p = &p;
 		pthread_create(&workers[i].thread, NULL, own_channels, &workers[i]);
 	}
-	join_all(workers);
+	join_all(workers, THREADS);
 	assert_comes(&p.serve, messages, THREADS * (ROUNDS / 3) * 5);
 	assert_comes(&p.serve, closed, THREADS * (ROUNDS / 3));
 	pair_close(&p);
@@ -195,7 +164,7 @@ static void test_own_links(void **state)
 		workers[i].p = &p;
 		pthread_create(&workers[i].thread, NULL, own_links, &workers[i]);
 	}
-	join_all(workers);
+	join_all(workers, THREADS);
 	assert_comes(&p.serve, messages, THREADS * 15);
 	pair_close(&p);
 }

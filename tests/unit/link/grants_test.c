@@ -8,6 +8,7 @@
 
 #include "link/wire.h"
 #include "unit/link/record.h"
+#include "unit/link/shared.h"
 
 #define KIB 1024u
 #define MIB (1u << 20)
@@ -144,23 +145,6 @@ static void alone_among_many(void **state)
 
 #define THREADS 4
 #define ROUNDS  2000
-
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-
-static void lock_take(void *arg)
-{
-	pthread_mutex_lock(arg);
-}
-
-static void lock_drop(void *arg)
-{
-	pthread_mutex_unlock(arg);
-}
-
-static void wake_up(void *arg)
-{
-	sem_post(arg);
-}
 
 /* A link that asks, uses what it gets, and sleeps until there is news; now and then it goes and comes again. */
 static void *one_link(void *arg)

@@ -7,6 +7,7 @@
 #include <semaphore.h>
 
 #include "unit/link/record.h"
+#include "unit/link/shared.h"
 
 #define MIB (1u << 20)
 
@@ -250,23 +251,7 @@ static void given_back_on_failure(void **state)
 #define ROUNDS  3000
 
 static tn_link_budget shared;
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic uint64_t out, most;
-
-static void lock_take(void *arg)
-{
-	pthread_mutex_lock(arg);
-}
-
-static void lock_drop(void *arg)
-{
-	pthread_mutex_unlock(arg);
-}
-
-static void wake_up(void *arg)
-{
-	sem_post(arg);
-}
 
 /* A link that has two pieces out at most and sleeps when it has none and may not send. */
 static void *one_link(void *arg)
