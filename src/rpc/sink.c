@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes of a handler into its caller's sinks. The request counts them: an answer and the acknowledgement of a
+ * What a handler does with its caller's sinks: puts, and direct accesses (direct.h). The request counts them: an answer and the acknowledgement of a
  * cancel wait until none is in flight, and none begins afterwards.
  *
  * Threads: handlers put from any thread; record->lock guards the count. Tests: tests/unit/rpc.
@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/fail.h"
 #include "channel/op.h"
+#include "rpc/direct.h"
 #include "rpc/server.h"
 
 /*
@@ -110,4 +111,33 @@ tern_status tern_rpc_request_put(tern_rpc_request *req, unsigned sink, uint64_t 
 	free(put);
 	tn_op_abort(op);
 	return status;
+}
+
+tern_status tn_rpc_request_map(tern_rpc_request *req, unsigned sink, uint64_t offset, uint64_t bytes,
+			       bool read, tn_rpc_map *map)
+{
+	tern_status status;
+	rpc_conn *conn;
+
+	if (sink >= req->sink_count)
+		return tn_fail(TERN_E_INVALID, "the call has %u sinks, not %u", req->sink_count, sink + 1);
+	status = put_begin(req, &conn);
+	if (status != TERN_OK)
+		return status;
+	status = tn_direct_begin(conn->channel, &req->sinks[sink].key, offset, bytes, read, &map->direct);
+	if (status == TERN_OK) {
+		map->at = map->direct.at;
+		map->req = req;
+		return TERN_OK;
+	}
+	pthread_mutex_lock(&req->record->lock);
+	put_ended(req); /* a cancel may have come in between and waits for us */
+	return status;
+}
+
+void tn_rpc_request_unmap(tn_rpc_map *map)
+{
+	tn_direct_end(&map->direct);
+	pthread_mutex_lock(&map->req->record->lock);
+	put_ended(map->req);
 }

@@ -9,10 +9,11 @@
 
 #include <tern/rpc.h>
 
+#include "rpc/direct.h"
 #include "rpc/rpc.h"
 #include "support/nodes.h"
 
-enum { ECHO = 1, FAIL = 2, NEVER = 3, FILL = 4, COUNT = 5, HASTY = 6, PILE = 7 };
+enum { ECHO = 1, FAIL = 2, NEVER = 3, FILL = 4, COUNT = 5, HASTY = 6, PILE = 7, MAPPED = 8 };
 
 typedef struct world {
 	nodes n;
@@ -116,6 +117,32 @@ static void fill(tern_rpc_request *request, const void *args, uint64_t bytes, vo
 	free(f);
 }
 
+/* Writes into its sink in place where that is possible, else puts; args say what: value, then whether it answers
+   before it unmaps. */
+static void fill_mapped(tern_rpc_request *request, const void *args, uint64_t bytes, void *arg)
+{
+	const tern_rpc_sink *sink = tern_rpc_request_sink(request, 0);
+	const uint8_t *what = args;
+	tern_status status;
+	tn_rpc_map map;
+
+	(void)arg;
+	assert_int_equal(bytes, 2);
+	status = tn_rpc_request_map(request, 0, 0, sink->bytes, false, &map);
+	if (status == TERN_OK) {
+		assert_status(tn_rpc_request_map(request, 1, 0, 1, false, &map), TERN_E_INVALID);
+		memset(map.at, what[0], sink->bytes);
+		if (!what[1])
+			tn_rpc_request_unmap(&map);
+		tern_rpc_reply(request, TERN_OK, "mapped", 6);
+		if (what[1])
+			tn_rpc_request_unmap(&map); /* the answer has waited for this */
+		return;
+	}
+	tern_rpc_reply(request, status == TERN_AGAIN || status == TERN_E_UNSUPPORTED ? TERN_OK : status, "no",
+		       2);
+}
+
 /* ---- set-up ---- */
 
 static int setup(void **state)
@@ -135,6 +162,7 @@ static int setup(void **state)
 	assert_ok(tern_rpc_serve(w.n.b, COUNT, count, NULL));
 	assert_ok(tern_rpc_serve(w.n.b, HASTY, fill_hasty, NULL));
 	assert_ok(tern_rpc_serve(w.n.b, PILE, pile, NULL));
+	assert_ok(tern_rpc_serve(w.n.b, MAPPED, fill_mapped, NULL));
 	assert_ok(tern_rpc_open(w.n.ab, &w.rpc));
 	return 0;
 }
@@ -259,6 +287,50 @@ static void answer_waits_for_puts(void **state)
 		assert_memory_equal(memory, memory + 1, BYTES - 1);
 		while (atomic_load(&w.ended) < round)
 			tern_ctx_wait(w.n.b, 1000000);
+	}
+	tern_mem_free(mem, memory);
+}
+
+/* Handlers that work in the caller's memory. */
+static void mapped_sinks(void **state)
+{
+	tern_mem *mem = tern_ctx_mem(w.n.a);
+	tern_rpc_sink sink = {.bytes = 65536};
+	uint8_t what[2], answer[6], *memory;
+	unsigned mapped = 0;
+	void *p;
+
+	(void)state;
+	assert_ok(tern_mem_alloc(mem, 65536, 0, TERN_ACCESS_WRITE, TERN_MEM_HOST, &p));
+	memory = p;
+	assert_ok(tern_mem_export(mem, memory, 65536, TERN_ACCESS_WRITE, &sink.key));
+	for (unsigned round = 0; round < 50; round++) {
+		tern_rpc_call_params call = {.method = MAPPED,
+					     .args = what,
+					     .args_bytes = 2,
+					     .sinks = &sink,
+					     .sink_count = 1,
+					     .answer = answer,
+					     .answer_capacity = sizeof(answer)};
+		uint64_t n;
+
+		what[0] = (uint8_t)(round + 1);
+		what[1] = round % 2;
+		assert_ok(tern_rpc_call_wait(w.rpc, &call, 0, &n));
+		if (n == 2)
+			continue;
+		mapped++;
+		assert_int_equal(memory[0], round + 1);
+		assert_memory_equal(memory, memory + 1, 65535);
+	}
+	assert_int_equal(mapped > 0, strcmp(transport, "shm") == 0);
+	sink.bytes = 65537;
+	what[1] = 0;
+	if (mapped) {
+		tern_rpc_call_params call = {
+			.method = MAPPED, .args = what, .args_bytes = 2, .sinks = &sink, .sink_count = 1};
+
+		assert_status(tern_rpc_call_wait(w.rpc, &call, 0, NULL), TERN_E_BOUNDS);
 	}
 	tern_mem_free(mem, memory);
 }
@@ -546,6 +618,7 @@ int main(void)
 			CASE(errors),
 			CASE(sinks),
 			CASE(answer_waits_for_puts),
+			CASE(mapped_sinks),
 			CASE(deadline),
 			CASE(deadline_with_sinks),
 			CASE(many_in_flight),

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A sink of a call, mapped into the server for one access (channel/direct.h): over shm a handler computes its answer
+ * where the caller wants it, or reads what the caller would have had to send. Counts as a put of the request: an
+ * answer, and the acknowledgement of a cancel, wait for its end.
+ *
+ * Threads: begin and end in one thread, any. Tests: tests/unit/rpc/rpc_test.c.
+ */
+#ifndef TN_RPC_DIRECT_H
+#define TN_RPC_DIRECT_H
+
+#include <tern/rpc.h>
+
+#include "channel/direct.h"
+
+typedef struct tn_rpc_map {
+	uint8_t *at;
+	tern_rpc_request *req;
+	tn_direct direct;
+} tn_rpc_map;
+
+/*
+ * Map [offset, offset + bytes) of a sink to write to it, or (read) to read it. TERN_OK: then unmap, soon. Statuses of
+ * tn_direct_begin (TERN_E_UNSUPPORTED, TERN_AGAIN: put instead); TERN_E_DEADLINE: the call is cancelled.
+ */
+tern_status tn_rpc_request_map(tern_rpc_request *request, unsigned sink, uint64_t offset, uint64_t bytes,
+			       bool read, tn_rpc_map *map);
+void tn_rpc_request_unmap(tn_rpc_map *map);
+
+#endif
