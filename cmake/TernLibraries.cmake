@@ -5,7 +5,7 @@
 # exported symbols. libtern-graph uses internals of libtern of the same version: they are in the node
 # TERN_PRIVATE of src/tern.map.
 set(core_layers)
-foreach(layer base mem transport link channel rpc tensor store runtime)
+foreach(layer base mem transport link channel rpc tensor cluster store ps runtime)
 	if(TARGET tn_${layer})
 		list(APPEND core_layers tn_${layer})
 	endif()
@@ -41,7 +41,7 @@ function(tern_shared target map)
 endfunction()
 
 tern_shared(tern tern.map ${core_layers})
-target_link_libraries(tern PRIVATE Threads::Threads OpenSSL::Crypto ${CMAKE_DL_LIBS})
+target_link_libraries(tern PRIVATE Threads::Threads OpenSSL::Crypto ${CMAKE_DL_LIBS} m)
 set(installed tern)
 
 if(graph_layers)

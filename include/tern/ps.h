@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The parameter server: sparse and dense tables of rows, spread over servers by 4096 slots.
+ *
+ * A sparse table has no fixed vocabulary: any u64 is a key, 0 and 2^64-1 too, and a row comes into being when a
+ * push or a pull with TERN_UNKNOWN_CREATE first names its key. A dense table has rows 0 .. rows-1 from the start.
+ * A record is one key's row, the optimiser's state of that row and its metadata; they are changed, saved and moved
+ * together.
+ */
+#ifndef TERN_PS_H
+#define TERN_PS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tern/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TERN_TABLE_NAME_MAX 64   /* with NUL */
+#define TERN_TABLE_DIM_MAX  8192 /* elements of a row */
+#define TERN_TABLE_SLOTS    4096 /* keys hash to these, servers own them */
+
+typedef enum tern_table_kind {
+	TERN_TABLE_SPARSE = 0, /* any u64 is a key */
+	TERN_TABLE_DENSE = 1,  /* keys are 0 .. rows-1, all present */
+} tern_table_kind;
+
+/*
+ * How a gradient g changes a row w, element by element, in f32 whatever the table's dtype. lr is the learning rate
+ * times the push's scale. State starts at zero, accumulators at initial_accumulator. Decay that is not decoupled
+ * (all but ADAMW) is L2: g += weight_decay * w first.
+ *
+ *   NONE      w += g
+ *   SGD       w -= lr g                                                              (Robbins and Monro 1951)
+ *   MOMENTUM  m = momentum m + g;  w -= lr m                                         (Polyak 1964)
+ *   ADAGRAD   a += g g;  w -= lr g / (sqrt(a) + epsilon)                             (Duchi et al. 2011)
+ *   ADAM      m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g g;
+ *             w -= lr (m / (1-beta1^t)) / (sqrt(v / (1-beta2^t)) + epsilon)          (Kingma and Ba 2015)
+ *   ADAMW     as ADAM, and w -= lr weight_decay w                                    (Loshchilov and Hutter 2019)
+ *   FTRL      n' = n + g g;  s = (n'^-lr_power - n^-lr_power) / lr;  z += g - s w;
+ *             w = |z| <= l1 ? 0 : (sign(z) l1 - z) / (n'^-lr_power / lr + 2 l2)      (McMahan et al. 2013)
+ *   RMSPROP   a = rho a + (1-rho) g g;  m = momentum m + lr g / (sqrt(a) + epsilon);  w -= m  (Tieleman, Hinton 2012)
+ *
+ * t counts the updates of that row, not steps of the job: a row that comes late starts unbiased as well.
+ */
+typedef enum tern_optimizer {
+	TERN_OPT_NONE = 0,
+	TERN_OPT_SGD = 1,
+	TERN_OPT_MOMENTUM = 2,
+	TERN_OPT_ADAGRAD = 3,
+	TERN_OPT_ADAM = 4,
+	TERN_OPT_ADAMW = 5,
+	TERN_OPT_FTRL = 6,
+	TERN_OPT_RMSPROP = 7,
+} tern_optimizer;
+
+/* Fields that an optimiser does not use are ignored. tern_optimizer_init() fills in the usual values. */
+typedef struct tern_optimizer_params {
+	tern_optimizer kind;
+	float lr;       /* > 0 but for NONE */
+	float momentum; /* [0, 1) */
+	float beta1;    /* [0, 1) */
+	float beta2;    /* [0, 1) */
+	float rho;      /* [0, 1) */
+	float epsilon;  /* >= 0 */
+	float weight_decay;
+	float l1;
+	float l2;
+	float lr_power;            /* FTRL: [-1, 0); -0.5 is the paper's */
+	float initial_accumulator; /* ADAGRAD, FTRL, RMSPROP: >= 0 */
+} tern_optimizer_params;
+
+/* The usual values: momentum 0.9, betas 0.9 and 0.999, rho 0.9, epsilon 1e-8 (ADAGRAD 1e-10), no decay, no l1 and
+   l2, lr_power -0.5, accumulators from 0 (ADAGRAD, FTRL 0.1). Any thread. */
+void tern_optimizer_init(tern_optimizer_params *params, tern_optimizer kind, float lr);
+
+/*
+ * What a row is when it comes into being. Random values are a pure function of seed, the table's name, key and
+ * column: whoever creates the row, and when, it is the same row.
+ */
+typedef enum tern_init {
+	TERN_INIT_ZEROS = 0,
+	TERN_INIT_CONSTANT = 1, /* value */
+	TERN_INIT_UNIFORM = 2,  /* [-value, value) */
+	TERN_INIT_NORMAL = 3,   /* mean 0, standard deviation value */
+} tern_init;
+
+typedef struct tern_row_init {
+	tern_init kind;
+	float value;
+	uint64_t seed;
+} tern_row_init;
+
+/* What a push does with a row whose gradient, or whose result, has a NaN or an infinity. Each is counted. */
+typedef enum tern_nonfinite {
+	TERN_NONFINITE_DROP = 0, /* the row stays as it is */
+	TERN_NONFINITE_CLIP =
+		1, /* NaN counts as 0, infinities as +-2^63; if the result is still not finite: DROP */
+	TERN_NONFINITE_FAIL = 2, /* a push with such a gradient ends in TERN_E_CORRUPT and changes nothing */
+} tern_nonfinite;
+
+/* What makes room when a new row would not fit into the budget. */
+typedef enum tern_eviction {
+	TERN_EVICT_NONE = 0, /* nothing: new rows are refused with TERN_E_BUDGET */
+	TERN_EVICT_LRU = 1,  /* a row with a low last step, of a sample */
+	TERN_EVICT_LFU = 2,  /* a row with a low frequency, of a sample; frequencies age by being sampled */
+} tern_eviction;
+
+/* No frequency and no last step in records: 24 bytes of overhead per key instead of 36 or so, no TTL, no eviction. */
+#define TERN_TABLE_NO_META 1u
+
+/* Zero it, then set what differs. name and dim must be set. */
+typedef struct tern_table_schema {
+	char name[TERN_TABLE_NAME_MAX]; /* letters, digits and "._-/" */
+	tern_table_kind kind;
+	tern_dtype dtype; /* TERN_F32 (also 0), TERN_BF16, TERN_F16; optimiser state is f32 always */
+	uint32_t dim;     /* 1 .. TERN_TABLE_DIM_MAX */
+	uint32_t flags;   /* TERN_TABLE_NO_META */
+	uint64_t rows;    /* dense tables */
+	tern_optimizer_params optimizer;
+	tern_row_init init;
+	tern_nonfinite nonfinite;
+	tern_eviction eviction;
+	uint64_t budget_bytes; /* of one server's share: records and index together; 0 = none */
+	uint64_t ttl_steps;    /* rows that no step used for longer are dropped by expiry; 0 = never */
+	uint32_t admit_after;  /* a key gets a row when it was asked for that often; 0, 1 = at once; <= 255 */
+	uint32_t reserved;     /* 0 */
+} tern_table_schema;
+
+/*
+ * Is it a table that can be? TERN_E_INVALID, or TERN_E_UNSUPPORTED for a dtype that rows can't have, with a text
+ * that names the field, its limit and what to write instead. Any thread; never blocks.
+ */
+tern_status tern_table_schema_check(const tern_table_schema *schema);
+
+/* Keys that have no row. */
+typedef enum tern_unknown {
+	TERN_UNKNOWN_CREATE = 0,  /* they get one (admission and budget permitting) */
+	TERN_UNKNOWN_ZERO = 1,    /* zeros */
+	TERN_UNKNOWN_DEFAULT = 2, /* the initial value, without creating the row */
+	TERN_UNKNOWN_ERROR = 3,   /* TERN_E_NOT_FOUND; the rows of known keys are there all the same */
+} tern_unknown;
+
+/* What a push brings. Keys that occur more than once in a push count once. */
+typedef enum tern_push_mode {
+	TERN_PUSH_GRADIENT = 0, /* gradients, summed in the order given, for the optimiser */
+	TERN_PUSH_ASSIGN = 1,   /* values; the last one counts; optimiser state stays */
+	TERN_PUSH_ADD = 2,      /* amounts to add to the row, past the optimiser */
+} tern_push_mode;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
