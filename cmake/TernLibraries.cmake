@@ -41,7 +41,7 @@ function(tern_shared target map)
 endfunction()
 
 tern_shared(tern tern.map ${core_layers})
-target_link_libraries(tern PRIVATE Threads::Threads OpenSSL::Crypto ${CMAKE_DL_LIBS} m)
+target_link_libraries(tern PRIVATE Threads::Threads OpenSSL::Crypto PkgConfig::JANSSON ${CMAKE_DL_LIBS} m)
 set(installed tern)
 
 if(graph_layers)

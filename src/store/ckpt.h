@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Directories of checkpoints. A checkpoint is a directory of files and a manifest that names each of them with length
+ * and checksum; it is there as a whole or not at all, whatever byte the writer died at:
+ *
+ *   DIR/ckpt-00000000000000000042/           written as DIR/.tmp-..., files fsynced, then renamed
+ *       manifest.json                        written last; its own CRC-32C is the line after the JSON
+ *       NAME.safetensors ...
+ *
+ * The manifest says how many rows belong to what; who wrote them, and on how many machines, is of no account to who
+ * reads them. Sequence numbers grow; of two checkpoints the higher one is the later.
+ *
+ * Must not: know tables. Threads: one per object. Blocks. Tests: tests/unit/store/ckpt_test.c.
+ */
+#ifndef TN_STORE_CKPT_H
+#define TN_STORE_CKPT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <jansson.h>
+#include <tern/status.h>
+
+#include "store/file.h"
+
+#define TN_CKPT_FORMAT       "tern.checkpoint/1"
+#define TN_CKPT_MANIFEST     "manifest.json"
+#define TN_CKPT_MANIFEST_MAX (256u << 20)
+
+/* ---- writing ---- */
+
+typedef struct tn_ckpt {
+	int root, dir;
+	uint64_t sequence;
+	char temp[64], name[40];
+	json_t *files; /* array of {name, bytes, crc32c} and what the caller adds */
+} tn_ckpt;
+
+/* Begin checkpoint `sequence` below the directory `path`, which is made if need be. TERN_E_EXISTS: it is there. */
+tern_status tn_ckpt_begin(tn_ckpt *ckpt, const char *path, uint64_t sequence);
+/* A finished file of ckpt->dir goes into the manifest. extra: more members of its row, taken over; may be NULL. */
+tern_status tn_ckpt_add(tn_ckpt *ckpt, const tn_file *file, json_t *extra);
+/*
+ * Write the manifest (the members of `extra`, which is taken over, beside the files), and make it the checkpoint. The
+ * object is done with either way; on failure nothing is left.
+ */
+tern_status tn_ckpt_commit(tn_ckpt *ckpt, json_t *extra);
+/* Give it up and remove what was written. */
+void tn_ckpt_abort(tn_ckpt *ckpt);
+/* Remove all but the last `keep` checkpoints, and what writers that died left. A checkpoint that another one is based
+   on (member "base" of its manifest) is kept. */
+tern_status tn_ckpt_prune(const char *path, unsigned keep);
+
+/* ---- reading ---- */
+
+/* Sequence numbers that are there, lowest first; free() them. None: *count 0 and TERN_OK. */
+tern_status tn_ckpt_list(const char *path, uint64_t **sequences, unsigned *count);
+
+typedef struct tn_ckpt_reader {
+	int dir;
+	uint64_t sequence;
+	char name[40];
+	json_t *manifest;
+} tn_ckpt_reader;
+
+/* sequence UINT64_MAX: the last one. TERN_E_NOT_FOUND, TERN_E_CORRUPT (manifest), TERN_E_VERSION (another format). */
+tern_status tn_ckpt_open(tn_ckpt_reader *reader, const char *path, uint64_t sequence);
+void tn_ckpt_close(tn_ckpt_reader *reader);
+/* Rows of the manifest's "files"; borrowed. */
+unsigned tn_ckpt_files(const tn_ckpt_reader *reader);
+const json_t *tn_ckpt_file(const tn_ckpt_reader *reader, unsigned i);
+/* Read every file and compare length and checksum. TERN_E_CORRUPT names the first that differs. */
+tern_status tn_ckpt_verify(const tn_ckpt_reader *reader, tn_file_pace pace, void *pace_arg);
+
+#endif

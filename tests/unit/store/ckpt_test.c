@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tests of store/ckpt.h and store/file.h: a checkpoint is whole or not there. adaptdl#70, HugeCTR#395: torn saves, counts
+ * that differ; DeepRec#999: a delta that does not fit its base.
+ */
+#include "store/ckpt.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/fault.h"
+#include "base/os.h"
+#include "cmocka_all.h"
+
+static char path[64];
+
+static int make_dir(void **state)
+{
+	(void)state;
+	snprintf(path, sizeof(path), "/tmp/tern-ckpt-XXXXXX");
+	return mkdtemp(path) == NULL;
+}
+
+static int drop_dir(void **state)
+{
+	uint64_t *sequences;
+	unsigned count;
+	char name[96];
+
+	(void)state;
+	tn_fault_clear();
+	if (tn_ckpt_prune(path, 0) != TERN_OK || tn_ckpt_list(path, &sequences, &count) != TERN_OK)
+		return -1;
+	for (unsigned i = 0; i < count; i++) {
+		snprintf(name, sizeof(name), "%s/ckpt-%020" PRIu64, path, sequences[i]);
+		if (tn_dir_remove(AT_FDCWD, name) != TERN_OK)
+			return -1;
+	}
+	free(sequences);
+	return rmdir(path);
+}
+
+static tern_status add_file(tn_ckpt *ckpt, const char *name, const void *data, uint64_t bytes)
+{
+	tern_status status;
+	tn_file file;
+
+	status = tn_file_create(&file, ckpt->dir, name, NULL, NULL);
+	if (status == TERN_OK)
+		status = tn_file_write(&file, data, bytes);
+	if (status == TERN_OK)
+		status = tn_file_finish(&file);
+	else
+		tn_file_give_up(&file);
+	return status == TERN_OK ? tn_ckpt_add(ckpt, &file, json_pack("{s:i}", "rows", 3)) : status;
+}
+
+/* base UINT64_MAX: none. */
+static tern_status save(uint64_t sequence, uint64_t base)
+{
+	json_t *extra = json_pack("{s:s}", "job", "test");
+	tern_status status;
+	tn_ckpt ckpt;
+
+	if (base != UINT64_MAX)
+		json_object_set_new(extra, "base", json_integer((json_int_t)base));
+	status = tn_ckpt_begin(&ckpt, path, sequence);
+	if (status != TERN_OK) {
+		json_decref(extra);
+		return status;
+	}
+	status = add_file(&ckpt, "one", "first", 5);
+	if (status == TERN_OK)
+		status = add_file(&ckpt, "two", "", 0);
+	if (status == TERN_OK)
+		return tn_ckpt_commit(&ckpt, extra);
+	json_decref(extra);
+	tn_ckpt_abort(&ckpt);
+	return status;
+}
+
+static unsigned entries(void)
+{
+	unsigned n = 0;
+	int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *list = fdopendir(dir);
+
+	while (readdir(list))
+		n++;
+	closedir(list);
+	return n - 2;
+}
+
+static void assert_good(uint64_t sequence)
+{
+	tn_ckpt_reader reader;
+
+	assert_ok(tn_ckpt_open(&reader, path, UINT64_MAX));
+	assert_int_equal(reader.sequence, sequence);
+	assert_int_equal(tn_ckpt_files(&reader), 2);
+	assert_int_equal(json_integer_value(json_object_get(tn_ckpt_file(&reader, 0), "rows")), 3);
+	assert_ok(tn_ckpt_verify(&reader, NULL, NULL));
+	tn_ckpt_close(&reader);
+}
+
+static void a_checkpoint_reads_back(void **state)
+{
+	tn_ckpt_reader reader;
+
+	(void)state;
+	assert_status(tn_ckpt_open(&reader, path, UINT64_MAX), TERN_E_NOT_FOUND);
+	assert_ok(save(7, UINT64_MAX));
+	assert_good(7);
+	assert_status(save(7, UINT64_MAX), TERN_E_EXISTS);
+	assert_ok(save(UINT64_MAX / 4, UINT64_MAX));
+	assert_good(UINT64_MAX / 4);
+	assert_status(tn_ckpt_open(&reader, path, 8), TERN_E_NOT_FOUND);
+	assert_int_equal(entries(), 2);
+}
+
+/* Every call to the outside fails once, in turn: the checkpoint before stays the last one, and nothing is left. */
+static void failed_saves_leave_the_last_one(void **state)
+{
+	const char *const points[] = {"store.file.write", "store.file.sync"};
+
+	(void)state;
+	assert_ok(save(1, UINT64_MAX));
+	for (unsigned i = 0; i < 2; i++) {
+		for (uint64_t nth = 1;; nth++) {
+			tern_status status;
+
+			tn_fault_clear();
+			assert_ok(tn_fault_set(points[i], nth, 1));
+			status = save(2 + i, UINT64_MAX);
+			if (status == TERN_OK) {
+				assert_true(nth > 3);
+				break;
+			}
+			assert_int_equal(status, TERN_E_IO);
+			assert_non_null(strstr(tern_detail(), i ? "fsync" : "make room"));
+			assert_int_equal(entries(), 1 + i);
+			assert_good(1 + i);
+		}
+	}
+}
+
+/* Killed at any moment: the last good one is there, and the next save clears up. */
+static void killed_saves_leave_the_last_one(void **state)
+{
+	uint64_t last = 1, *sequences;
+	unsigned count;
+
+	(void)state;
+	assert_ok(save(1, UINT64_MAX));
+	for (unsigned round = 0; round < 40; round++) {
+		pid_t pid = fork();
+
+		assert_true(pid >= 0);
+		if (pid == 0) {
+			for (uint64_t s = last + 1;; s++)
+				if (save(s, UINT64_MAX) != TERN_OK)
+					_exit(1);
+		}
+		usleep(500 + round * 131);
+		kill(pid, SIGKILL);
+		assert_int_equal(waitpid(pid, NULL, 0), pid);
+		assert_ok(tn_ckpt_list(path, &sequences, &count));
+		assert_true(count > 0 && sequences[count - 1] >= last);
+		last = sequences[count - 1];
+		free(sequences);
+		assert_good(last);
+		assert_ok(tn_ckpt_prune(path, 2));
+		assert_true(entries() <= 2);
+		assert_good(last);
+	}
+}
+
+static void pruning_keeps_what_others_are_based_on(void **state)
+{
+	uint64_t *sequences;
+	unsigned count;
+
+	(void)state;
+	for (uint64_t s = 1; s <= 6; s++)
+		assert_ok(save(s, s == 5 ? 2 : s == 6 ? 5 : UINT64_MAX));
+	assert_ok(tn_ckpt_prune(path, 1));
+	assert_ok(tn_ckpt_list(path, &sequences, &count));
+	assert_int_equal(count, 3);
+	assert_int_equal(sequences[0], 2);
+	assert_int_equal(sequences[1], 5);
+	free(sequences);
+	assert_int_equal(entries(), 3);
+}
+
+static void change(const char *name, off_t at, const char *text, off_t length)
+{
+	char full[128];
+	int fd;
+
+	snprintf(full, sizeof(full), "%s/ckpt-%020d/%s", path, 1, name);
+	fd = open(full, O_RDWR | O_CLOEXEC);
+	assert_true(fd >= 0);
+	assert_int_equal(pwrite(fd, text, strlen(text), at), strlen(text));
+	if (length >= 0)
+		assert_int_equal(ftruncate(fd, length), 0);
+	close(fd);
+}
+
+static void damage_is_found_and_named(void **state)
+{
+	tn_ckpt_reader reader;
+	char full[128];
+
+	(void)state;
+	assert_ok(save(1, UINT64_MAX));
+	change("one", 2, "X", -1);
+	assert_ok(tn_ckpt_open(&reader, path, 1));
+	assert_status(tn_ckpt_verify(&reader, NULL, NULL), TERN_E_CORRUPT);
+	assert_non_null(strstr(tern_detail(), "one has checksum"));
+	change("one", 2, "r", 4);
+	assert_status(tn_ckpt_verify(&reader, NULL, NULL), TERN_E_CORRUPT);
+	assert_non_null(strstr(tern_detail(), "4 bytes"));
+	snprintf(full, sizeof(full), "%s/ckpt-%020d/one", path, 1);
+	assert_int_equal(unlink(full), 0);
+	assert_status(tn_ckpt_verify(&reader, NULL, NULL), TERN_E_CORRUPT);
+	assert_non_null(strstr(tern_detail(), "missing"));
+	tn_ckpt_close(&reader);
+	change(TN_CKPT_MANIFEST, 20, "y", -1);
+	assert_status(tn_ckpt_open(&reader, path, 1), TERN_E_CORRUPT);
+	change(TN_CKPT_MANIFEST, 0, "", 12);
+	assert_status(tn_ckpt_open(&reader, path, 1), TERN_E_CORRUPT);
+}
+
+static tern_status stop_after(uint64_t bytes, void *arg)
+{
+	uint64_t *left = arg;
+
+	if (*left < bytes)
+		return TERN_E_CANCELED;
+	*left -= bytes;
+	return TERN_OK;
+}
+
+static void pace_sees_each_piece_and_may_end_it(void **state)
+{
+	static uint8_t data[3u << 20];
+	uint64_t left = 2u << 20;
+	tn_ckpt ckpt;
+	tn_file file;
+
+	(void)state;
+	assert_ok(tn_ckpt_begin(&ckpt, path, 1));
+	assert_ok(tn_file_create(&file, ckpt.dir, "big", stop_after, &left));
+	assert_status(tn_file_write(&file, data, sizeof(data)), TERN_E_CANCELED);
+	assert_int_equal(file.bytes, 2u << 20);
+	tn_file_give_up(&file);
+	tn_ckpt_abort(&ckpt);
+	assert_int_equal(entries(), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(a_checkpoint_reads_back, make_dir, drop_dir),
+		cmocka_unit_test_setup_teardown(failed_saves_leave_the_last_one, make_dir, drop_dir),
+		cmocka_unit_test_setup_teardown(killed_saves_leave_the_last_one, make_dir, drop_dir),
+		cmocka_unit_test_setup_teardown(pruning_keeps_what_others_are_based_on, make_dir, drop_dir),
+		cmocka_unit_test_setup_teardown(damage_is_found_and_named, make_dir, drop_dir),
+		cmocka_unit_test_setup_teardown(pace_sees_each_piece_and_may_end_it, make_dir, drop_dir),
+	};
+
+	return RUN(tests);
+}
