@@ -13,6 +13,8 @@
 #include "sim/alloc.h"
 #include "sim/check.h"
 
+#define SLOTS_PER_LINK 64u /* on average when as many as fit have come (channel/lanes.c) */
+
 static sim_node *opening;
 
 /* ---- capabilities ---- */
@@ -58,6 +60,16 @@ void sim_devices_plan(sim_world *world)
 		plan->nak_breaks = sim_chance(r, 50) || plan->caps.inline_bytes ||
 				   !(plan->caps.flags & TN_CAP_REMOTE_DONE);
 	}
+}
+
+void sim_devices_fit(uint32_t links)
+{
+	tn_dev_caps *caps = &plans[SIM_DEVICES - 1].caps;
+	uint32_t slots = TN_MAX(caps->recv_slots, links * SLOTS_PER_LINK);
+
+	if (caps->lane_recv_slots == caps->recv_slots)
+		caps->lane_recv_slots = slots;
+	caps->recv_slots = slots;
 }
 
 static void dev_caps(tn_dev *base, tn_dev_caps *caps)

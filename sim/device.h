@@ -136,6 +136,8 @@ extern const tn_provider *const sim_providers[SIM_DEVICES + 1];
 
 /* Draw what the providers of this world can do. */
 void sim_devices_plan(sim_world *world);
+/* The provider to fall back to has receive slots for so many links of a node, whatever the first one lacks. */
+void sim_devices_fit(uint32_t links);
 /* The node whose context opens devices now. */
 void sim_devices_open_for(sim_node *node);
 /* The process of the node dies: nothing of its devices reaches the world, all that is posted is flushed. */

@@ -80,6 +80,16 @@ static void lose_link(sim_end *end)
 	end->link_number++;
 }
 
+static void forget_came(sim_end *end, const tern_link *link)
+{
+	for (unsigned i = 0; i < end->came_count; i++) {
+		if (end->came[i] == link) {
+			end->came[i] = end->came[--end->came_count];
+			return;
+		}
+	}
+}
+
 static void on_down(tern_link *link, tern_status status, const char *detail, void *arg)
 {
 	sim_node *node = arg;
@@ -94,15 +104,12 @@ static void on_down(tern_link *link, tern_status status, const char *detail, voi
 	for (unsigned i = 0; i < world->node_count; i++) {
 		sim_end *end = &world->load->ends[node->index][i];
 
-		if (end->spare == link)
-			end->spare = NULL;
+		forget_came(end, link);
 		if (end->link != link)
 			continue;
 		lose_link(end);
-		if (!end->dials) { /* who dials does that, so that both ends have one */
-			end->link = end->spare;
-			end->spare = NULL;
-		}
+		if (end->came_count && !end->dials)
+			end->link = end->came[0];
 		dial_later(end);
 		return;
 	}
@@ -138,10 +145,12 @@ static void on_link(tern_link *link, void *arg)
 		return;
 	}
 	end = &world->load->ends[node->index][peer];
-	if (end->link && end->up) { /* a client's own, or the older one will end */
-		end->spare = link;
+	if (end->dials)
 		return;
-	}
+	if (end->came_count < SIM_CAME_MAX)
+		end->came[end->came_count++] = link;
+	if (end->link && end->up)
+		return;
 	end->link_number += end->link != NULL;
 	end->link = link;
 	end->up = false;
@@ -537,6 +546,25 @@ void sim_load_init(sim_world *world)
 	sim_rpc_init(world);
 }
 
+uint32_t sim_load_links_max(const sim_world *world)
+{
+	const sim_load *load = world->load;
+	uint32_t links[SIM_NODES_MAX] = {0}, most = 0;
+
+	for (unsigned i = 0; i < world->node_count; i++)
+		for (unsigned k = 0; k < world->node_count; k++)
+			links[i] += (uint32_t)load->ends[i][k].dials + (uint32_t)load->ends[k][i].dials;
+	for (uint32_t i = 0; i < load->actor_count; i++) {
+		const sim_actor *actor = &load->actors[i];
+
+		links[actor->end->node->index] += actor->connects;
+		links[actor->end->peer->index] += actor->connects;
+	}
+	for (unsigned i = 0; i < world->node_count; i++)
+		most = TN_MAX(most, links[i]);
+	return 2 * most;
+}
+
 void sim_load_fini(sim_world *world)
 {
 	sim_load *load = world->load;
@@ -585,7 +613,8 @@ void sim_load_node_down(sim_node *node)
 
 		if (end->link)
 			tern_link_release(end->link);
-		end->link = end->spare = NULL;
+		end->link = NULL;
+		end->came_count = 0;
 		end->up = false;
 		end->link_number++;
 		end->pause_ns = 0;

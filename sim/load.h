@@ -20,7 +20,8 @@
 
 #include "sim/check.h"
 
-#define SIM_SLOTS 6
+#define SIM_SLOTS    6
+#define SIM_CAME_MAX 16
 
 typedef enum sim_actor_kind {
 	SIM_ACTOR_CHAN,
@@ -73,8 +74,11 @@ struct sim_end {
 	sim_world *world;
 	sim_node *node, *peer;
 	bool dials, up;
-	tern_link *link, *spare; /* spare: another one to the same peer, taken when link is lost */
-	uint32_t link_number;    /* of links that it had so far */
+	tern_link *link;      /* one that it dialed, or else one of those that came */
+	uint32_t link_number; /* of links that it had so far */
+	/* What the peer dialed, its clients' own links too: nobody can tell which. Who dials does not use them. */
+	tern_link *came[SIM_CAME_MAX];
+	unsigned came_count;
 	uint64_t pause_ns;
 	sim_event_id dial_event;
 };
@@ -106,6 +110,8 @@ struct sim_load {
 
 void sim_load_init(sim_world *world);
 void sim_load_fini(sim_world *world);
+/* Links that one node may have at a time, at most: those that are replaced linger for a while. */
+uint32_t sim_load_links_max(const sim_world *world);
 /* The node's context is there and has not started yet: services. */
 void sim_load_serve(sim_node *node);
 void sim_load_node_up(sim_node *node);

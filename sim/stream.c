@@ -202,11 +202,14 @@ static bool carry(sim_stream *stream, unsigned which)
 	queue(stream, 1 - which, buf, (uint32_t)n, delay_of(stream->world));
 	if (n == 0)
 		end_side(s);
-	return n == (ssize_t)sizeof(buf);
+	return n > 0;
 }
 
 void sim_streams_pump(sim_node *node)
 {
+	if (!node->wrote)
+		return;
+	node->wrote = false;
 	for (sim_stream *stream = node->world->streams; stream; stream = stream->next) {
 		for (unsigned i = 0; i < 2; i++) {
 			while (stream->sides[i].node == node && stream->sides[i].fd >= 0 && carry(stream, i))

@@ -18,6 +18,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/os.h"
+#include "mem/os_mem.h"
 #include "rpc/rpc.h"
 #include "sim/alloc.h"
 #include "sim/check.h"
@@ -26,9 +27,10 @@
 #include "sim/load.h"
 #include "tensor/tensor.h"
 
-#define PROGRESS_NS (30 * TN_NS_PER_SEC) /* after the last fault everything ends within this */
-#define SILENCE_NS  (30 * TN_NS_PER_MS)
-#define OPTIONS_MAX 28
+#define PROGRESS_NS       (30 * TN_NS_PER_SEC) /* after the last fault everything ends within this */
+#define SILENCE_NS        (30 * TN_NS_PER_MS)
+#define OPTIONS_MAX       28
+#define WAIT_PAUSE_MAX_NS TN_NS_PER_MS
 
 static sim_world *current;
 
@@ -115,6 +117,19 @@ static void turn_alone(sim_node *node, uint64_t until_ns)
 		node->skew += wake - now;
 }
 
+/*
+ * What the caller did before it waited wants a run soon. Later ones come with what happens; a few more lest a node
+ * forgets to ask for one.
+ */
+static void poke_waiting(sim_node *node, uint64_t until_ns)
+{
+	if (node->wait_until != until_ns)
+		node->wait_pause_ns = TN_NS_PER_US;
+	node->wait_until = until_ns;
+	run_at(node, node->world->events.now + node->slow_ns + node->wait_pause_ns);
+	node->wait_pause_ns = TN_MIN(2 * node->wait_pause_ns, WAIT_PAUSE_MAX_NS);
+}
+
 static void turn(void *arg, uint64_t until_ns)
 {
 	sim_node *node = arg;
@@ -125,9 +140,14 @@ static void turn(void *arg, uint64_t until_ns)
 	} else if (world->result->failed) {
 		node->skew += TN_NS_PER_SEC; /* nobody cares any more: waits end */
 	} else {
-		sim_poke(node);
+		poke_waiting(node, until_ns);
 		sim_step(&world->events, until_ns == TN_TIME_NEVER ? until_ns : until_ns - node->skew);
 	}
+}
+
+static void wrote(void *arg)
+{
+	((sim_node *)arg)->wrote = true;
 }
 
 static int dial(void *arg, const char *address)
@@ -203,6 +223,7 @@ void sim_node_start(sim_node *node)
 	node->hooks = (tn_ctx_hooks){.clock = &node->clock.clock,
 				     .providers = sim_providers,
 				     .dial = dial,
+				     .wrote = wrote,
 				     .turn = turn,
 				     .arg = node};
 	sim_devices_open_for(node);
@@ -304,6 +325,7 @@ static void begin(sim_world *world)
 	world->events.now = SIM_START_NS;
 	current = world;
 	tn_os_random_from(fill_random);
+	tn_os_mem_lazy(true);
 	tn_fault_clear();
 	world->node_count = (unsigned)sim_between(&world->plan, 2, sim_chance(&world->plan, 30) ? 4 : 2);
 	world->delay_ns = sim_between(&world->plan, 500, 5000);
@@ -321,6 +343,7 @@ static void begin(sim_world *world)
 		set_name(node);
 	}
 	sim_load_init(world);
+	sim_devices_fit(sim_load_links_max(world));
 	sim_faults_plan(world);
 	for (unsigned i = 0; i < world->node_count; i++)
 		sim_node_start(&world->nodes[i]);

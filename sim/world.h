@@ -72,12 +72,14 @@ struct sim_node {
 	bool dying;    /* in its last call: nothing of it reaches the world any more */
 	bool ending;   /* in good order */
 	bool in_run;
+	bool wrote; /* on a control connection, since somebody looked */
 	unsigned inside;
 	sim_clock clock;
 	uint64_t skew;
 	tn_ctx_hooks hooks;
 	sim_event_id run_event;
 	uint64_t run_at;
+	uint64_t wait_until, wait_pause_ns; /* of the call that waits */
 	uint64_t frozen_until;
 	uint64_t slow_ns; /* added to its reaction time */
 	sim_dev *devs[SIM_DEVICES];

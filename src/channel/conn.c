@@ -80,9 +80,17 @@ static void set_events(tn_conn *conn)
 	tn_progress_rewatch(conn->ctx, &conn->watch, events);
 }
 
+static void tell_world(const tern_ctx *ctx)
+{
+	if (TN_UNLIKELY(ctx->hooks != NULL))
+		ctx->hooks->wrote(ctx->hooks->arg);
+}
+
 /* Link's lock held (or the driver alone knows the connection). */
 static void push_tx(tn_conn *conn)
 {
+	if (conn->tx_bytes)
+		tell_world(conn->ctx);
 	while (conn->tx_bytes) {
 		ssize_t n = send(conn->watch.fd, conn->tx + conn->tx_head, conn->tx_bytes,
 				 MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -243,6 +251,7 @@ tern_status tn_conn_accepted(tern_ctx *ctx, int fd, const tn_addr *peer, tn_conn
 	*conn = conn_new(ctx, fd, peer);
 	if (!*conn) {
 		close(fd);
+		tell_world(ctx);
 		return tn_fail(TERN_E_NOMEM, "no memory for a connection");
 	}
 	return TERN_OK;
@@ -256,5 +265,6 @@ void tn_conn_close(tn_conn *conn)
 		tn_progress_unwatch(conn->ctx, &conn->watch);
 	}
 	tn_os_close(&conn->watch.fd);
+	tell_world(conn->ctx);
 	tn_shell_bury(conn->ctx, conn);
 }

@@ -30,6 +30,8 @@ typedef struct tn_ctx_hooks {
 	const struct tn_provider *const *providers;
 	/* A connected stream socket to "127.0.0.1:4001"; -1 and errno if there is none. */
 	int (*dial)(void *arg, const char *address);
+	/* A control connection was written to, or closed: its other end has something to carry. */
+	void (*wrote)(void *arg);
 	/* In place of sleeping: let something happen, until then at most. Makes progress of the context as well. */
 	void (*turn)(void *arg, uint64_t until_ns);
 	void *arg;

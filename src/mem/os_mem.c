@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Owns the system calls behind registered memory: see os_mem.h. Must not keep state or take locks.
+ * Owns the system calls behind registered memory: see os_mem.h. Must not take locks; the one switch is for tools.
  *
  *   reservation   PROT_NONE, MAP_NORESERVE: address space only
  *   extent        memfd -> size -> mapped over the reservation -> populated -> sealed
@@ -37,6 +37,13 @@
 
 /* A signal ends fallocate and undoes the call's own part: pieces keep what was done. */
 #define POPULATE_PIECE (32ull << 20)
+
+static bool lazy;
+
+void tn_os_mem_lazy(bool on)
+{
+	lazy = on;
+}
 
 /* Play a scheduled failure of a call that returns -1. */
 static bool fault(const char *name, int err)
@@ -112,7 +119,7 @@ static int allocate_pages(int fd, uint64_t bytes)
 
 		if (fault("mem.extent.commit", ENOSPC))
 			return -1;
-		if (fallocate(fd, 0, (off_t)at, (off_t)piece) == 0)
+		if (lazy || fallocate(fd, 0, (off_t)at, (off_t)piece) == 0)
 			at += piece;
 		else if (errno != EINTR)
 			return -1;
@@ -125,7 +132,7 @@ static int populate(void *at, uint64_t bytes, bool must)
 {
 	uint8_t *base = at;
 
-	for (uint64_t done = 0; done < bytes;) {
+	for (uint64_t done = 0; done < bytes && !lazy;) {
 		uint64_t piece = TN_MIN(bytes - done, POPULATE_PIECE);
 
 		if (must && fault("mem.extent.populate", ENOMEM))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Mem's one door to the OS: address space, memfds, page kinds. The only file of tern, with shm's segment
- * file, that maps memory. Keeps no state and decides nothing: which size, when and for whom is extent.c's.
+ * file, that maps memory. Decides nothing: which size, when and for whom is extent.c's.
  *
  * Every function that fails sets the detail text and leaves nothing behind. Each OS call is a fault point
  * "mem.<object>.<call>". Threads: any. Tests: tests/unit/mem/test_faults.c.
@@ -27,6 +27,11 @@ typedef enum tn_huge_mode { TN_HUGE_NEVER, TN_HUGE_TRY, TN_HUGE_ONLY } tn_huge_m
  */
 tern_status tn_os_mem_commit(void *at, uint64_t bytes, tn_huge_mode mode, int node, int *fd,
 			     tn_page_kind *pages);
+/*
+ * For a process that makes many contexts in a row and touches little of each (sim): pages come when they are touched,
+ * and a host without memory ends it by SIGBUS. Process-wide, before the first context.
+ */
+void tn_os_mem_lazy(bool on);
 /* Back to reserved address space. The memory goes when the last peer that maps it is gone. */
 void tn_os_mem_decommit(void *at, uint64_t bytes, int *fd);
 
