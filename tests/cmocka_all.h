@@ -18,6 +18,10 @@
 #define RUN(tests)                                                                              \
 	(getenv("TERN_TEST_ONLY") ? cmocka_set_test_filter(getenv("TERN_TEST_ONLY")) : (void)0, \
 	 cmocka_run_group_tests(tests, NULL, NULL))
+#undef cmocka_run_group_tests_name
+#define cmocka_run_group_tests_name(name, tests, setup, teardown)                               \
+	(getenv("TERN_TEST_ONLY") ? cmocka_set_test_filter(getenv("TERN_TEST_ONLY")) : (void)0, \
+	 _cmocka_run_group_tests(name, tests, sizeof(tests) / sizeof((tests)[0]), setup, teardown))
 
 /* Both operands and the detail text when a status is not the one expected. */
 #define assert_status(expr, expected)                                                          \

@@ -56,6 +56,19 @@ static void failing(tern_rpc_request *request, const void *args, uint64_t bytes,
 	tern_rpc_reply(request, TERN_E_REMOTE, "no", 2);
 }
 
+/*
+ * Both links are up, so that a copy is at its server once its call was made: without a link it waits, and is
+ * cancelled there when the other one wins.
+ */
+static void warm_up(void)
+{
+	for (unsigned i = 0; i < 2; i++) {
+		tern_rpc_call_params params = {.method = FAIL};
+
+		assert_status(tern_rpc_call_wait(rpc[i], &params, WAIT_NS, NULL), TERN_E_REMOTE);
+	}
+}
+
 static void start(const char *const *options)
 {
 	tern_ctx_params pa = {.name = "a", .listen = "", .transports = transport, .options = options};
@@ -76,6 +89,7 @@ static void start(const char *const *options)
 		assert_ok(tern_rpc_serve(b[i].ctx, FAIL, failing, NULL));
 		assert_ok(tern_rpc_connect(a, tern_ctx_address(b[i].ctx), NULL, &rpc[i]));
 	}
+	warm_up();
 }
 
 static void stop(void)
@@ -126,10 +140,13 @@ static tern_rpc_call_params params_of(hedged *h, uint32_t method, uint64_t after
 static void make(hedged *h, uint32_t method, uint64_t after_ns)
 {
 	tern_rpc_call_params params = params_of(h, method, after_ns);
+	tern_status status;
 
 	memset(h, 0, sizeof(*h));
 	tern_op_init(&h->op, NULL, NULL);
-	assert_ok(tern_rpc_call(rpc[0], &params, &h->op));
+	while ((status = tern_rpc_call(rpc[0], &params, &h->op)) == TERN_AGAIN)
+		tern_ctx_wait(a, 1000000);
+	assert_ok(status);
 }
 
 static tern_status outcome(hedged *h)
@@ -275,6 +292,30 @@ static void deadline_and_cancel_end_both(void **state)
 	stop();
 }
 
+/* A copy that waits for its link ends with the call, and is not sent when the link comes. */
+static void second_copy_wins_before_a_link(void **state)
+{
+	char address[128];
+	tern_ctx_params pb = {.name = "b0", .transports = transport, .listen = address};
+	hedged h;
+
+	(void)state;
+	start(NULL);
+	snprintf(address, sizeof(address), "%s", tern_ctx_address(b[0].ctx));
+	tern_ctx_destroy(b[0].ctx);
+	make(&h, WHO, 1000000);
+	assert_ok(outcome(&h));
+	assert_int_equal(h.answer, 101);
+	assert_int_equal(h.won, 1);
+	assert_ok(tern_ctx_create(&pb, &b[0].ctx));
+	assert_ok(tern_rpc_serve(b[0].ctx, WHO, who, &b[0]));
+	make(&h, WHO, 20000000000ull);
+	assert_ok(outcome(&h));
+	assert_int_equal(h.answer, 100);
+	assert_int_equal(tern_ctx_counter(b[0].ctx, "rpc.requests"), 1);
+	stop();
+}
+
 /* No token: no second copy, however slow the first one is. */
 static void budget_bounds_copies(void **state)
 {
@@ -287,7 +328,6 @@ static void budget_bounds_copies(void **state)
 	start(options);
 	b[0].slow = true;
 	for (unsigned i = 0; i < N; i++) {
-		/* Long enough for the first copy to come there before a second one could win, on a busy host too. */
 		make(&h[i], WHO, 50000000);
 		await(&b[0].keeping, i + 1);
 		kept[i] = b[0].kept;
@@ -360,6 +400,7 @@ int main(void)
 			cmocka_unit_test(first_copy_wins_late),
 			cmocka_unit_test(loser_keeps_its_sink),
 			cmocka_unit_test(deadline_and_cancel_end_both),
+			cmocka_unit_test(second_copy_wins_before_a_link),
 			cmocka_unit_test(budget_bounds_copies),
 			cmocka_unit_test(races),
 			cmocka_unit_test(misuse),
