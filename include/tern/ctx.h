@@ -23,7 +23,7 @@ extern "C" {
 /* Zero it, then set what differs. NULL or 0 means the option's value (environment, then default). */
 typedef struct tern_ctx_params {
 	uint32_t flags;
-	const char *name;       /* for logs: "worker 3" */
+	const char *name;       /* "worker 3": one node's alone, a second one ends the first one's links */
 	const char *listen;     /* "host:port", port 0 = any; "" = do not listen; NULL = 127.0.0.1:0 */
 	const char *transports; /* comma list in order of preference; NULL = "auto" (shm,tcp) */
 	const char
