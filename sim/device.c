@@ -52,6 +52,8 @@ void sim_devices_plan(sim_world *world)
 			.lane_wrs_max = (uint32_t)sim_between(r, 16, 64),
 			.inline_bytes = sim_chance(r, 50) ? 0 : (uint32_t)sim_between(r, 16, 256),
 			.needs_registered = sim_chance(r, 50),
+			.incast = (world->options.seed + i) % 8 !=
+				  0, /* without a draw: seeds stay as they are */
 		};
 		plan->caps.lane_recv_slots = sim_chance(r, 50) ? plan->caps.recv_slots : 32;
 		plan->refuses_late = sim_chance(r, 50);

@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/os.h"
 #include "mem/os_mem.h"
+#include "link/share.h"
 #include "rpc/rpc.h"
 #include "sim/alloc.h"
 #include "sim/check.h"
@@ -191,6 +192,9 @@ static void draw_options(sim_world *world, char texts[OPTIONS_MAX][64])
 	add_option(texts, &n, "channel.inbox_bytes=%llu", 4096ull << sim_between(r, 0, 6));
 	add_option(texts, &n, "channel.stage_bytes=%llu", 65536ull << sim_between(r, 0, 3));
 	add_option(texts, &n, "rpc.timeout=%llums", sim_between(r, 200, 2000));
+	add_option(texts, &n, "link.grant_bytes=%llu", 65536ull << sim_between(r, 0, 3));
+	add_option(texts, &n, "link.grant_unit=%llu", TN_GRANT_UNIT_MIN << sim_between(r, 0, 2));
+	snprintf(texts[n++], sizeof(texts[0]), "link.window=%s", sim_chance(r, 30) ? "adaptive" : "fixed");
 	for (unsigned i = 0; i < TN_COUNT_OF(fixed); i++)
 		snprintf(texts[n++], sizeof(texts[0]), "%s", fixed[i]);
 }

@@ -72,13 +72,12 @@ static void init_share(tn_shell_dev *sdev)
 	tn_share_lock lock = {share_take, share_drop, &sdev->share_lock};
 	const tn_options *o = sdev->ctx->options;
 	unsigned grants = tn_opt_enum(o, tn_link_option_rows, "grants");
-	bool far = !(sdev->caps.flags & TN_CAP_SAME_HOST) && strcmp(sdev->name, "tcp") != 0;
 
 	tn_lock_init(&sdev->share_lock, sdev->ctx->single_owner);
 	tn_link_budget_init(&sdev->budget, tn_opt_u64(o, tn_link_option_rows, "device_bytes"), &lock);
 	tn_link_arbiter_init(&sdev->arbiter, tn_opt_u64(o, tn_link_option_rows, "grant_bytes"),
 			     tn_opt_u64(o, tn_link_option_rows, "grant_unit"), &lock);
-	sdev->grants = grants == TN_GRANTS_ON || (grants == TN_GRANTS_AUTO && far);
+	sdev->grants = grants == TN_GRANTS_ON || (grants == TN_GRANTS_AUTO && sdev->caps.incast);
 }
 
 static tern_status open_device(tern_ctx *ctx, const tn_provider *provider, const char *bind_host)

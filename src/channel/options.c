@@ -186,11 +186,11 @@ const tn_option_row tn_link_option_rows[] = {
 	{.layer = "link",
 	 .name = "grants",
 	 .type = TN_OPT_ENUM,
-	 .dflt = "off",
+	 .dflt = "auto",
 	 .choices = "auto|on|off",
 	 .help = "the receiver says who may send bulk, so that many senders do not fill the network in "
-		 "front of it; auto: over devices between hosts but tcp, which has its own control; "
-		 "off: nor does this side wait for grants"},
+		 "front of it; auto: to devices that nothing else protects (verbs; not shm, not tcp, "
+		 "which has its own control); off: nor does this side wait for grants"},
 	{.layer = "link",
 	 .name = "grant_bytes",
 	 .type = TN_OPT_BYTES,

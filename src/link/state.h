@@ -451,6 +451,7 @@ struct tn_link {
 	uint32_t bulk_ready;           /* those of bulk among them */
 	bool window_shut, budget_shut; /* of the current look for a post */
 	bool limited;                  /* the window held a piece back since it last could grow */
+	bool doubling;                 /* it was not cut yet since lanes came up */
 	uint64_t window_done, cut_ns;  /* bytes since then; when it was last cut */
 	tn_link_budget *budget;        /* of the device in use; NULL = none */
 	tn_budget_seat budget_seat;

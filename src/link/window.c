@@ -12,10 +12,12 @@
  *
  * Adaptive: the completion delay of bulk is held near window_target_ns, since what is above that only queues.
  *
+ *   lanes come up      window = window_min_bytes. Many senders that begin together are no burst then, and nothing is known
+ *                      of the path yet
  *   delay > target     window -= window * (delay - target) / delay, half of it at most; once per window: only a wr that
  *                      was posted after the last cut tells what the cut did
- *   else               window += window_min_bytes each time a whole window of bytes has completed, if it was the window
- *                      that held pieces back since the last time
+ *   else               each time a whole window of bytes has completed, if it was the window that held pieces back since
+ *                      the last time: window += window until the first cut, window_min_bytes after it
  *
  * Threads: none. Tests: tests/unit/link/window_test.c, pair_test.c.
  */
@@ -95,6 +97,7 @@ static void shorter(tn_link *link, uint64_t delay_ns, uint64_t now_ns)
 
 	link->window = TN_MAX(link->window - (link->window * part >> 10), link->config.window_min_bytes);
 	link->cut_ns = now_ns;
+	link->doubling = false;
 	link->window_done = 0;
 	tn_count_own(&link->counters.window_cuts, 1);
 }
@@ -114,8 +117,9 @@ static void adapt(tn_link *link, const tn_lk_wr *wr, uint64_t now_ns)
 		return;
 	link->window_done = 0;
 	if (link->limited && link->window < link->config.window_bytes) {
-		link->window =
-			TN_MIN(link->window + link->config.window_min_bytes, link->config.window_bytes);
+		uint64_t step = link->doubling ? link->window : link->config.window_min_bytes;
+
+		link->window = TN_MIN(link->window + step, link->config.window_bytes);
 		tn_count_own(&link->counters.window_grows, 1);
 	}
 	link->limited = false;
@@ -139,6 +143,10 @@ void tn_lk_bulk_done(tn_link *link, tn_lk_wr *wr, tern_status status, uint64_t n
 void tn_lk_flow_up(tn_link *link)
 {
 	TN_ASSERT(link->in_flight == 0);
+	if (link->config.window_adaptive) {
+		link->window = link->config.window_min_bytes;
+		link->doubling = true;
+	}
 	tn_lk_grants_up(link);
 	link->small = TN_MIN(link->config.small_bytes, link->chunk_max);
 	/* Of what is granted by units, a unit is bulk. */

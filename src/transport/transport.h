@@ -72,6 +72,8 @@ typedef struct tn_dev_caps {
 	uint32_t inline_bytes;    /* sources up to this are copied at post; 0 works */
 	bool copies;              /* one-sided accesses are copies by the initiator: copy_begin works */
 	bool needs_registered;    /* local memory of writes and reads must be registered, or inline */
+	bool incast; /* many peers that write to it overrun the network in front of it, since nothing
+				     in the provider holds them back: bulk to it is granted (link.grants=auto) */
 } tn_dev_caps;
 
 typedef enum tn_level { TN_LEVEL_LOCAL, TN_LEVEL_REMOTE } tn_level;

@@ -136,6 +136,7 @@ static void vb_caps(tn_dev *base, tn_dev_caps *caps)
 		.lane_wrs_max = dev->ops_max,
 		.inline_bytes = dev->inline_bytes,
 		.needs_registered = true,
+		.incast = true,
 	};
 }
 

@@ -115,8 +115,10 @@ static void follows_the_pipe(void **state)
 	memset(stream, 0, sizeof(stream));
 	stream_channel = open_channel("c", NULL);
 	keep_busy();
-	/* It begins with all that it may have. */
-	assert_true(tn_link_in_flight(link_of(0)) > 7 * MIB);
+	/* It begins with little, and until the first cut it has twice as much after each window. */
+	assert_int_equal(tn_link_in_flight(link_of(0)), 64 << 10);
+	run_pipe(rates[0], 12 * MIB);
+	assert_true(tn_link_in_flight(link_of(0)) > 3 * MIB && COUNTER(0, window_grows) <= 7);
 	for (unsigned i = 0; i < TN_COUNT_OF(rates); i++) {
 		uint64_t want = rates[i] * 500, got;
 
@@ -139,6 +141,7 @@ static void one_cut_for_a_window(void **state)
 	(void)state;
 	begin();
 	world.node[0].config.window_adaptive = true;
+	world.node[0].config.window_min_bytes = 4 * MIB;
 	world.node[0].config.data_lanes = 1;
 	record_start();
 	stream_channel = open_channel("c", NULL);

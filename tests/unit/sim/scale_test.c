@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+#include "base/options.h"
+#include "channel/ctx_impl.h"
 #include "cmocka_all.h"
 #include "sim/scale_words.h"
 
@@ -47,6 +49,15 @@ static void judge(void)
 	if (config.net.lossless)
 		assert_int_equal(result.net.drops, 0);
 	assert_true(result.goodput <= 1);
+}
+
+/* Of an option of links. */
+static const char *dflt(const char *name)
+{
+	for (const tn_option_row *row = tn_link_option_rows; row->name; row++)
+		if (strcmp(row->name, name) == 0)
+			return row->dflt;
+	return "";
 }
 
 static void windows_prevent_pauses(void **state)
@@ -155,6 +166,44 @@ static void grants_bound_the_queue(void **state)
 	assert_true(result.goodput >= 0.95);
 }
 
+/*
+ * 256 senders of 4 MiB at 100 Gb/s with what ships: no pause, no loss, 95 % of the rate or more. What that prevents is seen
+ * without grants, with PFC and with drops.
+ */
+static void incast_by_default(void **state)
+{
+	(void)state;
+	assert_string_equal(dflt("grants"), "auto"); /* where the device needs it: caps.incast */
+	assert_string_equal(dflt("grant_bytes"), "512KiB");
+	assert_string_equal(dflt("grant_unit"), "32KiB");
+	assert_string_equal(dflt("window"), "fixed");
+	assert_string_equal(dflt("window_bytes"), "8MiB");
+	RUN_WORDS("hosts=257", "pushes=1", "window=8M", "grants=512k", "quantum=32k");
+	assert_int_equal(config.net.host_bps, 100000000000);
+	assert_int_equal(config.push_bytes, 4 << 20);
+	assert_int_equal(result.net.pauses, 0);
+	assert_true(result.goodput >= 0.95);
+	assert_true(result.receiver_queue_peak < 512 * 1024);
+	RUN_WORDS("hosts=257", "pushes=1", "window=8M", "grants=512k", "quantum=32k", "lossless=0",
+		  "buffer=32M");
+	assert_int_equal(result.net.drops, 0);
+	assert_true(result.goodput >= 0.95);
+	RUN_WORDS("hosts=257", "pushes=1", "window=8M");
+	assert_true(result.net.pauses > 1000 && result.receiver_queue_peak > 16 << 20);
+	RUN_WORDS("hosts=257", "pushes=1", "window=8M", "push=1M", "lossless=0", "buffer=32M");
+	assert_true(result.net.drops > 1000);
+}
+
+/* An adaptive window begins small: those that meet are no burst, with no grants either. */
+static void an_adaptive_window_begins_small(void **state)
+{
+	(void)state;
+	RUN_WORDS("hosts=129", "pushes=1", "adaptive=1", "window=8M");
+	assert_int_equal(result.net.pauses, 0);
+	assert_true(result.receiver_queue_peak < 128 * (64 + 16) * 1024);
+	assert_true(result.goodput >= 0.95);
+}
+
 /* All links of a sender together: what is under way from a host stays within its budget. */
 static void a_budget_bounds_a_sender(void **state)
 {
@@ -212,6 +261,8 @@ int main(void)
 		cmocka_unit_test(chunks_give_the_same_bytes),
 		cmocka_unit_test(the_model_is_like_the_machines),
 		cmocka_unit_test(grants_bound_the_queue),
+		cmocka_unit_test(incast_by_default),
+		cmocka_unit_test(an_adaptive_window_begins_small),
 		cmocka_unit_test(a_budget_bounds_a_sender),
 		cmocka_unit_test(channels_cost_no_queue_pair),
 		cmocka_unit_test(the_same_words_give_the_same_run),

@@ -104,6 +104,7 @@ static void test_options(void **state)
 				       TN_CAP_SAME_HOST),
 			 TN_CAP_REMOTE_DONE | TN_CAP_ORDERED_WRITES | TN_CAP_PASSIVE_TARGET |
 				 TN_CAP_SAME_HOST);
+	assert_false(caps.incast);
 	assert_status(open_with((const char *[]){"shm.slots=300", NULL}, &caps), TERN_E_OPTION);
 	assert_status(open_with((const char *[]){"shm.send_bytes=5000", NULL}, &caps), TERN_E_OPTION);
 }

@@ -145,6 +145,7 @@ static void options_are_obeyed(void **state)
 	node_open(&b, (const char *const[]){"tcp.send_bytes=1025", NULL});
 	a.dev->ops->caps(a.dev, &caps);
 	assert_int_equal(caps.lane_wrs_max, 128);
+	assert_false(caps.incast); /* the kernel's congestion control */
 	assert_int_equal(caps.lane_recv_slots, 3);
 	b.dev->ops->caps(b.dev, &caps);
 	assert_int_equal(caps.send_bytes_max, 1088); /* rounded up to cache lines */

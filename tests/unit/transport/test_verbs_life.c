@@ -112,6 +112,7 @@ static void small_devices(void **state)
 	pair_open(&a, &b, NULL);
 	a.dev->ops->caps(a.dev, &caps);
 	assert_int_equal(caps.lane_wrs_max, 16);
+	assert_true(caps.incast);
 	assert_int_equal(caps.recv_slots, 36);
 	assert_int_equal(caps.write_bytes_max, 8u << 20);
 	from = region_make(&a, 16u << 20, 0);
