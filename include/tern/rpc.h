@@ -53,7 +53,8 @@ typedef enum tern_rpc_class {
  */
 typedef void (*tern_rpc_handler)(tern_rpc_request *request, const void *args, uint64_t bytes, void *arg);
 
-/* Serve a method on all links of ctx. method: any number but 0; TERN_E_EXISTS if it is served already. */
+/* Serve a method on all links of ctx. method: any number but 0; TERN_E_EXISTS if it is served already. Calls of methods
+   that were never served wait for them while ctx is younger than rpc.serve_grace. */
 tern_status tern_rpc_serve(tern_ctx *ctx, uint32_t method, tern_rpc_handler handler, void *arg);
 
 /* Zero it, then set what differs. 0 means the option's value. */
@@ -124,6 +125,9 @@ void tern_rpc_close(tern_rpc *rpc);
  *   call never reached it
  *   it has none (it restarted, or it was   TERN_E_INDETERMINATE; calls marked idempotent are executed,
  *   too long ago: rpc.keep)                at the expense of rpc.retry_budget
+ *
+ * A server that has just begun, again perhaps, serves its methods one after the other: calls of those that were never
+ * served wait for them until its context is as old as rpc.serve_grace, then end in TERN_E_NO_METHOD.
  *
  * After rpc.breaker failures in a row calls end at once for rpc.breaker_time; then the next call tries again. When the
  * context is destroyed its calls end in TERN_E_FLUSHED; tern_rpc_close() is then all that may be done with it.

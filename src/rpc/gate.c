@@ -73,6 +73,20 @@ rpc_gate *tn_rpc_gate_new(tn_rpc_server *server, const tern_rpc_limits *own)
 	return gate;
 }
 
+void tn_rpc_gate_kick(rpc_gate *gate)
+{
+	bool work = false;
+
+	pthread_mutex_lock(&gate->lock);
+	for (unsigned c = 0; c < TN_RPC_CLASSES; c++)
+		work |= gate->queued[c] > 0;
+	work = work && !gate->pumping;
+	gate->pumping |= work;
+	if (work)
+		tn_ctx_defer(gate->server->ctx, &gate->work);
+	pthread_mutex_unlock(&gate->lock);
+}
+
 static void gate_free(rpc_gate *gate)
 {
 	pthread_mutex_destroy(&gate->lock);
@@ -131,7 +145,7 @@ static bool within(uint64_t count, uint64_t limit)
 
 static bool class_may_run(const rpc_gate *gate, unsigned c)
 {
-	return within(gate->running, gate->limits.running) &&
+	return !gate->closed && within(gate->running, gate->limits.running) &&
 	       within(gate->running_class[c], gate->limits.running_class[c]);
 }
 
@@ -240,6 +254,21 @@ static void collect_late(rpc_gate *gate, unsigned c, uint64_t now_ns, tn_list *l
 		}
 		flow_update(flow);
 	}
+}
+
+bool tn_rpc_gate_drain(rpc_gate *gate, tn_list *calls)
+{
+	pthread_mutex_lock(&gate->lock);
+	gate->pumping = false;
+	if (gate->dead) {
+		pthread_mutex_unlock(&gate->lock);
+		gate_free(gate);
+		return false;
+	}
+	for (unsigned c = 0; c < TN_RPC_CLASSES; c++)
+		collect_late(gate, by_rank[c], TN_TIME_NEVER, calls);
+	pthread_mutex_unlock(&gate->lock);
+	return true;
 }
 
 /* `flow` is NULL already: nobody else ends them. */

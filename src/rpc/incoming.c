@@ -4,6 +4,7 @@
  *
  *   request -> its record -> known: answered from there
  *                         -> new: unknown method, or lost track of: refused at once
+ *                                 not served yet (rpc.serve_grace): waits in the nursery, then looked at again
  *                                 else the gate: runs, waits or is refused
  *
  * Threads: the context's driver, one message at a time. Tests: tests/unit/rpc.
@@ -16,6 +17,33 @@
 #include "base/fail.h"
 #include "rpc/server.h"
 
+/* The gate did not take it. */
+static void refuse(tern_rpc_request *req, tern_status status, const rpc_gate *gate)
+{
+	if (status == TERN_E_OVERLOAD) {
+		TN_RPC_COUNT(&req->server->counters, overloads, 1);
+		tn_rpc_request_refuse(req, status, gate->limits.retry_after_ns,
+				      "too many calls wait at the peer: try again later (its options "
+				      "rpc.running_*, rpc.queue_*)");
+	} else {
+		tn_rpc_request_refuse(req, status, 0, "the peer has no memory to let the call wait");
+	}
+}
+
+/* A server that has just begun (again) is asked for methods that it is about to serve. */
+static bool may_come(tn_rpc_server *server, uint32_t method)
+{
+	return tn_ctx_now(server->ctx) < server->grown_ns && !tn_rpc_method_known(server, method);
+}
+
+static void wait_for_method(tn_rpc_server *server, uint32_t method)
+{
+	TN_RPC_COUNT(&server->counters, early, 1);
+	tn_ctx_timer_set(server->ctx, &server->nursery_timer, server->grown_ns);
+	if (tn_rpc_method_known(server, method)) /* it came meanwhile */
+		tn_rpc_gate_kick(server->nursery);
+}
+
 /* A request that is new here and in its record's window. */
 static void admit(tern_rpc_request *req, const void *args, uint64_t bytes)
 {
@@ -25,6 +53,14 @@ static void admit(tern_rpc_request *req, const void *args, uint64_t bytes)
 	uint32_t number = req->method;
 	tern_status status;
 
+	if (!method && may_come(server, number)) {
+		status = tn_rpc_gate_enter(server->nursery, req, args, bytes);
+		if (status == TERN_AGAIN)
+			wait_for_method(server, number);
+		else
+			refuse(req, status, server->nursery);
+		return;
+	}
 	if (!method) {
 		TN_RPC_COUNT(&server->counters, no_method, 1);
 		tn_rpc_request_refuse(req, TERN_E_NO_METHOD, 0, "the peer serves no method %u", number);
@@ -34,14 +70,47 @@ static void admit(tern_rpc_request *req, const void *args, uint64_t bytes)
 	if (status == TERN_OK)
 		method->handler(req, args, bytes, method->arg);
 	tn_rpc_method_leave(method);
-	if (status == TERN_E_OVERLOAD) {
-		TN_RPC_COUNT(&server->counters, overloads, 1);
-		tn_rpc_request_refuse(req, status, gate->limits.retry_after_ns,
-				      "too many calls wait at the peer: try again later (its options "
-				      "rpc.running_*, rpc.queue_*)");
-	} else if (status == TERN_E_NOMEM) {
-		tn_rpc_request_refuse(req, status, 0, "the peer has no memory to let the call wait");
+	if (status != TERN_OK && status != TERN_AGAIN)
+		refuse(req, status, gate);
+}
+
+/* ---- the nursery ---- */
+
+/* A method was served, or the time of grace is over: all of them are looked at again. */
+static void leave_nursery(tn_work *work)
+{
+	rpc_gate *nursery = (rpc_gate *)work;
+	tn_list calls, *node;
+
+	tn_list_init(&calls);
+	if (!tn_rpc_gate_drain(nursery, &calls))
+		return;
+	while ((node = tn_list_pop_front(&calls))) {
+		tern_rpc_request *req = TN_LIST_ENTRY(node, tern_rpc_request, queue_node);
+		void *args = req->args; /* the request may be gone when its handler returns */
+
+		req->args = NULL;
+		if (req->deadline_ns <= tn_ctx_now(req->server->ctx)) {
+			TN_RPC_COUNT(&req->server->counters, expired, 1);
+			tn_rpc_request_refuse(req, TERN_E_DEADLINE, 0,
+					      "the deadline passed before the server served the method");
+		} else {
+			admit(req, args, req->args_bytes);
+		}
+		free(args);
 	}
+}
+
+static void on_grown(tn_ctx_timer *timer)
+{
+	tn_rpc_gate_kick(TN_CONTAINER_OF(timer, tn_rpc_server, nursery_timer)->nursery);
+}
+
+void tn_rpc_nursery_init(tn_rpc_server *server)
+{
+	server->nursery->closed = true;
+	server->nursery->work.run = leave_nursery;
+	server->nursery_timer.run = on_grown;
 }
 
 /* Its record has it already, or it is outside of the window. */

@@ -6,8 +6,11 @@
 #ifndef TN_RPC_INCOMING_H
 #define TN_RPC_INCOMING_H
 
-#include <tern/channel.h>
+#include "rpc/rpc.h"
 
 tern_status tn_rpc_on_open(tern_channel *channel, tern_channel_params *params, void *arg);
+
+/* The nursery's work and timer. */
+void tn_rpc_nursery_init(tn_rpc_server *server);
 
 #endif

@@ -45,6 +45,13 @@ rpc_method *tn_rpc_method_enter(tn_rpc_server *server, uint32_t method)
 	return NULL;
 }
 
+bool tn_rpc_method_known(tn_rpc_server *server, uint32_t method)
+{
+	_Atomic(rpc_method *) *place = method_place(server, method);
+
+	return !place || atomic_load(place) != NULL;
+}
+
 void tn_rpc_method_leave(rpc_method *m)
 {
 	atomic_fetch_sub_explicit(&m->running, 1, memory_order_release);
@@ -91,6 +98,8 @@ static tern_status method_set(tern_ctx *ctx, uint32_t method, tern_rpc_handler h
 	pthread_mutex_unlock(&server->lock);
 	if (status != TERN_OK)
 		free(entry);
+	else
+		tn_rpc_gate_kick(server->nursery);
 	while (status == TERN_OK && old && atomic_load_explicit(&old->running, memory_order_acquire))
 		sched_yield(); /* a handler does not block: this is short */
 	return status;

@@ -46,6 +46,7 @@ extern const tn_option_row tn_rpc_options[];
 	X(requests)      /* server: came in */                                                 \
 	X(duplicates)    /* server: of those, that were known or out of the window */          \
 	X(no_method)     /* server: not served */                                              \
+	X(early)         /* server: waited for their method to be served */                    \
 	X(queued)        /* server: had to wait for their turn */                              \
 	X(overloads)     /* server: refused because too many wait */                           \
 	X(expired)       /* server: not run because their deadline passed while they waited */ \

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "base/fail.h"
+#include "base/time.h"
 #include "rpc/client.h"
 #include "rpc/incoming.h"
 
@@ -34,6 +35,8 @@ const tn_option_row tn_rpc_options[] = {
 	ROW("queue_calls", TN_OPT_U64, "16384", 1, 0, "calls that wait at a server, in each class"),
 	ROW("starve", TN_OPT_U64, "64", 0, 0,
 	    "calls of higher classes after which one of a lower class that waits has its turn; 0: never"),
+	ROW("serve_grace", TN_OPT_DURATION, "1s", 0, 0,
+	    "how long a new context lets calls wait for methods that it does not serve yet"),
 	ROW("retry_after", TN_OPT_DURATION, "10ms", 0, 0, "what a refused caller is told to wait"),
 	ROW("redial", TN_OPT_DURATION, "5ms", 100000, 0,
 	    "pause before a lost link is dialed again; doubled each time, with jitter"),
@@ -73,6 +76,7 @@ static void server_destroy(tn_ctx_slot *slot)
 	tn_rpc_clients_end(server);
 	tn_ctx_timer_cancel(server->ctx, &server->timer);
 	tn_ctx_timer_cancel(server->ctx, &server->keep_timer);
+	tn_ctx_timer_cancel(server->ctx, &server->nursery_timer);
 	tn_rpc_records_free(server);
 	server_free(server);
 }
@@ -93,9 +97,14 @@ static tn_rpc_server *server_new(tern_ctx *ctx)
 	pthread_mutex_init(&server->lock, NULL);
 	tn_list_init(&server->records);
 	tn_list_init(&server->clients);
+	server->grown_ns =
+		tn_deadline(tn_ctx_now(ctx), tn_opt_u64(tn_ctx_options(ctx), tn_rpc_options, "serve_grace"));
 	server->gate = tn_rpc_gate_new(server, NULL);
-	if (server->gate)
+	server->nursery = tn_rpc_gate_new(server, NULL);
+	if (server->gate && server->nursery) {
+		tn_rpc_nursery_init(server);
 		return server;
+	}
 	server_free(server);
 	return NULL;
 }

@@ -10,6 +10,8 @@
  *            limited apart (tern_rpc_serve_limited)
  *   flow     the calls of one record that wait at one gate
  *
+ *   nursery  a gate that lets nobody run: calls of methods that a server that has just begun does not serve yet
+ *
  *   gate:    running = sum over classes of running[c] = sum over flows of running
  *            queued[c] = sum over flows of the class of queued; queued_bytes likewise
  *            a flow is in waiting[c] exactly if it has calls that wait, and in ready[c] if its client may run one more
@@ -71,6 +73,7 @@ struct rpc_gate {
 	uint64_t swept_ns;
 	bool pumping; /* work is in the context's queue */
 	bool dead;    /* the server is gone: the pump frees the gate */
+	bool closed;  /* the nursery: nothing runs from here */
 	rpc_gate *next;
 };
 
@@ -89,7 +92,10 @@ struct tn_rpc_server {
 	rpc_method *retired;
 	rpc_gate *gate;  /* of all methods without one of their own */
 	rpc_gate *gates; /* all */
-	tn_list clients; /* of this context, with links of their own: ended with it */
+	rpc_gate *nursery;
+	tn_ctx_timer nursery_timer; /* at grown_ns: what waits there is refused */
+	uint64_t grown_ns;          /* from then on a method that is not served is refused at once */
+	tn_list clients;            /* of this context, with links of their own: ended with it */
 };
 
 struct rpc_conn {
@@ -183,11 +189,17 @@ void tn_rpc_keep_timer(tn_ctx_timer *timer);
 rpc_method *tn_rpc_method_enter(tn_rpc_server *server, uint32_t method);
 void tn_rpc_method_leave(rpc_method *m);
 void tn_rpc_methods_free(tn_rpc_server *server);
+/* It was served, or withdrawn: not one that may yet come. */
+bool tn_rpc_method_known(tn_rpc_server *server, uint32_t method);
 
 /* ---- gate.c ---- */
 
 rpc_gate *tn_rpc_gate_new(tn_rpc_server *server, const tern_rpc_limits *limits);
 void tn_rpc_gates_free(tn_rpc_server *server);
+/* A method came, or the time of grace is over: have work.run called from dispatch, if calls wait at this gate. */
+void tn_rpc_gate_kick(rpc_gate *gate);
+/* In work.run: take all that wait; they belong to no gate then. False: the server is gone, and the gate. */
+bool tn_rpc_gate_drain(rpc_gate *gate, tn_list *calls);
 /*
  * TERN_OK: run it now. TERN_AGAIN: it waits, with a copy of args; the pump runs it. TERN_E_OVERLOAD, TERN_E_NOMEM:
  * answer with that.

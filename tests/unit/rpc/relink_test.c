@@ -110,23 +110,25 @@ static void on_link(tern_link *link, void *arg)
 	tern_link_release(old);
 }
 
-static void start_b(const char *listen, const char *const *options)
+static void create_b(const char *listen, const char *const *options)
 {
 	tern_ctx_params params = {.name = "b", .listen = listen, .transports = transport, .options = options};
 	void *p;
 
-	assert_ok(tn_fault_set("channel.conn.dial", 1,
-			       1000000)); /* nobody comes before the methods are served */
 	if (tern_ctx_create(&params, &w.b) != TERN_OK)
 		fail_msg("b: %s", tern_detail());
 	tern_ctx_on_link(w.b, on_link, NULL, NULL);
 	assert_ok(tern_mem_alloc(tern_ctx_mem(w.b), SINK, 0, TERN_ACCESS_NONE, TERN_MEM_HOST, &p));
 	w.source = p;
 	memset(p, 0x3c, SINK);
+}
+
+static void start_b(const char *listen, const char *const *options)
+{
+	create_b(listen, options);
 	assert_ok(tern_rpc_serve(w.b, COUNT, count, NULL));
 	assert_ok(tern_rpc_serve(w.b, HOLD, hold, NULL));
 	assert_ok(tern_rpc_serve(w.b, FILL, fill, NULL));
-	tn_fault_clear();
 }
 
 static void stop_b(void)
@@ -395,6 +397,70 @@ static void server_restarts(void **state)
 	stop();
 }
 
+/*
+ * A server that comes again is there before its methods are: what it is asked for again, and what is new, waits for
+ * them, and nothing else does.
+ */
+static void methods_come_late(void **state)
+{
+	char address[64];
+	one idem, fresh;
+
+	(void)state;
+	start(NULL, NULL);
+	snprintf(address, sizeof(address), "%s", tern_ctx_address(w.b));
+	for (unsigned round = 0; round < 3; round++) {
+		uint32_t id = 10 * round + 1;
+
+		assert_ok(begin(&idem, HOLD, id, TERN_RPC_IDEMPOTENT));
+		await_runs(1);
+		tern_link_close(w.ba);
+		await_counter(w.a, "link.down", round + 1);
+		tern_rpc_reply(w.held, TERN_E_REMOTE, NULL, 0);
+		stop_b();
+		atomic_store(&w.runs, 0);
+		create_b(address, NULL);
+		assert_ok(begin(&fresh, COUNT, id + 1, 0));
+		await_counter(w.b, "link.up", 1);
+		if (round)
+			await_counter(w.b, "rpc.early", 2);
+		assert_ok(tern_rpc_serve(w.b, FILL, fill, NULL));
+		await_counter(w.b, "rpc.early", 2);
+		assert_ok(tern_rpc_serve(w.b, COUNT, count, NULL));
+		assert_ok(end(&fresh));
+		assert_ok(tern_rpc_serve(w.b, HOLD, hold, NULL));
+		await_runs(2);
+		tern_rpc_reply(w.held, TERN_OK, &idem.id, sizeof(idem.id));
+		assert_ok(end(&idem));
+		assert_int_equal(w.executed[id], 2);
+		assert_int_equal(w.executed[id + 1], 1);
+		atomic_store(&w.runs, 0);
+	}
+	stop();
+}
+
+/* The time of grace ends: what is not served then is not served. */
+static void methods_never_come(void **state)
+{
+	static const char *const brief[] = {"rpc.serve_grace=20ms", NULL};
+	tern_rpc_call_params params = {.method = 99};
+	char address[64];
+
+	(void)state;
+	start(brief, brief);
+	assert_status(tern_rpc_call_wait(w.rpc, &params, WAIT_NS, NULL), TERN_E_NO_METHOD);
+	tern_rpc_unserve(w.b, FILL);
+	params.method = FILL;
+	assert_status(tern_rpc_call_wait(w.rpc, &params, WAIT_NS, NULL), TERN_E_NO_METHOD);
+	snprintf(address, sizeof(address), "%s", tern_ctx_address(w.b));
+	stop_b();
+	create_b(address, NULL); /* it is new, and what it withdrew is forgotten */
+	assert_status(tern_rpc_call_wait(w.rpc, &params, WAIT_NS, NULL), TERN_E_NO_METHOD);
+	assert_int_equal(counter_of(w.b, "rpc.early"), 1);
+	assert_int_equal(counter_of(w.a, "rpc.indeterminate"), 0);
+	stop();
+}
+
 /* Without a token left no copy may be executed a second time. */
 static void budget_is_spent(void **state)
 {
@@ -660,6 +726,8 @@ int main(int argc, char **argv)
 			cmocka_unit_test(too_old_is_indeterminate),
 			cmocka_unit_test(too_large_is_indeterminate),
 			cmocka_unit_test(server_restarts),
+			cmocka_unit_test(methods_come_late),
+			cmocka_unit_test(methods_never_come),
 			cmocka_unit_test(budget_is_spent),
 			cmocka_unit_test(deadline_covers_connecting),
 			cmocka_unit_test(breaker_opens_and_closes),
