@@ -110,6 +110,48 @@ void sim_check_links(sim_node *node)
 	}
 }
 
+/* Work requests of the link that its devices have not ended, as the user sees it. */
+static uint32_t posted(const tern_link *link)
+{
+	uint32_t n = 0;
+
+	TN_LIST_FOREACH(it, &link->lanes)
+		n += ((const sim_lane *)TN_LIST_ENTRY(it, tn_shell_lane, node)->lane)->live;
+	return n;
+}
+
+/* A fault goes on that may keep the node from ending what it began. */
+static bool held_up(const sim_node *node)
+{
+	uint64_t now = node->world->events.now;
+
+	if (node->frozen_until > now || node->inside)
+		return true;
+	for (unsigned i = 0; i < SIM_DEVICES; i++)
+		if (node->devs[i] && node->devs[i]->faults.again_until > now)
+			return true;
+	return false;
+}
+
+void sim_check_silence(sim_world *world)
+{
+	for (unsigned i = 0; i < world->node_count; i++) {
+		const sim_node *node = &world->nodes[i];
+
+		if (!node->ctx || held_up(node))
+			continue;
+		TN_LIST_FOREACH(it, &node->ctx->links) {
+			const tern_link *link = TN_LIST_ENTRY(it, tern_link, node);
+
+			if (link->gone || tn_link_get_state(link->m) != TN_LINK_UP || posted(link) > 0)
+				continue;
+			SIM_CHECK(world, "window", tn_link_in_flight(link->m) == 0,
+				  "%s: a link has %llu bytes in flight, and nothing under way", node->name,
+				  (unsigned long long)tn_link_in_flight(link->m));
+		}
+	}
+}
+
 void sim_check_leaks(sim_world *world)
 {
 	SIM_CHECK(world, "leak", world->open_lanes == 0, "%u lanes are left", world->open_lanes);

@@ -8,6 +8,7 @@
  *   call       a call is executed at most once, its answer is its own
  *   buffer     no buffer is handed back while a device can still read or write it
  *   slots      nothing arrives without a receive slot, nor on a lane beyond its grant (RNR 0)
+ *   window     the send window of a link that has nothing under way is whole again
  *   device     what the transport's contract forbids its user
  *   progress   everything ends within a bound after the faults stopped
  *   leak       devices, lanes, registrations and descriptors are gone when the nodes are
@@ -35,6 +36,8 @@ uint64_t sim_differs(const void *buf, uint64_t bytes, uint64_t id);
 
 /* The state of each link of the node, whole (tern's own checks). */
 void sim_check_links(sim_node *node);
+/* All is done and came, and it has been silent for a while. */
+void sim_check_silence(sim_world *world);
 /* After the last node is gone. */
 void sim_check_leaks(sim_world *world);
 

@@ -380,6 +380,8 @@ static void run_until_done(sim_world *world)
 	limit = world->events.now + SILENCE_NS;
 	while (!world->result->failed && sim_step(&world->events, limit))
 		check_now_and_then(world);
+	if (!world->result->failed)
+		sim_check_silence(world);
 }
 
 static void finish(sim_world *world)
