@@ -276,8 +276,12 @@ static bool tensor_step(sim_actor *actor)
 static bool tensor_quiet(sim_actor *actor)
 {
 	tensor *t = tensor_of(actor);
+	tern_status status;
 
 	if (!t || !actor->open || t->over || !rx_lives(actor))
+		return true;
+	status = tern_tensor_tx_ready(t->tx);
+	if (status != TERN_OK && status != TERN_AGAIN)
 		return true;
 	sim_poke(actor->end->peer);
 	return t->got == t->sent && !t->held;
