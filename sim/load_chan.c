@@ -354,6 +354,14 @@ static void check_slot(sim_actor *actor, unsigned slot)
 	c->left[slot].known = c->left[slot].canary = false;
 }
 
+/* The peer gives that link up, which was a client's own. */
+static bool closes(const face *f)
+{
+	const tern_link *link = tern_channel_link(f->channel);
+
+	return link->gone || tn_link_get_state(link->m) >= TN_LINK_CLOSING;
+}
+
 static void judge_ok(sim_op *op)
 {
 	sim_actor *actor = op->actor;
@@ -374,7 +382,7 @@ static void judge_ok(sim_op *op)
 		/* One that closes by itself takes what comes and drops it. */
 		SIM_CHECK(world, "order",
 			  !op->remote || op->seen || c->faces->by_recv || c->faces->over ||
-				  !face_lives(c->faces) || actor->end->peer->ending,
+				  !face_lives(c->faces) || actor->end->peer->ending || closes(c->faces),
 			  "op %llu ended at the REMOTE level, but the peer has not got it",
 			  (unsigned long long)op->id);
 		return;
