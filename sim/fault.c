@@ -332,6 +332,7 @@ void sim_faults_plan(sim_world *world)
 			continue;
 		if (is_load_kind(f->kind)) {
 			set_load(world, i);
+			sim_covered(world, f->kind);
 			world->calm = world->calm && f->kind != SIM_FAULT_BAD_KEYS;
 			continue;
 		}

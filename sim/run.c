@@ -274,15 +274,19 @@ static void add(totals *t, const sim_result *r, bool quiet)
 
 static void print_coverage(const totals *t)
 {
+	unsigned least = 0;
+
 	printf("\n%-42s %12s %10s\n", "happened", "times", "seeds");
 	for (unsigned i = 0; i < SIM_FAULT_COUNT; i++) {
-		if (i < SIM_FAULT_DEADLINES)
-			printf("%-42s %12llu %10llu\n", sim_fault_text(i), (unsigned long long)t->coverage[i],
-			       (unsigned long long)t->seeds_with[i]);
+		printf("%-42s %12llu %10llu\n", sim_fault_text(i), (unsigned long long)t->coverage[i],
+		       (unsigned long long)t->seeds_with[i]);
+		least = t->coverage[i] < t->coverage[least] ? i : least;
 	}
 	for (unsigned i = SIM_COVER_FAULTS; i < SIM_COVER_END; i++)
 		printf("%-42s %12llu %10llu\n", cover_texts[i - SIM_COVER_FAULTS],
 		       (unsigned long long)t->coverage[i], (unsigned long long)t->seeds_with[i]);
+	printf("\nfault that happened least often: %s, %llu times\n", sim_fault_text(least),
+	       (unsigned long long)t->coverage[least]);
 }
 
 static void print_totals(const totals *t, uint64_t cpu_ns)
@@ -304,7 +308,7 @@ static void print_json(const totals *t, uint64_t cpu_ns)
 	       "\"happened\": {",
 	       (unsigned long long)t->seeds, (unsigned long long)t->failed, (unsigned long long)t->ops,
 	       (unsigned long long)t->events, (unsigned long long)cpu_ns);
-	for (unsigned i = 0; i < SIM_FAULT_DEADLINES; i++)
+	for (unsigned i = 0; i < SIM_FAULT_COUNT; i++)
 		printf("%s\"%s\": %llu", i ? ", " : "", sim_fault_word(i),
 		       (unsigned long long)t->coverage[i]);
 	for (unsigned i = SIM_COVER_FAULTS; i < SIM_COVER_END; i++)
