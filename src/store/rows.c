@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Conversion of single elements by integers alone, as IEEE 754-2019 defines rounding to nearest even; rows are
- * loops over them that compilers turn into vectors, or the instruction where the CPU has one.
+ * Conversion of single elements by integers alone, as IEEE 754-2019 defines rounding to nearest even; rows go
+ * through the loops of loops.h.
  *
  * Threads: any. Tests: tests/unit/store/rows_test.c.
  */
 #include "store/rows.h"
 
 #include <string.h>
+
+#include "store/optim.h"
 
 static uint32_t bits_of(float x)
 {
@@ -66,39 +68,25 @@ float tn_f16_to_f32(uint16_t x)
 
 void tn_rows_to_f32(float *dst, const void *src, tern_dtype dtype, uint32_t n)
 {
-	const uint16_t *half = src;
-
-	if (dtype == TERN_F32) {
+	if (dtype == TERN_F32)
 		memcpy(dst, src, n * sizeof(float));
-	} else if (dtype == TERN_BF16) {
-		for (uint32_t i = 0; i < n; i++)
-			dst[i] = tn_bf16_to_f32(half[i]);
-	} else {
-		for (uint32_t i = 0; i < n; i++)
-			dst[i] = tn_f16_to_f32(half[i]);
-	}
+	else if (dtype == TERN_BF16)
+		tn_loops_get()->from_bf16(dst, src, n);
+	else
+		tn_loops_get()->from_f16(dst, src, n);
 }
 
 void tn_rows_from_f32(void *dst, tern_dtype dtype, const float *src, uint32_t n)
 {
-	uint16_t *half = dst;
-
-	if (dtype == TERN_F32) {
+	if (dtype == TERN_F32)
 		memcpy(dst, src, n * sizeof(float));
-	} else if (dtype == TERN_BF16) {
-		for (uint32_t i = 0; i < n; i++)
-			half[i] = tn_bf16_from_f32(src[i]);
-	} else {
-		for (uint32_t i = 0; i < n; i++)
-			half[i] = tn_f16_from_f32(src[i]);
-	}
+	else if (dtype == TERN_BF16)
+		tn_loops_get()->to_bf16(dst, src, n);
+	else
+		tn_loops_get()->to_f16(dst, src, n);
 }
 
 bool tn_rows_finite(const float *row, uint32_t n)
 {
-	uint32_t bad = 0;
-
-	for (uint32_t i = 0; i < n; i++)
-		bad |= (bits_of(row[i]) & 0x7f800000) == 0x7f800000;
-	return bad == 0;
+	return tn_loops_get()->finite(row, n);
 }

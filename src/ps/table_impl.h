@@ -1,0 +1,386 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside the table engine.
+ *
+ *   record (with metadata)     u64 key | u32 version | u32 frequency | u64 last step | row | state | pad to 8
+ *   record (TERN_TABLE_NO_META) u64 key | u32 version | row | state | pad to 4          rows: padded to 4
+ *
+ *   version   WRITING: bytes are changing, readers wait; LOCKED: a writer has it, readers don't care; DEAD: no record
+ *             (any more); the rest counts changes
+ *
+ *   id        names a record, never 0: slab id >> shift, place id & mask. An id is, at each moment, one of: live (in
+ *             the index), in a batch's hands, in limbo (dead, readers may still look at it), free, or never used yet:
+ *             live + in hands = handed;  handed + limbo + free = used
+ *
+ *   segment   TN_SEGMENT_BUCKETS buckets of one cache line; covers the hashes with its prefix of `depth` bits.
+ *             A key's home bucket is hash & (buckets - 1); if that is full the record is in the next with room, and
+ *             each bucket that was passed counts it: a look-up ends at a bucket that nobody passed.
+ *             An entry never moves within its segment, so that readers need no version of buckets; a segment that
+ *             splits is left as it is, replaced by two in the directory, and freed when no reader can see it.
+ *
+ * Locks, in order: a segment's, a record's, directory, ids, cut. Readers take none. A writer of an existing record
+ * takes the record's alone.
+ *
+ * Threads: as table.h. Tests: tests/unit/ps.
+ */
+#ifndef TN_PS_TABLE_IMPL_H
+#define TN_PS_TABLE_IMPL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/epoch.h"
+#include "ps/table.h"
+#include "store/optim.h"
+
+#if defined(__SANITIZE_THREAD__)
+#define TN_PS_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define TN_PS_TSAN 1
+#endif
+#endif
+#ifndef TN_PS_TSAN
+#define TN_PS_TSAN 0
+#endif
+
+/* ---- records ---- */
+
+#define TN_WRITING      1u
+#define TN_LOCKED       2u
+#define TN_DEAD         4u
+#define TN_VERSION_STEP 8u
+
+typedef struct tn_head {
+	uint32_t key[2]; /* low, high: NO_META records are aligned to 4 alone */
+	_Atomic uint32_t version;
+	/* with metadata alone: */
+	_Atomic uint32_t frequency;
+	_Atomic uint64_t last_step;
+} tn_head;
+#define TN_HEAD_BYTES         24
+#define TN_HEAD_BYTES_NO_META 12
+_Static_assert(sizeof(tn_head) == TN_HEAD_BYTES, "the overhead per key is documented");
+
+static inline uint64_t tn_head_key(const tn_head *head)
+{
+	return head->key[0] | (uint64_t)head->key[1] << 32;
+}
+
+/* ---- index ---- */
+
+#define TN_BUCKET_PLACES   12
+#define TN_SEGMENT_BUCKETS 256u
+#define TN_SEGMENT_PLACES  (TN_SEGMENT_BUCKETS * TN_BUCKET_PLACES)
+#define TN_SEGMENT_FULL    (TN_SEGMENT_PLACES * 7 / 8) /* splits above */
+#define TN_DEPTH_MAX       40
+
+typedef struct tn_bucket {
+	_Atomic uint64_t tags;      /* of places 0 .. 7; 0 = free */
+	_Atomic uint64_t tags_past; /* of places 8 .. 11; bits 32 .. 47: records that passed */
+	_Atomic uint32_t ids[TN_BUCKET_PLACES];
+} tn_bucket;
+_Static_assert(sizeof(tn_bucket) == 64, "a bucket is a cache line");
+
+typedef struct tn_segment {
+	_Alignas(64) pthread_mutex_t lock;
+	uint64_t first; /* of the hashes it covers */
+	uint32_t count;
+	uint8_t depth;
+	bool retired;
+	struct tn_segment *next; /* free, or in limbo since stamp */
+	uint64_t stamp;
+	tn_bucket buckets[TN_SEGMENT_BUCKETS];
+} tn_segment;
+
+typedef struct tn_dir {
+	uint32_t depth;
+	uint64_t stamp; /* in limbo */
+	struct tn_dir *next;
+	_Atomic(tn_segment *) at[];
+} tn_dir;
+
+static inline tn_segment *tn_dir_find(const tn_dir *dir, uint64_t hash)
+{
+	uint64_t i = dir->depth ? hash >> (64 - dir->depth) : 0;
+
+	return atomic_load_explicit(&dir->at[i], memory_order_acquire);
+}
+
+static inline uint32_t tn_home(uint64_t hash)
+{
+	return (uint32_t)hash & (TN_SEGMENT_BUCKETS - 1);
+}
+
+static inline uint8_t tn_tag(uint64_t hash)
+{
+	uint8_t tag = (uint8_t)(hash >> 8);
+
+	return tag ? tag : 1;
+}
+
+/* ---- ids and slabs ---- */
+
+#define TN_SLABS_MAX      65536u
+#define TN_SLAB_BYTES_MIN (64ull << 10)
+#define TN_SLAB_BYTES     (4ull << 20)
+#define TN_HAND           32 /* ids that a batch takes at once */
+
+typedef struct tn_slab {
+	uint8_t *base;
+	uint32_t places;
+	uint64_t first; /* places of the slabs before it */
+} tn_slab;
+
+/* Dead ids, until no reader looks at them. */
+typedef struct tn_limbo {
+	struct tn_limbo *next;
+	uint64_t stamp;
+	uint32_t count;
+	uint32_t ids[125];
+} tn_limbo;
+
+/* Memory from malloc in pieces, for segments. */
+typedef struct tn_chunk {
+	struct tn_chunk *next;
+	uint64_t bytes;
+} tn_chunk;
+
+/* What one call needs beside its stack; kept by the table from call to call. */
+#define TN_CHUNK_KEYS  1024
+#define TN_SCRATCH_MAX 16
+typedef struct tn_scratch {
+	float *w, *grad, *sum; /* dim each */
+	float *moments;        /* state bytes */
+	uint8_t *row;          /* value bytes */
+	uint32_t *dedup;       /* n-dependent: table, next, tail */
+	uint64_t dedup_words;
+	uint32_t misses[TN_CHUNK_KEYS];
+	_Alignas(64) uint8_t memory[];
+} tn_scratch;
+
+struct tn_table {
+	tern_table_schema schema;
+	tn_table_memory memory;
+	tn_optim optim;
+	uint64_t init_seed;
+	uint32_t value_bytes, value_room, state_bytes; /* room: padded to 4 */
+	uint32_t head_bytes, stride;
+	uint32_t shift, mask; /* of ids */
+	bool meta, dense;
+	uint64_t rows_max, places_max; /* by the budget; 0 = none */
+
+	_Alignas(64) _Atomic(tn_dir *) dir;
+	tn_slab *slabs;
+	_Atomic(tn_cut *) cut;
+	_Alignas(64) tn_epoch epoch;
+
+	pthread_mutex_t dir_lock; /* directory, segments' memory */
+	tn_segment *free_segments, *limbo_segments;
+	tn_dir *limbo_dirs;
+	tn_chunk *chunks;
+	uint64_t segments;
+
+	pthread_mutex_t id_lock;
+	uint32_t slab_count, slab_used; /* of the last slab: places that were ever used */
+	uint32_t free_ids;              /* a list through the keys of free records */
+	uint64_t handed, used, places;
+	tn_limbo *limbo, *limbo_last;
+
+	_Atomic uint8_t *sketch; /* lines of 64 counters */
+	uint64_t sketch_lines;
+	_Atomic uint64_t sketch_adds;
+	_Atomic uint64_t dice;
+
+	_Atomic(tn_scratch *) scratch[TN_SCRATCH_MAX];
+
+	struct tn_table_counters {
+		_Atomic uint64_t rows, slab_bytes, index_bytes, cut_bytes;
+		_Atomic uint64_t created, put, erased, evicted, expired, not_admitted, refused, nonfinite,
+			pulled, pushed, splits, retries;
+	} count;
+};
+
+#define TN_COUNT(t, what, n) atomic_fetch_add_explicit(&(t)->count.what, (n), memory_order_relaxed)
+#define TN_GET(t, what)      atomic_load_explicit(&(t)->count.what, memory_order_relaxed)
+
+static inline tn_head *tn_head_of(const tn_table *t, uint32_t id)
+{
+	return (tn_head *)(void *)(t->slabs[id >> t->shift].base + (uint64_t)(id & t->mask) * t->stride);
+}
+static inline void *tn_value_of(const tn_table *t, tn_head *head)
+{
+	return (uint8_t *)head + t->head_bytes;
+}
+static inline void *tn_state_of(const tn_table *t, tn_head *head)
+{
+	return (uint8_t *)head + t->head_bytes + t->value_room;
+}
+
+/* ---- seqlocked bytes ---- */
+
+/*
+ * The thread sanitizer knows no fences: there, words are atomics that carry the order. Elsewhere bytes are copied at
+ * full speed between fences, and a torn copy is thrown away.
+ */
+static inline void tn_seq_load(void *dst, const void *src, uint64_t bytes)
+{
+#if TN_PS_TSAN
+	for (uint64_t i = 0; i + 4 <= bytes; i += 4) {
+		uint32_t word =
+			atomic_load_explicit((_Atomic uint32_t *)((uintptr_t)src + i), memory_order_acquire);
+
+		memcpy((uint8_t *)dst + i, &word, 4);
+	}
+	if (bytes & 2) {
+		uint16_t half = atomic_load_explicit((_Atomic uint16_t *)((uintptr_t)src + (bytes & ~3ull)),
+						     memory_order_acquire);
+
+		memcpy((uint8_t *)dst + (bytes & ~3ull), &half, 2);
+	}
+#else
+	memcpy(dst, src, bytes);
+	atomic_thread_fence(memory_order_acquire);
+#endif
+}
+
+static inline void tn_seq_store(void *dst, const void *src, uint64_t bytes)
+{
+#if TN_PS_TSAN
+	for (uint64_t i = 0; i + 4 <= bytes; i += 4) {
+		uint32_t word;
+
+		memcpy(&word, (const uint8_t *)src + i, 4);
+		atomic_store_explicit((_Atomic uint32_t *)((uintptr_t)dst + i), word, memory_order_release);
+	}
+	if (bytes & 2) {
+		uint16_t half;
+
+		memcpy(&half, (const uint8_t *)src + (bytes & ~3ull), 2);
+		atomic_store_explicit((_Atomic uint16_t *)((uintptr_t)dst + (bytes & ~3ull)), half,
+				      memory_order_release);
+	}
+#else
+	memcpy(dst, src, bytes);
+#endif
+}
+
+/* Between tn_head_lock and tn_head_unlock: from here on readers wait. */
+static inline void tn_head_begin(tn_head *head, uint32_t version)
+{
+	atomic_store_explicit(&head->version, version | TN_LOCKED | TN_WRITING, memory_order_relaxed);
+#if !TN_PS_TSAN
+	atomic_thread_fence(memory_order_release);
+#endif
+}
+static inline void tn_head_unlock(tn_head *head, uint32_t version)
+{
+	atomic_store_explicit(&head->version, version, memory_order_release);
+}
+
+/* table_slab.c */
+tern_status tn_slab_init(tn_table *t);
+void tn_slab_fini(tn_table *t);
+/* A slab with all its places used: dense tables. */
+tern_status tn_slab_add_full(tn_table *t, uint32_t places);
+typedef struct tn_hand {
+	uint32_t ids[TN_HAND];
+	uint32_t count;
+} tn_hand;
+/* At least one id into the hand, at most want. TERN_AGAIN: ids are in limbo: leave the epoch, tn_epoch_wait, try
+   again. TERN_E_BUDGET: rows_max is reached. TERN_E_NOMEM, TERN_E_LIMIT. */
+tern_status tn_hand_fill(tn_table *t, tn_hand *hand, uint64_t want);
+void tn_hand_return(tn_table *t, tn_hand *hand);
+/* The record is dead and out of the index. */
+void tn_id_retire(tn_table *t, uint32_t id);
+/* The record's lock. False: it is dead, nothing is held. *version has no LOCKED. */
+bool tn_head_lock(tn_head *head, uint32_t *version);
+/* A copy of [head + from, + bytes) as of one moment. False: dead. */
+bool tn_head_read(tn_table *t, tn_head *head, uint64_t from, void *dst, uint64_t bytes);
+/* The places of all slabs in a row: for walks. False past the last. */
+bool tn_slab_walk(tn_table *t, uint64_t place, uint32_t *id);
+uint64_t tn_slab_places(tn_table *t);
+tn_scratch *tn_scratch_take(tn_table *t);
+void tn_scratch_give(tn_table *t, tn_scratch *scratch);
+
+/* table_index.c */
+tern_status tn_index_init(tn_table *t);
+void tn_index_fini(tn_table *t);
+/* The id of a key's record, 0 if there is none. Inside the epoch. */
+uint32_t tn_index_find(const tn_table *t, const tn_dir *dir, uint64_t key, uint64_t hash);
+/* Enter a record that is filled in, dead and out of the index; it becomes live. *now: its id, or that of the record
+   which was there before. TERN_E_NOMEM, TERN_E_LIMIT. */
+tern_status tn_index_insert(tn_table *t, uint64_t key, uint64_t hash, uint32_t id, uint32_t *now);
+/* Out of the index, dead, in limbo. A record used after `unless_after` stays. False: nothing was erased. */
+bool tn_index_erase(tn_table *t, uint64_t key, uint64_t hash, uint64_t unless_after);
+#define TN_ERASE_ALWAYS UINT64_MAX
+/* Keys of the segment that covers hash, those in [hash, last]; *end: the first hash past the segment, 0 at the end.
+   Room for TN_SEGMENT_PLACES keys. Inside the epoch. */
+uint32_t tn_index_keys(tn_table *t, uint64_t hash, uint64_t last, uint64_t *keys, uint64_t *end);
+
+/* table_admit.c */
+tern_status tn_admit_init(tn_table *t);
+void tn_admit_fini(tn_table *t);
+/* Counts the request; may the key have a row? */
+bool tn_admit(tn_table *t, uint64_t hash);
+/* Make room for one row. False: there is nothing to evict. Inside the epoch, no lock held. */
+bool tn_evict_one(tn_table *t);
+
+/* table_new.c */
+typedef struct tn_maker {
+	tn_table *t;
+	tn_hand hand;
+	uint64_t wanted; /* misses that are left: how many ids to take */
+	unsigned epoch_slot;
+	uint64_t step;
+	uint64_t created, not_admitted, refused;
+	tern_status status; /* of the first refusal */
+	bool admit_all;
+} tn_maker;
+/* The record of a key, made if need be: id, or 0 if it can't be (counted). May leave and enter the epoch: ids and
+   directories from before are void. scratch->w is overwritten. */
+uint32_t tn_make(tn_maker *m, tn_scratch *s, uint64_t key, uint64_t hash);
+void tn_maker_end(tn_maker *m);
+/* Value, state, key and metadata of a dead record, as new. */
+void tn_record_init(tn_table *t, uint32_t id, tn_scratch *s, uint64_t key, uint64_t step);
+/* Initial value of a key in the given dtype. */
+void tn_row_default(tn_table *t, tn_scratch *s, uint64_t key, void *dst, tern_dtype dtype);
+
+/* table_cut.c */
+void tn_cut_save(tn_cut *cut, tn_table *t, uint32_t id, tn_head *head);
+void tn_cut_born(tn_cut *cut, tn_table *t, uint32_t id);
+/* Holding the record: keep its image if a cut wants it. */
+static inline void tn_cut_before_write(tn_table *t, uint32_t id, tn_head *head)
+{
+	tn_cut *cut = atomic_load_explicit(&t->cut, memory_order_acquire);
+
+	if (TN_UNLIKELY(cut))
+		tn_cut_save(cut, t, id, head);
+}
+
+/* A record at its bytes from the row on. */
+static inline void tn_record_view_init(tn_record *record, const tn_table *t, uint64_t key,
+				       const uint8_t *from_value)
+{
+	*record = (tn_record){.key = key, .value = from_value};
+	if (t->state_bytes)
+		record->state = from_value + t->value_room;
+}
+
+/* Metadata of a use. */
+static inline void tn_touch(const tn_table *t, tn_head *head, uint64_t step)
+{
+	uint32_t f;
+
+	if (!t->meta)
+		return;
+	f = atomic_load_explicit(&head->frequency, memory_order_relaxed);
+	if (f < UINT32_MAX)
+		atomic_store_explicit(&head->frequency, f + 1, memory_order_relaxed);
+	if (atomic_load_explicit(&head->last_step, memory_order_relaxed) < step)
+		atomic_store_explicit(&head->last_step, step, memory_order_relaxed);
+}
+
+#endif

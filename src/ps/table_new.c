@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How a row comes into being: admission, an id, room by eviction if need be, its initial value, its place in the
+ * index. Creating on pull and on push are the same.
+ *
+ * Threads: a maker belongs to one call. Tests: tests/unit/ps/model_test.c.
+ */
+#include <inttypes.h>
+
+#include "base/fail.h"
+#include "ps/table_impl.h"
+#include "store/init.h"
+#include "store/rows.h"
+
+void tn_record_init(tn_table *t, uint32_t id, tn_scratch *s, uint64_t key, uint64_t step)
+{
+	tn_head *head = tn_head_of(t, id);
+
+	TN_ASSERT(atomic_load_explicit(&head->version, memory_order_relaxed) & TN_DEAD);
+	head->key[0] = (uint32_t)key;
+	head->key[1] = (uint32_t)(key >> 32);
+	if (t->meta) {
+		atomic_store_explicit(&head->frequency, 0, memory_order_relaxed);
+		atomic_store_explicit(&head->last_step, step, memory_order_relaxed);
+	}
+	tn_row_default(t, s, key, tn_value_of(t, head), t->schema.dtype);
+	tn_optim_state_init(&t->optim, t->schema.dim, tn_state_of(t, head));
+}
+
+void tn_row_default(tn_table *t, tn_scratch *s, uint64_t key, void *dst, tern_dtype dtype)
+{
+	uint32_t dim = t->schema.dim;
+
+	tn_init_row(s->w, dim, &t->schema.init, t->init_seed, key);
+	if (t->schema.dtype != TERN_F32 && dtype != t->schema.dtype) {
+		/* What the row would hold, not what it would have held. */
+		tn_rows_from_f32(s->row, t->schema.dtype, s->w, dim);
+		tn_rows_to_f32(s->w, s->row, t->schema.dtype, dim);
+	}
+	tn_rows_from_f32(dst, dtype, s->w, dim);
+}
+
+static uint32_t refuse(tn_maker *m, tern_status status)
+{
+	tn_table *t = m->t;
+
+	m->refused++;
+	if (m->status != TERN_OK)
+		return 0;
+	m->status = status;
+	if (status == TERN_E_BUDGET)
+		tn_fail(status,
+			"table \"%s\": its budget of %" PRIu64 " bytes holds %" PRIu64
+			" rows and all are taken: raise budget_bytes, or set eviction, ttl_steps or "
+			"admit_after",
+			t->schema.name, t->schema.budget_bytes, t->rows_max);
+	return 0;
+}
+
+/* An id into the hand. */
+static tern_status take_id(tn_maker *m)
+{
+	tn_table *t = m->t;
+
+	for (;;) {
+		tern_status st = tn_hand_fill(t, &m->hand, TN_MAX(m->wanted, 1));
+
+		if (st == TERN_E_BUDGET && t->schema.eviction != TERN_EVICT_NONE && tn_evict_one(t))
+			continue;
+		if (st != TERN_AGAIN)
+			return st;
+		/* Nothing of this call points into the table now. */
+		tn_epoch_leave(&t->epoch, m->epoch_slot);
+		tn_epoch_wait(&t->epoch);
+		m->epoch_slot = tn_epoch_enter(&t->epoch);
+	}
+}
+
+uint32_t tn_make(tn_maker *m, tn_scratch *s, uint64_t key, uint64_t hash)
+{
+	tn_table *t = m->t;
+	tn_dir *dir = atomic_load_explicit(&t->dir, memory_order_acquire);
+	uint32_t id = tn_index_find(t, dir, key, hash), now = 0;
+	tern_status st;
+
+	if (id)
+		return id;
+	if (!m->admit_all && !tn_admit(t, hash)) {
+		m->not_admitted++;
+		return 0;
+	}
+	if (m->hand.count == 0) {
+		st = take_id(m);
+		if (st != TERN_OK)
+			return refuse(m, st);
+	}
+	id = m->hand.ids[--m->hand.count];
+	tn_record_init(t, id, s, key, m->step);
+	st = tn_index_insert(t, key, hash, id, &now);
+	if (st != TERN_OK || now != id)
+		m->hand.ids[m->hand.count++] = id;
+	else
+		m->created++;
+	return st == TERN_OK ? now : refuse(m, st);
+}
+
+void tn_maker_end(tn_maker *m)
+{
+	tn_hand_return(m->t, &m->hand);
+	if (m->created)
+		TN_COUNT(m->t, created, m->created);
+	if (m->not_admitted)
+		TN_COUNT(m->t, not_admitted, m->not_admitted);
+	if (m->refused)
+		TN_COUNT(m->t, refused, m->refused);
+}
