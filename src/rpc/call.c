@@ -50,7 +50,7 @@ void tn_rpc_call_set_state(rpc_call *c, rpc_call_state state)
 	c->out = c->wants = false;
 	if (c->sending)
 		return;
-	free(c->args_copy);
+	tn_rpc_spare_give(&rpc->spare, c->args_copy);
 	c->args_copy = NULL;
 }
 
@@ -198,7 +198,7 @@ static void on_sent(tern_op *op, void *arg)
 	pthread_mutex_lock(&rpc->lock);
 	c->sending = false;
 	if (c->state == CALL_FREE || !tn_rpc_line_lasts(rpc)) { /* it is not sent again */
-		free(c->args_copy);
+		tn_rpc_spare_give(&rpc->spare, c->args_copy);
 		c->args_copy = NULL;
 	}
 	if (status != TERN_OK || (c->state != CALL_FREE && !on_present_pipe(c) && rpc->ended == TERN_OK)) {
@@ -294,7 +294,7 @@ void tn_rpc_call_unpost(rpc_call *c)
 	if (c->first == c->session)
 		c->first = TN_RPC_NEVER_SENT; /* it did not leave */
 	if (c->state == CALL_FREE) {
-		free(c->args_copy);
+		tn_rpc_spare_give(&rpc->spare, c->args_copy);
 		c->args_copy = NULL;
 	}
 }

@@ -29,9 +29,10 @@ void tn_rpc_unref(tern_rpc *rpc)
 		return;
 	for (unsigned k = 0; k < TN_RPC_CLASSES; k++) {
 		for (unsigned i = 0; rpc->streams[k] && i < TN_RPC_WINDOW; i++)
-			free(rpc->streams[k]->calls[i].args_copy);
+			tn_rpc_spare_give(&rpc->spare, rpc->streams[k]->calls[i].args_copy);
 		free(rpc->streams[k]);
 	}
+	tn_rpc_spare_end(&rpc->spare);
 	pthread_mutex_destroy(&rpc->lock);
 	free(rpc);
 }

@@ -129,7 +129,8 @@ struct tern_rpc {
 	uint32_t sink_calls;
 	uint32_t refs; /* 1 for the owner + messages in flight + pipes + a link of its own + hedges */
 	tn_ctx_timer timer;
-	uint64_t timer_at; /* TN_TIME_NEVER = not set */
+	uint64_t timer_at;  /* TN_TIME_NEVER = not set */
+	tn_rpc_spare spare; /* arguments */
 	rpc_stream *streams[TN_RPC_CLASSES];
 	rpc_line line;
 	tn_list hedges; /* rpc_hedge.node */

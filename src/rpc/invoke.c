@@ -39,7 +39,7 @@ static tern_status copy_args(tern_rpc *rpc, const tern_rpc_call_params *params, 
 	*copy = NULL;
 	if (params->args_bytes <= TN_RPC_INLINE_BYTES)
 		return TERN_OK;
-	*copy = malloc(params->args_bytes);
+	*copy = tn_rpc_spare_take(&rpc->spare, params->args_bytes);
 	if (!*copy)
 		return tn_fail(TERN_E_NOMEM, "no memory for %llu bytes of arguments",
 			       (unsigned long long)params->args_bytes);
@@ -172,14 +172,14 @@ tern_status tn_rpc_call_one(tern_rpc *rpc, const tern_rpc_call_params *params, t
 	TN_TRY(copy_args(rpc, params, &copy));
 	status = tn_op_begin(op);
 	if (status != TERN_OK) {
-		free(copy);
+		tn_rpc_spare_give(&rpc->spare, copy);
 		return status;
 	}
 	pthread_mutex_lock(&rpc->lock);
 	status = take_slot(rpc, params->service_class, &c);
 	if (status != TERN_OK) {
 		pthread_mutex_unlock(&rpc->lock);
-		free(copy);
+		tn_rpc_spare_give(&rpc->spare, copy);
 		tn_op_abort(op);
 		return status;
 	}

@@ -11,6 +11,7 @@
  */
 #include <sched.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,13 +23,56 @@
 #include "base/time.h"
 #include "rpc/server.h"
 
+/* ---- memory: what ended is kept for the next ones ---- */
+
+static tern_rpc_request *take_unused(tn_rpc_server *server)
+{
+	tern_rpc_request *req;
+
+	pthread_mutex_lock(&server->unused_lock);
+	req = server->unused;
+	if (req) {
+		server->unused = req->retry_next;
+		server->unused_count--;
+	}
+	pthread_mutex_unlock(&server->unused_lock);
+	return req;
+}
+
+static bool keep_unused(tern_rpc_request *req)
+{
+	tn_rpc_server *server = req->server;
+	bool keep;
+
+	pthread_mutex_lock(&server->unused_lock);
+	keep = TN_RPC_KEEP_SPARES && server->unused_count < TN_RPC_UNUSED_MAX;
+	if (keep) {
+		req->retry_next = server->unused;
+		server->unused = req;
+		server->unused_count++;
+	}
+	pthread_mutex_unlock(&server->unused_lock);
+	return keep;
+}
+
+void tn_rpc_requests_end(tn_rpc_server *server)
+{
+	tern_rpc_request *req;
+
+	while ((req = take_unused(server)))
+		free(req);
+}
+
 tern_rpc_request *tn_rpc_request_new(rpc_conn *conn, const tn_rpc_request_head *head,
 				     const tern_rpc_sink *sinks)
 {
-	tern_rpc_request *req = TN_FAULT("rpc.request.alloc") ? NULL : calloc(1, sizeof(*req));
+	tern_rpc_request *req = NULL;
 
+	if (!TN_FAULT("rpc.request.alloc") && !(req = take_unused(conn->server)))
+		req = malloc(sizeof(*req));
 	if (!req)
 		return NULL;
+	memset(req, 0, offsetof(tern_rpc_request, sinks));
 	req->server = conn->server;
 	req->record = conn->record;
 	req->origin = conn;
@@ -44,9 +88,10 @@ tern_rpc_request *tn_rpc_request_new(rpc_conn *conn, const tn_rpc_request_head *
 void tn_rpc_request_free(tern_rpc_request *req)
 {
 	tn_rpc_conn_unref(req->origin);
-	free(req->answer_copy);
+	tn_rpc_spare_give(&req->server->spare, req->answer_copy);
 	free(req->args);
-	free(req);
+	if (!keep_unused(req))
+		free(req);
 }
 
 bool tn_rpc_request_try_free(tern_rpc_request *req)
@@ -239,7 +284,7 @@ static void answer(tern_rpc_request *req, tern_status status, uint64_t value, co
 	bool held, orphan;
 
 	if (bytes > TN_RPC_INLINE_BYTES) {
-		copy = bytes <= TERN_RPC_INLINE_MAX ? malloc(bytes) : NULL;
+		copy = bytes <= TERN_RPC_INLINE_MAX ? tn_rpc_spare_take(&server->spare, bytes) : NULL;
 		if (!copy) {
 			head.status = bytes <= TERN_RPC_INLINE_MAX ? TERN_E_NOMEM : TERN_E_TOO_LARGE;
 			head.bytes = 0;

@@ -21,6 +21,7 @@
 #include "base/mutant.h"
 #include "base/options.h"
 #include "channel/ctx_slots.h"
+#include "rpc/spare.h"
 #include "rpc/wire.h"
 
 #define TN_RPC_SERVICE      "tern.rpc/2" /* with the version: a peer of another one refuses the channel */

@@ -65,6 +65,9 @@ static void server_free(tn_rpc_server *server)
 {
 	tn_rpc_methods_free(server);
 	tn_rpc_gates_free(server);
+	tn_rpc_requests_end(server);
+	tn_rpc_spare_end(&server->spare);
+	pthread_mutex_destroy(&server->unused_lock);
 	pthread_mutex_destroy(&server->lock);
 	free(server);
 }
@@ -95,6 +98,7 @@ static tn_rpc_server *server_new(tern_ctx *ctx)
 	server->keep_ns = tn_opt_u64(tn_ctx_options(ctx), tn_rpc_options, "keep");
 	server->keep_bytes = tn_opt_u64(tn_ctx_options(ctx), tn_rpc_options, "keep_bytes");
 	pthread_mutex_init(&server->lock, NULL);
+	pthread_mutex_init(&server->unused_lock, NULL);
 	tn_list_init(&server->records);
 	tn_list_init(&server->clients);
 	server->grown_ns =

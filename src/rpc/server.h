@@ -18,7 +18,7 @@
  *   record:  kept = bytes of requests and answers in the window
  *
  * Locks: server->lock protects records and the retry list, record->lock a record and its requests, gate->lock a gate
- * and its flows. Order: server, record, gate. None is held while a channel function or a handler runs.
+ * and its flows, unused_lock the requests that are none now. Order: server, record, gate or unused. None is held while a channel function or a handler runs.
  */
 #ifndef TN_RPC_SERVER_H
 #define TN_RPC_SERVER_H
@@ -26,7 +26,8 @@
 #include "base/list.h"
 #include "rpc/rpc.h"
 
-#define TN_RPC_RETRY_NS 100000u /* a reply that found no room in the channel is tried again after this */
+#define TN_RPC_UNUSED_MAX 1024u   /* requests that a server keeps for the next calls */
+#define TN_RPC_RETRY_NS   100000u /* a reply that found no room in the channel is tried again after this */
 
 typedef struct rpc_conn rpc_conn;
 typedef struct rpc_record rpc_record;
@@ -88,6 +89,10 @@ struct tn_rpc_server {
 	tn_ctx_timer keep_timer;
 	tern_rpc_request *retry;
 	tn_ctx_timer timer;
+	tn_rpc_spare spare; /* answers */
+	pthread_mutex_t unused_lock;
+	tern_rpc_request *unused; /* requests for the next calls; by retry_next */
+	uint32_t unused_count;
 	_Atomic(rpc_method *) methods[TN_RPC_METHODS_MAX];
 	rpc_method *retired;
 	rpc_gate *gate;  /* of all methods without one of their own */
@@ -127,6 +132,13 @@ struct rpc_record {
 #define TN_RPC_RETRY_ANSWER 1u
 #define TN_RPC_RETRY_ACK    2u
 
+/* A put of a handler: counted here, then its own operation completes. */
+typedef struct rpc_sink_put {
+	tern_op op;
+	tern_rpc_request *req;
+	tern_op *user;
+} rpc_sink_put;
+
 struct tern_rpc_request {
 	tn_rpc_server *server;
 	rpc_record *record;
@@ -134,7 +146,6 @@ struct tern_rpc_request {
 	uint64_t deadline_ns;
 	uint32_t method;
 	unsigned sink_count;
-	tern_rpc_sink sinks[TERN_RPC_SINKS_MAX];
 	/* gate->lock */
 	rpc_flow *flow; /* NULL: neither waits nor runs at a gate */
 	tn_list queue_node;
@@ -148,6 +159,7 @@ struct tern_rpc_request {
 	bool acking;    /* ack_op in use */
 	bool canceled;
 	bool held;     /* answered, but the answer waits for puts: sinks are the caller's once it has it */
+	bool put_busy; /* `put` is one of them */
 	uint32_t puts; /* into sinks, in flight */
 	uint64_t cancel_runs; /* thread in which on_cancel runs, 0 */
 	void (*on_cancel)(tern_rpc_request *request, void *arg);
@@ -159,6 +171,9 @@ struct tern_rpc_request {
 	tern_op op, ack_op;
 	uint8_t *answer_copy;
 	uint64_t answer_bytes;
+	/* what is above is zero at first, what is below is not read before it was written */
+	tern_rpc_sink sinks[TERN_RPC_SINKS_MAX];
+	rpc_sink_put put;
 	uint8_t head[TN_RPC_REPLY_BYTES];
 	uint8_t ack[TN_RPC_REPLY_BYTES];
 	uint8_t answer[TN_RPC_INLINE_BYTES];
@@ -216,6 +231,7 @@ tern_rpc_request *tn_rpc_request_new(rpc_conn *conn, const tn_rpc_request_head *
 				     const tern_rpc_sink *sinks);
 /* One that never got into a window. */
 void tn_rpc_request_free(tern_rpc_request *req);
+void tn_rpc_requests_end(tn_rpc_server *server);
 /* record->lock held: free the request if nothing needs it. The caller then drops one reference of the record. */
 bool tn_rpc_request_try_free(tern_rpc_request *req);
 /* record->lock held on entry, released: the request may be gone afterwards. */

@@ -41,16 +41,33 @@ static void put_ended(tern_rpc_request *req)
 		tn_rpc_send_ack(req);
 }
 
-/* A put of the request ended: the wrapper counts it, then the handler's op completes. */
-typedef struct sink_put {
-	tern_op op; /* first */
-	tern_rpc_request *req;
-	tern_op *user;
-} sink_put;
+/* record->lock held, released here: as put_ended, and the put's memory is free. */
+static void put_over(tern_rpc_request *req, rpc_sink_put *put)
+{
+	bool own = put == &req->put; /* it goes with the request */
+
+	if (own)
+		req->put_busy = false;
+	put_ended(req);
+	if (!own)
+		free(put);
+}
+
+/* The put is counted, and keeps the request. */
+static rpc_sink_put *put_new(tern_rpc_request *req)
+{
+	bool own;
+
+	pthread_mutex_lock(&req->record->lock);
+	own = !req->put_busy;
+	req->put_busy = true;
+	pthread_mutex_unlock(&req->record->lock);
+	return own ? &req->put : malloc(sizeof(rpc_sink_put)); /* the first one at a time needs no memory */
+}
 
 static void on_sink_put(tern_op *op, void *arg)
 {
-	sink_put *put = arg;
+	rpc_sink_put *put = arg;
 	tern_rpc_request *req = put->req;
 	tern_op *user = put->user;
 	tern_status status = op->status;
@@ -60,8 +77,7 @@ static void on_sink_put(tern_op *op, void *arg)
 
 	snprintf(detail, sizeof(detail), "%s", status == TERN_OK ? "" : tern_detail());
 	pthread_mutex_lock(&req->record->lock);
-	put_ended(req);
-	free(put);
+	put_over(req, put);
 	tn_op_complete(ctx, user, status, length, detail);
 }
 
@@ -80,36 +96,43 @@ static tern_status put_begin(tern_rpc_request *req, rpc_conn **conn)
 	return status;
 }
 
+static tern_status put_counted(tern_rpc_request *req, rpc_conn *conn, unsigned sink, uint64_t offset,
+			       const void *src, uint64_t bytes, tern_op *op)
+{
+	rpc_sink_put *put = put_new(req);
+	tern_status status = TERN_E_NOMEM;
+
+	if (put) {
+		put->req = req;
+		put->user = op;
+		tern_op_init(&put->op, on_sink_put, put);
+		status = tern_put(conn->channel, src, bytes, &req->sinks[sink].key, offset, &put->op);
+	} else {
+		tn_fail(status, "no memory for a put into a sink");
+	}
+	if (status == TERN_OK)
+		return TERN_OK;
+	pthread_mutex_lock(&req->record->lock);
+	put_over(req, put); /* a cancel or an answer may have come in between and waits for us */
+	return status;
+}
+
 tern_status tern_rpc_request_put(tern_rpc_request *req, unsigned sink, uint64_t offset, const void *src,
 				 uint64_t bytes, tern_op *op)
 {
 	tern_status status = tn_op_begin(op);
-	rpc_conn *conn;
-	sink_put *put;
+	rpc_conn *conn = NULL;
 
 	if (status != TERN_OK)
 		return status;
-	put = malloc(sizeof(*put)); /* set-up cost of a sink transfer, beside its bytes */
-	if (!put || sink >= req->sink_count) {
-		free(put);
+	if (sink >= req->sink_count)
+		status = tn_fail(TERN_E_INVALID, "the call has %u sinks, not %u", req->sink_count, sink + 1);
+	else
+		status = put_begin(req, &conn);
+	if (status == TERN_OK)
+		status = put_counted(req, conn, sink, offset, src, bytes, op);
+	if (status != TERN_OK)
 		tn_op_abort(op);
-		return sink < req->sink_count ? tn_fail(TERN_E_NOMEM, "no memory for a put into a sink")
-					      : tn_fail(TERN_E_INVALID, "the call has %u sinks, not %u",
-							req->sink_count, sink + 1);
-	}
-	put->req = req;
-	put->user = op;
-	tern_op_init(&put->op, on_sink_put, put);
-	status = put_begin(req, &conn);
-	if (status == TERN_OK) {
-		status = tern_put(conn->channel, src, bytes, &req->sinks[sink].key, offset, &put->op);
-		if (status == TERN_OK)
-			return TERN_OK;
-		pthread_mutex_lock(&req->record->lock);
-		put_ended(req); /* a cancel or an answer may have come in between and waits for us */
-	}
-	free(put);
-	tn_op_abort(op);
 	return status;
 }
 
@@ -117,7 +140,7 @@ tern_status tn_rpc_request_map(tern_rpc_request *req, unsigned sink, uint64_t of
 			       bool read, tn_rpc_map *map)
 {
 	tern_status status;
-	rpc_conn *conn;
+	rpc_conn *conn = NULL;
 
 	if (sink >= req->sink_count)
 		return tn_fail(TERN_E_INVALID, "the call has %u sinks, not %u", req->sink_count, sink + 1);
