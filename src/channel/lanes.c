@@ -29,6 +29,34 @@ static void blob_of(const uint8_t *bytes, uint16_t n, tn_blob *blob)
 		memcpy(blob->bytes, bytes, blob->length);
 }
 
+/*
+ * A lane's share of the device's receive slots: generous while there are plenty, little when many links
+ * have come. Lane 0 carries the messages, the others need a slot for each notification only.
+ */
+static uint32_t grant_of(const tn_shell_dev *sdev, const tn_link_action *act)
+{
+	uint32_t total = sdev->caps.recv_slots, left = total - sdev->granted;
+	uint32_t later = (act->lane.lanes - 1 - act->lane.index) * GRANT_MIN;
+	uint32_t grant = left > total / 4 * 3 ? 64
+			 : left > total / 2   ? 32
+			 : left > total / 8   ? 16
+					      : GRANT_MIN;
+
+	if (act->lane.index > 0)
+		grant = grant / 4 < GRANT_MIN ? GRANT_MIN : grant / 4;
+	grant = TN_MIN(grant, sdev->caps.lane_recv_slots);
+	left -= TN_MIN(left, later);
+	return grant <= left ? grant : left;
+}
+
+/* Data lanes take none of the last quarter: a link with one lane is better than one over a worse device. */
+static bool has_room(const tn_shell_dev *sdev, uint32_t lanes)
+{
+	uint32_t total = sdev->caps.recv_slots;
+
+	return lanes < 2 || total - sdev->granted >= total / 4 + lanes * GRANT_MIN;
+}
+
 void tn_shell_reach(tern_link *link, const tn_link_action *act, uint64_t now_ns)
 {
 	tn_shell_dev *sdev = link->devs[act->lane.provider];
@@ -39,28 +67,14 @@ void tn_shell_reach(tern_link *link, const tn_link_action *act, uint64_t now_ns)
 	tn_detail_clear();
 	if (act->lane.provider + 1 < link->dev_count && TN_FAULT("channel.reach"))
 		status = tn_fail(TERN_E_UNREACHABLE, "fault point channel.reach");
+	else if (!has_room(sdev, act->lane.lanes))
+		status = tn_fail(TERN_E_LIMIT,
+				 "the receive slots of %s that are left are for links' first lanes",
+				 sdev->name);
 	else
 		status = sdev->dev->ops->reach(sdev->dev, &peer);
 	tn_link_on_reach(link->m, act->lane.provider, status, status == TERN_OK ? "" : tn_detail_get(),
 			 now_ns);
-}
-
-/*
- * A lane's share of the device's receive slots: generous while there are plenty, little when many links
- * have come. Lane 0 carries the messages, the others need a slot for each notification only.
- */
-static uint32_t grant_of(const tn_shell_dev *sdev, uint32_t index)
-{
-	uint32_t total = sdev->caps.recv_slots, left = total - sdev->granted;
-	uint32_t grant = left > total / 4 * 3 ? 64
-			 : left > total / 2   ? 32
-			 : left > total / 8   ? 16
-					      : GRANT_MIN;
-
-	if (index > 0)
-		grant = grant / 4 < GRANT_MIN ? GRANT_MIN : grant / 4;
-	grant = TN_MIN(grant, sdev->caps.lane_recv_slots);
-	return grant <= left ? grant : left;
 }
 
 void tn_shell_lane_create(tern_link *link, const tn_link_action *act, uint64_t now_ns)
@@ -80,7 +94,7 @@ void tn_shell_lane_create(tern_link *link, const tn_link_action *act, uint64_t n
 	slane->link = link;
 	slane->sdev = sdev;
 	slane->handle = act->lane.lane;
-	slane->grant = grant_of(sdev, act->lane.index);
+	slane->grant = grant_of(sdev, act);
 	memcpy(params.token, act->lane.token, sizeof(params.token));
 	params.arg = slane;
 	if (slane->grant < GRANT_MIN)

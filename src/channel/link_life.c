@@ -102,9 +102,9 @@ static void fill_providers(tern_link *link, const char *transports, tn_link_prov
 			p->send_bytes_max = sdev->caps.send_bytes_max;
 			/* A longer copy is made without the lock, which its immediate is not. */
 			p->imm_bytes_max = sdev->caps.copies ? TN_SHELL_COPY_BYTES : 0;
-			/* Where transfers are done at the post nothing queues in front of a message. */
-			p->data_lanes = sdev->caps.flags & TN_CAP_PASSIVE_TARGET ? 0 : UINT32_MAX;
-			p->budget = sdev->caps.flags & TN_CAP_PASSIVE_TARGET ? NULL : &sdev->budget;
+			/* Where transfers are copies of this host's nothing queues in front of a message. */
+			p->data_lanes = sdev->caps.flags & TN_CAP_SAME_HOST ? 0 : UINT32_MAX;
+			p->budget = sdev->caps.flags & TN_CAP_SAME_HOST ? NULL : &sdev->budget;
 			p->arbiter = sdev->grants ? &sdev->arbiter : NULL;
 			tn_lock_take(&ctx->table_lock);
 			p->address_bytes = sdev->address.length;

@@ -225,7 +225,9 @@ const tn_option_row tn_link_option_rows[] = {
 	 .type = TN_OPT_U64,
 	 .dflt = "2",
 	 .max = TN_LINK_LANES_MAX - 1,
-	 .help = "lanes for one-sided transfers beside the one for messages, where transfers queue"},
+	 .help = "lanes for one-sided transfers beside the one for messages; none over shm, where nothing "
+		 "queues, "
+		 "and where a device has little room left"},
 	{.layer = "link",
 	 .name = "channels_max",
 	 .type = TN_OPT_U64,

@@ -84,6 +84,14 @@ void tn_lk_wiring_lane_up(tn_link *link, uint64_t now_ns);
 void tn_lk_wiring_lane_gone(tn_link *link);
 /* Lanes for one with the provider, if this side dials. */
 uint32_t tn_lk_lanes_wanted(const tn_link *link, uint32_t provider);
+/* Its lanes found no room: true if it is to be tried with one alone, which the dialer does until lanes break. */
+bool tn_lk_try_fewer(tn_link *link, uint32_t provider, tern_status status);
+/* That attempt is over here; the peer's reason may be on its way. */
+static inline void tn_lk_attempt_past(tn_link *link, uint32_t epoch, uint32_t provider)
+{
+	link->past_epoch = epoch;
+	link->past_provider = provider;
+}
 /* The peer's row of the provider; TN_NONE: it has none, or one that carries no frames. */
 uint32_t tn_lk_peer_provider(const tn_link *link, uint32_t provider);
 
@@ -128,7 +136,7 @@ const char *tn_lk_spare_wire(tn_link *link, const tn_wire_wire *wire, uint32_t o
 			     uint64_t now_ns);
 const char *tn_lk_spare_message(tn_link *link, tn_ctrl_type type, const uint8_t *payload, uint32_t bytes,
 				uint64_t now_ns);
-void tn_lk_spare_unwired(tn_link *link, const char *why, uint64_t now_ns);
+void tn_lk_spare_unwired(tn_link *link, tern_status status, const char *why, uint64_t now_ns);
 void tn_lk_spare_reach(tn_link *link, tern_status status, const char *text, uint64_t now_ns);
 void tn_lk_spare_make(tn_link *link);
 void tn_lk_spare_lane_up(tn_link *link, uint64_t now_ns);

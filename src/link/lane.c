@@ -231,6 +231,7 @@ static void fill_lane(const tn_link *link, const tn_lk_lane *lane, tn_link_actio
 
 	act->lane.lane = lane->handle;
 	act->lane.user = lane->user;
+	act->lane.lanes = spare ? link->spare.lanes : link->wire_lanes;
 	act->lane.index = lane->index;
 	act->lane.epoch = lane->epoch;
 	act->lane.provider = lane->provider;
@@ -254,6 +255,9 @@ static bool next_reach(tn_link *link, tn_link_action *act)
 	memset(&act->lane, 0, sizeof(act->lane));
 	act->type = TN_ACT_REACH;
 	act->lane.provider = spare ? link->spare.provider : link->provider;
+	act->lane.lanes = spare                 ? link->spare.lanes
+			  : link->config.active ? tn_lk_lanes_wanted(link, link->provider)
+						: link->wire_lanes;
 	act->lane.active = link->config.active;
 	act->lane.peer_device = peer->address;
 	act->lane.peer_device_bytes = peer->address_bytes;

@@ -263,6 +263,7 @@ typedef struct tn_link_action {
 		struct {
 			uint32_t lane;  /* handle */
 			void *user;     /* NULL before on_lane_created */
+			uint32_t lanes; /* of its epoch; REACH: that are wanted */
 			uint32_t index; /* 0..lanes-1 */
 			uint32_t epoch;
 			uint32_t provider; /* index in config.providers */

@@ -60,7 +60,7 @@ static void begin(tn_link *link, uint64_t now_ns)
 			tn_count_own(&link->counters.recoveries, 1);
 		}
 		tn_link_set_state(link, TN_LINK_RECOVERING);
-		link->rewires = link->provider_next = 0;
+		link->rewires = link->provider_next = link->few = 0;
 		link->reason[0] = 0;
 		tn_lk_arm(link, TN_TIMER_RECOVER, tn_deadline(now_ns, link->config.recover_ns));
 	}

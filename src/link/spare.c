@@ -130,8 +130,11 @@ static void next_candidate(tn_link *link, uint64_t now_ns)
 	tn_lk_probe_later(link, now_ns);
 }
 
-static void failed(tn_link *link, const char *why, uint64_t now_ns)
+static void failed(tn_link *link, tern_status status, const char *why, uint64_t now_ns)
 {
+	if (tn_lk_try_fewer(link, link->spare.provider, status))
+		link->probe_next = link->spare.provider;
+	tn_lk_attempt_past(link, link->spare.epoch, link->spare.provider);
 	tn_lk_log(link, TN_LOG_DEBUG, "not back to %s yet: %s", name_of(link), why);
 	tn_count_own(&link->counters.probes_failed, 1);
 	forget(link);
@@ -151,7 +154,7 @@ void tn_lk_spare_drop(tn_link *link, tern_status status, const char *why, uint64
 		tn_lk_out_end(link, &w, now_ns);
 	}
 	if (link->spare.active) /* the output did not overflow */
-		failed(link, why, now_ns);
+		failed(link, status, why, now_ns);
 }
 
 void tn_lk_spare_failed(tn_link *link, tern_status status, const char *text, uint64_t now_ns)
@@ -166,12 +169,12 @@ void tn_lk_spare_failed(tn_link *link, tern_status status, const char *text, uin
 	tn_lk_spare_drop(link, status, why, now_ns);
 }
 
-void tn_lk_spare_unwired(tn_link *link, const char *why, uint64_t now_ns)
+void tn_lk_spare_unwired(tn_link *link, tern_status status, const char *why, uint64_t now_ns)
 {
 	char text[TN_LINK_TEXT_MAX];
 
 	snprintf(text, sizeof(text), "the peer says: %.200s", why);
-	failed(link, text, now_ns);
+	failed(link, status, text, now_ns);
 }
 
 bool tn_lk_spare_usable(const tn_link *link)

@@ -501,12 +501,14 @@ struct tn_link {
 	/* ---- wiring ---- */
 	uint32_t epoch, lane_serial;
 	uint32_t epoch_last; /* the highest that was used: that of the spare lanes, if there were any */
-	uint32_t provider, provider_next; /* in force (TN_NONE) and next to try */
-	uint32_t peer_provider;           /* its row in peer_setup */
-	uint32_t wire_lanes;              /* lanes to be made */
-	bool wire_active;                 /* the epoch's lanes are being made or are in use */
-	bool wire_broke;                  /* a lane of an attempt broke: another round may go well */
-	bool wire_wait;                   /* for slots of lanes that drain */
+	uint32_t provider, provider_next;   /* in force (TN_NONE) and next to try */
+	uint32_t peer_provider;             /* its row in peer_setup */
+	uint32_t wire_lanes;                /* lanes to be made */
+	uint32_t few;                       /* providers (by index) that had no room for more than one lane */
+	uint32_t past_epoch, past_provider; /* the attempt given up last; its provider */
+	bool wire_active;                   /* the epoch's lanes are being made or are in use */
+	bool wire_broke;                    /* a lane of an attempt broke: another round may go well */
+	bool wire_wait;                     /* for slots of lanes that drain */
 	bool wired_sent, wired_received;
 	uint32_t lane_work; /* lanes in CREATE, CONNECT, CLOSE */
 	uint32_t lanes_live;

@@ -56,9 +56,21 @@ uint32_t tn_lk_lanes_wanted(const tn_link *link, uint32_t provider)
 {
 	uint32_t data_lanes = link->providers[provider].data_lanes;
 
-	if (data_lanes == UINT32_MAX)
+	if (link->few & (1u << provider))
+		data_lanes = 0;
+	else if (data_lanes == UINT32_MAX)
 		data_lanes = link->config.data_lanes;
 	return 1 + TN_MIN(data_lanes, TN_LINK_LANES_MAX - 1u);
+}
+
+bool tn_lk_try_fewer(tn_link *link, uint32_t provider, tern_status status)
+{
+	if (!link->config.active || provider == TN_NONE || tn_lk_lanes_wanted(link, provider) == 1 ||
+	    (status != TERN_E_LIMIT && status != TERN_E_NOMEM))
+		return false;
+	tn_lk_log(link, TN_LOG_INFO, "one lane over %s: more find no room", link->providers[provider].name);
+	link->few |= 1u << provider;
+	return true;
 }
 
 static void ask_reach(tn_link *link, uint32_t provider, uint32_t peer_provider)
@@ -146,9 +158,19 @@ static void begin_epoch(tn_link *link, uint32_t epoch, uint32_t lanes)
 	memset(link->addr, 0, sizeof(link->addr));
 }
 
-static void end_attempt(tn_link *link, const char *why, uint64_t now_ns)
+/* The provider had no success: the next one is tried, or the same with one lane. */
+static void pass_over(tn_link *link, tern_status status, const char *why)
 {
-	note_reason(link, link->providers[link->provider].name, why);
+	if (tn_lk_try_fewer(link, link->provider, status))
+		link->provider_next = link->provider;
+	else
+		note_reason(link, link->providers[link->provider].name, why);
+}
+
+static void end_attempt(tn_link *link, tern_status status, const char *why, uint64_t now_ns)
+{
+	pass_over(link, status, why);
+	tn_lk_attempt_past(link, link->epoch, link->provider);
 	tn_lk_lanes_close(link);
 	link->lane_count = 0;
 	link->wire_active = link->wire_wait = link->reach_ask = link->reach_wait = false;
@@ -172,7 +194,7 @@ void tn_lk_attempt_failed(tn_link *link, tern_status status, const char *text, u
 
 	link->wire_broke |= broke(status);
 	if (link->state == TN_LINK_RECOVERING) {
-		note_reason(link, link->providers[link->provider].name, why);
+		pass_over(link, status, why);
 		tn_lk_recover(link, status, why, now_ns);
 		return;
 	}
@@ -180,7 +202,7 @@ void tn_lk_attempt_failed(tn_link *link, tern_status status, const char *text, u
 	tn_wire_put_unwire(&w, link->epoch, status, why);
 	tn_lk_out_end(link, &w, now_ns);
 	if (tn_lk_wiring(link))
-		end_attempt(link, why, now_ns);
+		end_attempt(link, status, why, now_ns);
 }
 
 void tn_lk_wiring_timeout(tn_link *link, uint64_t now_ns)
@@ -207,7 +229,7 @@ void tn_link_on_reach(tn_link *link, uint32_t provider, tern_status status, cons
 		const tn_link_provider *p = &link->providers[link->provider];
 
 		if (status != TERN_OK) {
-			note_reason(link, p->name, text && text[0] ? text : tern_status_text(status));
+			pass_over(link, status, text && text[0] ? text : tern_status_text(status));
 			try_next(link, now_ns);
 			return;
 		}
@@ -378,13 +400,19 @@ static const char *on_unwire(tn_link *link, const uint8_t *payload, uint32_t byt
 
 	if (wrong)
 		return wrong;
+	/* Its lanes may be seen to go before its words come. */
+	if (end.epoch == link->past_epoch)
+		(void)tn_lk_try_fewer(link, link->past_provider, end.status);
 	if (link->spare.active && end.epoch == link->spare.epoch) {
-		tn_lk_spare_unwired(link, end.text[0] ? end.text : tern_status_text(end.status), now_ns);
+		tn_lk_spare_unwired(link, end.status, end.text[0] ? end.text : tern_status_text(end.status),
+				    now_ns);
 		return NULL;
 	}
 	if (end.epoch == link->epoch && link->resumes &&
 	    (tn_lk_alive(link) ||
 	     (link->state == TN_LINK_WIRING && link->wire_active && link->wired_received))) {
+		if (link->state == TN_LINK_RECOVERING && tn_lk_try_fewer(link, link->provider, end.status))
+			link->provider_next = link->provider;
 		tn_lk_peer_recovers(link, end.text[0] ? end.text : tern_status_text(end.status), now_ns);
 		return NULL;
 	}
@@ -397,7 +425,7 @@ static const char *on_unwire(tn_link *link, const uint8_t *payload, uint32_t byt
 	link->wire_broke |= broke(end.status);
 	/* Had this side sent WIRED already, it starts over all the same: the peer has not. */
 	link->wired_sent = false;
-	end_attempt(link, why, now_ns);
+	end_attempt(link, end.status, why, now_ns);
 	return NULL;
 }
 

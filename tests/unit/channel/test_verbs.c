@@ -163,6 +163,42 @@ static void long_transfers_are_cut(void **state)
 	pair_close(&p);
 }
 
+/*
+ * A server with few receive slots and many peers: the first links get data lanes, the later ones one lane each, and
+ * only who finds nothing left goes over tcp.
+ */
+static void few_slots_mean_fewer_lanes(void **state)
+{
+	enum { PEERS = 14 };
+	static const char *const options[] = {"verbs.recv_slots=256", NULL};
+	tern_ctx_params params = {.options = options};
+	int three = 0, one = 0, by_tcp = 0;
+	pair p[PEERS];
+
+	(void)state;
+	transport = "verbs,tcp";
+	fake_reset(NULL, 0);
+	side_open_params(&p[0].serve, &params);
+	for (int i = 0; i < PEERS; i++) {
+		uint64_t before = tern_ctx_counter(p[0].serve.ctx, "verbs.lanes");
+		uint64_t lanes;
+
+		p[i].serve = p[0].serve;
+		side_open(&p[i].dial, 0);
+		connect_pair(&p[i]);
+		lanes = tern_ctx_counter(p[0].serve.ctx, "verbs.lanes") - before;
+		by_tcp += strcmp(tern_link_transport(p[i].dial.link), "tcp") == 0;
+		three += lanes == 3;
+		one += lanes == 1;
+	}
+	print_message("%d links of three lanes, %d of one, %d over tcp\n", three, one, by_tcp);
+	assert_int_equal(three + one + by_tcp, PEERS);
+	assert_true(three >= 1 && one >= 3 && by_tcp > 0);
+	for (int i = 0; i < PEERS; i++)
+		side_close(&p[i].dial);
+	side_close(&p[0].serve);
+}
+
 static void until_counted(pair *p, const char *name, uint64_t least, uint64_t most)
 {
 	tern_ctx *ctxs[] = {p->dial.ctx, p->serve.ctx};
@@ -254,6 +290,7 @@ int main(void)
 		cmocka_unit_test(falls_back_whatever_call_fails),
 		cmocka_unit_test(opens_without_it_where_it_may),
 		cmocka_unit_test(long_transfers_are_cut),
+		cmocka_unit_test(few_slots_mean_fewer_lanes),
 		cmocka_unit_test(next_link_knows_the_new_address),
 		cmocka_unit_test(broken_path_ends_operations),
 	};

@@ -162,6 +162,49 @@ static void falls_back(void **state)
 	}
 }
 
+static uint32_t lanes_up(void)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < world.path_count; i++)
+		n += world.paths[i].used && world.paths[i].end[0].up && world.paths[i].end[1].up &&
+		     !world.paths[i].end[0].closed && !world.paths[i].end[1].closed;
+	return n;
+}
+
+/* A device without room for three lanes may have it for one. After a break all are tried again. */
+static void one_lane_where_more_find_no_room(void **state)
+{
+	(void)state;
+	for (unsigned how = 0; how < 12; how++) {
+		int side = how & 1;
+
+		two_providers();
+		world.room[side] = 1 + (how >> 1) % 3;
+		/* Else its lanes may be seen to go before its words come. */
+		world.room_known = how >= 6 || side == 1;
+		pair_start(&world);
+		until_up();
+		assert_int_equal(lanes_up(), world.room[side] < 3 ? 1 : 3);
+		for (int i = 0; i < 2; i++)
+			assert_int_equal(tn_link_provider_index(world.node[i].link), 0);
+		if (how >> 1 == 1) { /* not even for one after a while: to the other provider */
+			world.room[side] = 0;
+			world.create_fails = true;
+		}
+		for (uint32_t i = 0; i < world.path_count; i++)
+			if (world.paths[i].used)
+				pair_break(&world, &world.paths[i]);
+		assert_true(PAIR_UNTIL(&world, lanes_up() == 0, 5000));
+		if (how >> 1 != 1)
+			world.room[side] = 0;
+		assert_true(PAIR_UNTIL(&world, lanes_up() == 3, 5000));
+		for (int i = 0; i < 2; i++)
+			assert_int_equal(tn_link_provider_index(world.node[i].link), how >> 1 == 1);
+		pair_fini(&world);
+	}
+}
+
 static void no_way(void **state)
 {
 	(void)state;
@@ -328,6 +371,7 @@ int main(void)
 		cmocka_unit_test(close_is_bounded),
 		cmocka_unit_test(close_before_up),
 		cmocka_unit_test(falls_back),
+		cmocka_unit_test(one_lane_where_more_find_no_room),
 		cmocka_unit_test(no_way),
 		cmocka_unit_test(wiring_is_bounded),
 		cmocka_unit_test(tokens),

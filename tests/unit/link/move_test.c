@@ -97,6 +97,26 @@ static void returns(void **state)
 	pair_fini(&world);
 }
 
+/* The better provider has room for one lane only: the link goes back to that one. */
+static void returns_with_one_lane(void **state)
+{
+	(void)state;
+	for (int side = 0; side < 2; side++) {
+		for (int known = 0; known < 2; known++) {
+			set_up(TN_NS_PER_SEC);
+			up();
+			world.room[side] = 1;
+			world.room_known = known;
+			heal();
+			assert_true(PAIR_UNTIL(&world, both_on(0), 100000));
+			assert_int_equal(counters(0)->returns, 1);
+			/* Its lanes may be seen to go before its words come: then at the next look. */
+			assert_in_range(counters(0)->probes, 1, 2);
+			pair_fini(&world);
+		}
+	}
+}
+
 static void never(void **state)
 {
 	(void)state;
@@ -208,8 +228,10 @@ static void closes(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(returns),       cmocka_unit_test(never),   cmocka_unit_test(spare_breaks),
-		cmocka_unit_test(fast_failover), cmocka_unit_test(breaker), cmocka_unit_test(closes),
+		cmocka_unit_test(returns),       cmocka_unit_test(returns_with_one_lane),
+		cmocka_unit_test(never),         cmocka_unit_test(spare_breaks),
+		cmocka_unit_test(fast_failover), cmocka_unit_test(breaker),
+		cmocka_unit_test(closes),
 	};
 
 	return RUN(tests);

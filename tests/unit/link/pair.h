@@ -125,6 +125,8 @@ struct pair_world {
 	bool reach_fails[2]; /* provider i of node 1 can't be reached */
 	bool create_fails;   /* provider 0's lanes can't be made at node 1 */
 	bool connect_fails;  /* provider 0's lanes never connect */
+	uint32_t room[2];    /* lanes of an epoch that the node has room for; 0 = any number */
+	bool room_known;     /* it says so when it is asked whether it reaches the peer */
 	uint32_t slow_path;  /* number + 1 of a path that lags far behind the others; 0 = none */
 	bool mute;           /* nothing moves any more on the wire: a peer that stands still */
 	bool frozen;         /* time stands still */
@@ -482,6 +484,11 @@ static inline tern_status pair_post(pair_world *world, int side, const tn_link_p
 	return TERN_OK;
 }
 
+static inline bool pair_no_room(const pair_world *world, int side, uint32_t lanes)
+{
+	return world->room[side] && lanes > world->room[side];
+}
+
 static inline void pair_lane_create(pair_world *world, int side, const tn_link_action *act)
 {
 	pair_node *node = &world->node[side];
@@ -489,7 +496,9 @@ static inline void pair_lane_create(pair_world *world, int side, const tn_link_a
 	pair_end *end = &path->end[side];
 	uint32_t address = act->lane.epoch << 8 | act->lane.index;
 
-	if (world->create_fails && side == 1 && act->lane.provider == 0) {
+	PAIR_CHECK(world, act->lane.index < act->lane.lanes);
+	if ((world->create_fails && side == 1 && act->lane.provider == 0) ||
+	    pair_no_room(world, side, act->lane.index + 1)) {
 		tn_link_on_lane_created(node->link, act->lane.lane,
 					tn_fail(TERN_E_LIMIT, "a limit is reached"), NULL, NULL, 0, 0,
 					world->now);
@@ -585,7 +594,10 @@ static inline void pair_act(pair_world *world, int side, tn_link_action *act)
 		tn_link_on_peer_answer(node->link, TERN_OK, NULL, world->now);
 		break;
 	case TN_ACT_REACH:
-		status = side == 1 && world->reach_fails[act->lane.provider] ? TERN_E_UNREACHABLE : TERN_OK;
+		PAIR_CHECK(world, act->lane.lanes >= 1);
+		status = side == 1 && world->reach_fails[act->lane.provider] ? TERN_E_UNREACHABLE
+			 : world->room_known && pair_no_room(world, side, act->lane.lanes) ? TERN_E_LIMIT
+											   : TERN_OK;
 		tn_link_on_reach(node->link, act->lane.provider, status, "not from here", world->now);
 		break;
 	case TN_ACT_LANE_CREATE:

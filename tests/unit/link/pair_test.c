@@ -100,6 +100,9 @@ static void shape(pair_world *world, load *l, fault what)
 		two_providers(world, caps, frame, probe_ns);
 	if (pair_chance(world, 40))
 		world->slow_path = 1 + TN_LINK_LANES_MAX + pair_pick(world, 4);
+	for (int i = 0; i < 2; i++)
+		world->room[i] = pair_chance(world, 15) ? 1 + pair_pick(world, 3) : 0;
+	world->room_known = pair_chance(world, 50);
 	world->check_level = pair_chance(world, 30) ? 2 : 1;
 }
 
