@@ -579,6 +579,8 @@ tn_link_rivalry tn_link_rivals(const tn_link *older, const tn_link *newer, tern_
 	X(pings)            \
 	X(rejoins)          \
 	X(recoveries)       \
+	X(resumes)          \
+	X(resume_ns)        \
 	X(fallbacks)        \
 	X(returns)          \
 	X(probes)           \

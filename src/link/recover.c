@@ -58,6 +58,7 @@ static void begin(tn_link *link, uint64_t now_ns)
 		if (!link->moving && link->was_up) {
 			tn_lk_strike(link, now_ns);
 			tn_count_own(&link->counters.recoveries, 1);
+			link->broke_ns = now_ns;
 		}
 		tn_link_set_state(link, TN_LINK_RECOVERING);
 		link->rewires = link->provider_next = link->few = 0;
@@ -334,10 +335,25 @@ const char *tn_lk_resume_message(tn_link *link, const uint8_t *payload, uint32_t
 	return NULL;
 }
 
+/* How long the link stood: less than recover_ns, or it would have ended. */
+static void tell_resume(tn_link *link, uint64_t now_ns)
+{
+	uint64_t ns = now_ns - link->broke_ns;
+
+	if (link->broke_ns == 0)
+		return;
+	link->broke_ns = 0;
+	tn_count_own(&link->counters.resumes, 1);
+	tn_count_own(&link->counters.resume_ns, ns);
+	tn_lk_log(link, TN_LOG_WARN, "the lanes are rebuilt, after %llu.%03llu ms",
+		  (unsigned long long)(ns / TN_NS_PER_MS), (unsigned long long)(ns / 1000 % 1000));
+}
+
 /* The new lanes are up. */
 void tn_lk_recovered(tn_link *link, uint64_t now_ns)
 {
 	tn_lk_disarm(link, TN_TIMER_RECOVER);
+	tell_resume(link, now_ns);
 	/* The new lanes may be those of another provider. */
 	for (uint32_t i = 0; i < link->op_high; i++) {
 		tn_lk_op *op = &link->ops[i];

@@ -530,6 +530,7 @@ struct tn_link {
 	bool was_up;
 	bool both_recover; /* both have said RESUME once: no attempt is treated as new any more */
 	bool close_wanted; /* an orderly close waits for new lanes */
+	uint64_t broke_ns; /* when lanes in use broke; 0: none did, or a move ended them */
 	uint32_t rewires;  /* times that no provider worked since the lanes broke */
 	uint32_t redo_wrs; /* writes of the log that are out */
 	tn_wire_resume resume;

@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import random
+import re
 import signal
 import socket
 import struct
@@ -34,6 +35,22 @@ def tern(*args, timeout=120, env=None, check=None):
         raise AssertionError(f"tern {' '.join(map(str, args))}: status {done.returncode}, not {check}\n"
                              f"stdout: {done.stdout}\nstderr: {done.stderr}")
     return done.returncode, done.stdout, done.stderr
+
+
+RESUME_BOUND_MS = 10000  # option link.recover: a link that takes longer ends
+
+
+def resume_times(err):
+    """How long links stood after lanes had broken, in ms: what the log says."""
+    return sorted(float(ms) for ms in re.findall(r"the lanes are rebuilt, after ([0-9.]+) ms", err))
+
+
+def resume_line(what, times):
+    def at(fraction):
+        return times[min(int(len(times) * fraction), len(times) - 1)]
+
+    return (f"{what}: {len(times)} resumed: p50 {at(.5):.2f} ms, p90 {at(.9):.2f}, p99 {at(.99):.2f}, max {times[-1]:.2f}; "
+            f"bound {RESUME_BOUND_MS}")
 
 
 def write_idx(path, dims, data, magic=None, compress=True):

@@ -8,7 +8,7 @@ TERN_TEST_BREAKS: at least so many kills for each transport (300).
 import os
 import unittest
 
-from common import DataCase, environment, tern
+from common import RESUME_BOUND_MS, DataCase, environment, resume_line, resume_times, tern
 
 BREAKS = int(os.environ.get("TERN_TEST_BREAKS", "300"))
 WAYS = ["zerocopy", "copy", "rpc"]
@@ -26,6 +26,7 @@ class Lanes(DataCase):
     def broken(self, transport):
         right = {comm: self.job("right", transport, comm, environment())[0] for comm in WAYS}
         breaks = seed = 0
+        times = []
         while breaks < BREAKS:
             comm = WAYS[seed % len(WAYS)]
             seed += 1
@@ -34,6 +35,10 @@ class Lanes(DataCase):
             losses, err = self.job("broken", transport, comm, env)
             self.assertEqual(losses, right[comm], f"{comm}, seed {seed}:\n{err[-3000:]}")
             breaks += sum("rebuilding the lanes: lane" in line for line in err.splitlines())
+            times += resume_times(err)
+        times.sort()
+        print(resume_line(transport, times))
+        self.assertLessEqual(times[-1], RESUME_BOUND_MS)
         print(f"{transport}: {breaks} lanes killed in {seed} jobs, the same bits")
 
     def test_shm(self):

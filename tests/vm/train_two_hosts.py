@@ -17,7 +17,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.dont_write_bytecode = True
 os.environ.setdefault("TERN", "tern")
 sys.path.insert(0, os.path.join(HERE, "../e2e"))
-from common import TERN, write_idx  # noqa: E402
+from common import RESUME_BOUND_MS, TERN, resume_line, resume_times, write_idx  # noqa: E402
 
 STEPS, WORKERS, VARIABLES = 6, 2, 6
 # The first weights have 64 KiB: more than one packet, and more than a message has.
@@ -94,15 +94,21 @@ def steps_under(kills):
 
 
 def judge_killed(folder, kills):
-    killed = 0
+    killed, times = 0, []
     for name in PARTS:
         with open(f"{folder}/killed-{name}.err", encoding="utf-8") as file:
-            killed += sum("rebuilding the lanes: lane" in line for line in file)
+            err = file.read()
+        killed += err.count("rebuilding the lanes: lane")
+        times += resume_times(err)
+    times.sort()
     mean = [sum(pair) / WORKERS for pair in zip(losses(folder, "killed-worker0"), losses(folder, "killed-worker1"))]
     check("losses with lanes killed", [loss.hex() for loss in mean], [loss.hex() for loss in losses(folder, "killed-shm")])
     if killed < kills:
         sys.exit(f"train_two_hosts: {killed} lanes were killed, not {kills}")
     print(f"{killed} lanes killed, the same bits")
+    print(resume_line("verbs", times))
+    if times[-1] > RESUME_BOUND_MS:
+        sys.exit("train_two_hosts: a link resumed later than its bound allows")
 
 
 def judge_moved(folder):

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include "base/fault.h"
+#include "base/hist.h"
 #include "chan_test.h"
 
 #define STREAM "test.stream"
@@ -140,6 +141,41 @@ static void arrived(stream *s, int total)
 	assert_int_equal(atomic_load(&s->j.wrong), 0);
 }
 
+/* ---- how long a link stood ---- */
+
+#define BOUND_NS \
+	(10 * TN_NS_PER_SEC) /* link.recover; it ends a link, so no time is asserted by it that is not kept */
+
+typedef struct resumes {
+	tn_hist ns;
+	uint64_t seen[2], seen_ns[2];
+} resumes;
+
+/* Those since the last look; of several at once their mean. */
+static void look(resumes *r, const stream *s)
+{
+	tern_ctx *ctxs[] = {s->p.dial.ctx, s->p.serve.ctx};
+
+	for (int i = 0; i < 2; i++) {
+		uint64_t n = tern_ctx_counter(ctxs[i], "link.resumes");
+		uint64_t ns = tern_ctx_counter(ctxs[i], "link.resume_ns");
+
+		for (uint64_t k = r->seen[i]; k < n; k++)
+			tn_hist_add(&r->ns, (ns - r->seen_ns[i]) / (n - r->seen[i]));
+		r->seen[i] = n;
+		r->seen_ns[i] = ns;
+	}
+}
+
+static void publish(const resumes *r, const char *what)
+{
+	print_message("%s, %s: %llu resumed: p50 %.2f ms, p90 %.2f, p99 %.2f, max %.2f; bound %d\n",
+		      transport, what, (unsigned long long)r->ns.count, (double)tn_hist_at(&r->ns, 0.5) / 1e6,
+		      (double)tn_hist_at(&r->ns, 0.9) / 1e6, (double)tn_hist_at(&r->ns, 0.99) / 1e6,
+		      (double)r->ns.max / 1e6, (int)(BOUND_NS / TN_NS_PER_MS));
+	assert_true(r->ns.max <= BOUND_NS);
+}
+
 /* ---- tests ---- */
 
 /* TERN_TEST_ROUNDS: more of them, for a soak. */
@@ -159,10 +195,12 @@ static void test_breaks(void **state)
 	uint64_t messages = 0, puts = 0;
 	const unsigned rounds = rounds_wanted(60);
 	uint64_t recoveries;
+	resumes times = {0};
 	tern_link *link;
 	stream s;
 
 	(void)state;
+	tn_hist_init(&times.ns);
 	stream_open(&s);
 	link = s.p.dial.link;
 	for (unsigned round = 0; round < rounds; round++) {
@@ -172,6 +210,7 @@ static void test_breaks(void **state)
 		put_one(&s, puts++);
 		for (unsigned i = 0; i < BURST; i++)
 			assert_ok(tern_op_wait(s.p.dial.ctx, &ops[i], PATIENCE));
+		look(&times, &s);
 	}
 	tn_fault_clear();
 	arrived(&s, (int)(messages + puts));
@@ -180,6 +219,12 @@ static void test_breaks(void **state)
 	recoveries = tern_ctx_counter(s.p.dial.ctx, "link.recoveries") +
 		     tern_ctx_counter(s.p.serve.ctx, "link.recoveries");
 	assert_true(recoveries >= rounds / 2);
+	/* A link that took longer would be down. */
+	for (uint64_t end = tn_now() + PATIENCE; times.ns.count < recoveries && tn_now() < end;
+	     look(&times, &s))
+		tern_ctx_wait(s.p.dial.ctx, TN_NS_PER_MS);
+	assert_true(times.ns.count >= recoveries);
+	publish(&times, "messages and puts up to 4 MiB");
 	assert_true(link == s.p.dial.link && tern_link_get_state(link) == TERN_LINK_UP);
 	assert_int_equal(atomic_load(&s.j.closed) + atomic_load(&s.far.closed), 0);
 	assert_int_equal(atomic_load(&s.p.dial.downs), 0);
