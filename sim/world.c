@@ -30,7 +30,7 @@
 
 #define PROGRESS_NS       (30 * TN_NS_PER_SEC) /* after the last fault everything ends within this */
 #define SILENCE_NS        (30 * TN_NS_PER_MS)
-#define OPTIONS_MAX       28
+#define OPTIONS_MAX       40
 #define WAIT_PAUSE_MAX_NS TN_NS_PER_MS
 
 static sim_world *current;
@@ -165,6 +165,25 @@ __attribute__((format(printf, 3, 0))) static void add_option(char texts[OPTIONS_
 	TN_ASSERT(*n < OPTIONS_MAX);
 }
 
+/* How bulk is held back, and how a link that broke comes back. */
+static void draw_flow(tn_rand *r, char texts[OPTIONS_MAX][64], unsigned *n)
+{
+	static const char *const grants[] = {"link.grants=auto", "link.grants=on", "link.grants=off"};
+
+	snprintf(texts[(*n)++], sizeof(texts[0]), "%s", grants[tn_rand_below(r, TN_COUNT_OF(grants))]);
+	add_option(texts, n, "link.grant_bytes=%llu", 65536ull << sim_between(r, 0, 3));
+	add_option(texts, n, "link.grant_unit=%llu", 16384ull << sim_between(r, 0, 1));
+	add_option(texts, n, "link.device_bytes=%llu", 65536ull << sim_between(r, 0, 6));
+	if (sim_chance(r, 30))
+		snprintf(texts[(*n)++], sizeof(texts[0]), "link.window=adaptive");
+	add_option(texts, n, "link.window_min_bytes=%llu", 4096ull << sim_between(r, 0, 4));
+	add_option(texts, n, "link.window_target=%lluus", sim_between(r, 5, 500));
+	if (sim_chance(r, 25))
+		snprintf(texts[(*n)++], sizeof(texts[0]), "link.checksum=messages");
+	add_option(texts, n, "link.redial=%llums", sim_between(r, 0, 500));
+	add_option(texts, n, "link.probe=%llums", sim_between(r, 5, 500));
+}
+
 /* The same for all nodes of a world, drawn from its plan. */
 static void draw_options(sim_world *world, char texts[OPTIONS_MAX][64])
 {
@@ -195,6 +214,7 @@ static void draw_options(sim_world *world, char texts[OPTIONS_MAX][64])
 	add_option(texts, &n, "link.grant_bytes=%llu", 65536ull << sim_between(r, 0, 3));
 	add_option(texts, &n, "link.grant_unit=%llu", TN_GRANT_UNIT_MIN << sim_between(r, 0, 2));
 	snprintf(texts[n++], sizeof(texts[0]), "link.window=%s", sim_chance(r, 30) ? "adaptive" : "fixed");
+	draw_flow(r, texts, &n);
 	for (unsigned i = 0; i < TN_COUNT_OF(fixed); i++)
 		snprintf(texts[n++], sizeof(texts[0]), "%s", fixed[i]);
 }
