@@ -31,7 +31,7 @@ tern_status tn_ckpt_begin(tn_ckpt *ckpt, const char *path, uint64_t sequence)
 {
 	tern_status status;
 
-	*ckpt = (tn_ckpt){.root = -1, .dir = -1, .sequence = sequence};
+	*ckpt = (tn_ckpt){.root = -1, .dir = -1, .sequence = sequence, .files = NULL, .extra = NULL};
 	tn_ckpt_name(ckpt->name, sizeof(ckpt->name), sequence);
 	snprintf(ckpt->temp, sizeof(ckpt->temp), TN_CKPT_TEMP "%s", ckpt->name);
 	TN_TRY(open_root(path, &ckpt->root));
@@ -43,7 +43,9 @@ tern_status tn_ckpt_begin(tn_ckpt *ckpt, const char *path, uint64_t sequence)
 		status = tn_fail_errno(TERN_E_IO, "mkdir", "%s/%s", path, ckpt->temp);
 	if (status == TERN_OK)
 		status = tn_ckpt_open_dir(ckpt->root, ckpt->temp, &ckpt->dir);
-	if (status == TERN_OK && (ckpt->files = json_array()) == NULL)
+	ckpt->files = json_array();
+	ckpt->extra = json_object();
+	if (status == TERN_OK && (!ckpt->files || !ckpt->extra))
 		status = tn_fail(TERN_E_NOMEM, "no memory for a checkpoint");
 	if (status != TERN_OK)
 		tn_ckpt_abort(ckpt);
@@ -63,13 +65,13 @@ tern_status tn_ckpt_add(tn_ckpt *ckpt, const tn_file *file, json_t *extra)
 	return added ? TERN_OK : tn_fail(TERN_E_NOMEM, "no memory for a checkpoint's manifest");
 }
 
-static char *manifest_text(const tn_ckpt *ckpt, const json_t *extra)
+static char *manifest_text(const tn_ckpt *ckpt)
 {
 	json_t *root =
 		json_pack("{s:s, s:I}", "format", TN_CKPT_FORMAT, "sequence", (json_int_t)ckpt->sequence);
 	char *text = NULL;
 
-	if (root && (!extra || json_object_update(root, (json_t *)extra) == 0) &&
+	if (root && json_object_update(root, ckpt->extra) == 0 &&
 	    json_object_set(root, "files", ckpt->files) == 0)
 		text = json_dumps(root, JSON_INDENT(1));
 	json_decref(root);
@@ -103,12 +105,11 @@ static tern_status publish(tn_ckpt *ckpt)
 	return tn_dir_sync(ckpt->root, "of checkpoints");
 }
 
-tern_status tn_ckpt_commit(tn_ckpt *ckpt, json_t *extra)
+tern_status tn_ckpt_commit(tn_ckpt *ckpt)
 {
-	char *text = manifest_text(ckpt, extra);
+	char *text = manifest_text(ckpt);
 	tern_status status;
 
-	json_decref(extra);
 	if (!text)
 		status = tn_fail(TERN_E_NOMEM, "no memory for a checkpoint's manifest");
 	else
@@ -130,7 +131,9 @@ void tn_ckpt_abort(tn_ckpt *ckpt)
 		(void)tn_dir_remove(ckpt->root, ckpt->temp);
 	tn_os_close(&ckpt->root);
 	json_decref(ckpt->files);
-	ckpt->files = NULL;
+	json_decref(ckpt->extra);
+	ckpt->files = ckpt->extra = NULL;
+	ckpt->temp[0] = '\0';
 	tn_detail_set("%s", detail);
 }
 

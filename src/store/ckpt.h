@@ -34,6 +34,7 @@ typedef struct tn_ckpt {
 	uint64_t sequence;
 	char temp[64], name[40];
 	json_t *files; /* array of {name, bytes, crc32c} and what the caller adds */
+	json_t *extra; /* members of the manifest beside them: the caller's to set */
 } tn_ckpt;
 
 /* Begin checkpoint `sequence` below the directory `path`, which is made if need be. TERN_E_EXISTS: it is there. */
@@ -41,11 +42,10 @@ tern_status tn_ckpt_begin(tn_ckpt *ckpt, const char *path, uint64_t sequence);
 /* A finished file of ckpt->dir goes into the manifest. extra: more members of its row, taken over; may be NULL. */
 tern_status tn_ckpt_add(tn_ckpt *ckpt, const tn_file *file, json_t *extra);
 /*
- * Write the manifest (the members of `extra`, which is taken over, beside the files), and make it the checkpoint. The
- * object is done with either way; on failure nothing is left.
+ * Write the manifest, and make it the checkpoint. The object is done with either way; on failure nothing is left.
  */
-tern_status tn_ckpt_commit(tn_ckpt *ckpt, json_t *extra);
-/* Give it up and remove what was written. */
+tern_status tn_ckpt_commit(tn_ckpt *ckpt);
+/* Give it up and remove what was written; harmless after commit. */
 void tn_ckpt_abort(tn_ckpt *ckpt);
 /* Remove all but the last `keep` checkpoints, and what writers that died left. A checkpoint that another one is based
    on (member "base" of its manifest) is kept. */

@@ -71,18 +71,30 @@ class Help(unittest.TestCase):
     def test_commands(self):
         self.assertEqual(offered('tern', ''), {*self.commands(), '--help', '--version'})
 
-    def test_options(self):
+    def lines(self):
+        """Everything that takes options: (command,) and (command, subcommand)."""
         for command in self.commands():
-            listed = dict(OPTION.findall(help_of(command)))
+            text = help_of(command)
+            subcommands = re.findall(r'^  ([a-z]+) ', text, re.M) if 'SUBCOMMAND' in text else []
+            if subcommands:
+                self.assertEqual(offered('tern', command, ''), {*subcommands, '--help'}, command)
+            yield from ((command, name) for name in subcommands)
+            if not subcommands:
+                yield (command,)
+
+    def test_options(self):
+        for line in self.lines():
+            listed = dict(OPTION.findall(help_of(*line)))
             self.assertIn('--help', listed)
-            self.assertEqual(offered('tern', command, '--'), set(listed), command)
+            self.assertEqual(offered('tern', *line, '--'), set(listed), line)
 
     def test_values(self):
-        for command in self.commands():
-            options = OPTION.findall(help_of(command))
+        for line in self.lines():
+            command = ' '.join(line)
+            options = OPTION.findall(help_of(*line))
             every = {name for name, _ in options}
             for name, meta in options:
-                got = offered('tern', command, name, '')
+                got = offered('tern', *line, name, '')
                 if CHOICES.fullmatch(meta):
                     self.assertEqual(got, set(meta.split('|')), f'{command} {name}')
                 elif meta:

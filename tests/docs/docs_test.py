@@ -60,12 +60,17 @@ class ManPage(unittest.TestCase):
         heads = re.findall(r'^\.(?:TP|TQ)\n(.*)$', self.section(f'TERN {command.upper()}'), re.M)
         return {name for head in heads for name in re.findall(r'--[a-z][a-z-]*', head)}
 
+    def help_of(self, *command):
+        """The help of a command, with those of its subcommands."""
+        out = subprocess.run([TERN, *command, '--help'], capture_output=True, text=True, timeout=20, check=True,
+                             stdin=subprocess.DEVNULL).stdout
+        subcommands = re.findall(r'^  ([a-z]+) ', out, re.M) if 'SUBCOMMAND' in out else []
+        return out + ''.join(self.help_of(*command, name) for name in subcommands)
+
     @unittest.skipUnless(TERN, 'the command was not built')
     def test_every_option(self):
-        for command in ('train', 'perf', 'info', 'doctor', 'demo'):
-            out = subprocess.run([TERN, command, '--help'], capture_output=True, text=True, timeout=20, check=True,
-                                 stdin=subprocess.DEVNULL).stdout
-            options = set(OPTION.findall(out)) - {'--help'}
+        for command in ('train', 'perf', 'table', 'info', 'doctor', 'demo'):
+            options = set(OPTION.findall(self.help_of(command))) - {'--help'}
             self.assertGreater(len(options), 1)
             self.assertEqual(self.defined(command), options, command)
 

@@ -3,7 +3,7 @@
 # Completion of the command `tern` for bash: commands, options, values. Needs nothing but bash. Held against
 # the help texts of the command by tests/completion.
 
-_tern_options() { # COMMAND
+_tern_options() { # COMMAND or COMMAND/SUBCOMMAND
 	case $1 in
 	train)
 		echo --model --hidden --data --servers --workers --batch --epochs --steps --transport --comm --sync --seed \
@@ -13,6 +13,9 @@ _tern_options() { # COMMAND
 	perf) echo --op --sizes --transport --spin --block --rounds --round-time --threads --json --help ;;
 	info) echo --memory --config --json --help ;;
 	doctor) echo --peer --report --conformance --no-self-test --json --help ;;
+	table) echo inspect verify --help ;;
+	table/inspect) echo --sequence --json --help ;;
+	table/verify) echo --sequence --quiet --help ;;
 	demo) echo --epochs --steps --data --quiet --help ;;
 	esac
 }
@@ -47,7 +50,7 @@ _tern() {
 		previous=${COMP_WORDS[COMP_CWORD - 2]}
 	fi
 	if ((COMP_CWORD == 1)); then
-		words="train perf info doctor demo --help --version"
+		words="train perf table info doctor demo --help --version"
 	else
 		case $previous in
 		--model | --transport | --comm | --role) words=$(_tern_choices "$previous") ;;
@@ -67,10 +70,20 @@ _tern() {
 			;;
 		--servers | --workers | --batch | --epochs | --steps | --seed | --lr | --momentum | --kernel-threads | \
 			--peer | --timeout | --index | --hidden | --features | --classes | --listen | \
-			--sizes | --rounds | --round-time | --threads)
+			--sizes | --rounds | --round-time | --threads | --sequence)
 			return
 			;;
-		*) words=$(_tern_options "${COMP_WORDS[1]}") ;;
+		*)
+			words=$(_tern_options "${COMP_WORDS[1]}")
+			if [[ ${COMP_WORDS[1]} == table ]] && ((COMP_CWORD > 2)); then
+				words=$(_tern_options "table/${COMP_WORDS[2]}")
+				if ((COMP_CWORD == 3)) && [[ $current != -* ]]; then # the directory of checkpoints
+					mapfile -t COMPREPLY < <(compgen -d -- "$current" && compgen -W "$words" -- "$current")
+					compopt -o filenames 2>/dev/null
+					return
+				fi
+			fi
+			;;
 		esac
 	fi
 	mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")

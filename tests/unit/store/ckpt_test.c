@@ -65,23 +65,20 @@ static tern_status add_file(tn_ckpt *ckpt, const char *name, const void *data, u
 /* base UINT64_MAX: none. */
 static tern_status save(uint64_t sequence, uint64_t base)
 {
-	json_t *extra = json_pack("{s:s}", "job", "test");
 	tern_status status;
 	tn_ckpt ckpt;
 
-	if (base != UINT64_MAX)
-		json_object_set_new(extra, "base", json_integer((json_int_t)base));
 	status = tn_ckpt_begin(&ckpt, path, sequence);
-	if (status != TERN_OK) {
-		json_decref(extra);
+	if (status != TERN_OK)
 		return status;
-	}
+	json_object_set_new(ckpt.extra, "job", json_string("test"));
+	if (base != UINT64_MAX)
+		json_object_set_new(ckpt.extra, "base", json_integer((json_int_t)base));
 	status = add_file(&ckpt, "one", "first", 5);
 	if (status == TERN_OK)
 		status = add_file(&ckpt, "two", "", 0);
 	if (status == TERN_OK)
-		return tn_ckpt_commit(&ckpt, extra);
-	json_decref(extra);
+		return tn_ckpt_commit(&ckpt);
 	tn_ckpt_abort(&ckpt);
 	return status;
 }

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `tern table`: finds the subcommand. Threads: main.
+ */
+#include "table.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "args.h"
+#include "commands.h"
+
+static const struct subcommand {
+	const char *name;
+	int (*run)(int argc, char **argv);
+	const char *help;
+} subcommands[] = {
+	{"inspect", table_inspect, "what is in a checkpoint: tables, schemas, rows, files"},
+	{"verify", table_verify, "read a checkpoint through and compare it with its checksums"},
+};
+#define SUBCOMMANDS (sizeof(subcommands) / sizeof(subcommands[0]))
+
+static void help(FILE *out)
+{
+	fprintf(out,
+		"tern table - tables of the parameter server\n\nusage: tern table SUBCOMMAND [options]\n\n");
+	for (unsigned i = 0; i < SUBCOMMANDS; i++)
+		fprintf(out, "  %-8s %s\n", subcommands[i].name, subcommands[i].help);
+	fprintf(out, "  --help   this text\n\n`tern table SUBCOMMAND --help` explains the options of a "
+		     "subcommand.\n");
+}
+
+int cmd_table(int argc, char **argv)
+{
+	const char *names[SUBCOMMANDS + 1] = {0}, *near;
+
+	if (argc < 2) {
+		help(stderr);
+		return 2;
+	}
+	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+		help(stdout);
+		return 0;
+	}
+	for (unsigned i = 0; i < SUBCOMMANDS; i++) {
+		if (strcmp(argv[1], subcommands[i].name) == 0)
+			return subcommands[i].run(argc - 1, argv + 1);
+		names[i] = subcommands[i].name;
+	}
+	near = nearest_name(argv[1], names);
+	fprintf(stderr, "tern table: unknown subcommand '%s'%s%s%s; see tern table --help\n", argv[1],
+		near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+	return 2;
+}

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The subcommands of `tern table`. Threads: main.
+ */
+#ifndef CLI_TABLE_H
+#define CLI_TABLE_H
+
+/* Of a checkpoint on disk; no server needed (table_disk.c). */
+int table_inspect(int argc, char **argv);
+int table_verify(int argc, char **argv);
+
+#endif

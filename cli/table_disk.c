@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `tern table inspect` and `tern table verify`: checkpoints on disk, without a server. Threads: main.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include <tern/checkpoint.h>
+
+#include "args.h"
+#include "json.h"
+#include "progress.h"
+#include "table.h"
+
+#define MIB 1048576.0
+
+static const char *const kinds[] = {"sparse", "dense"};
+static const char *const optimizers[] = {"none", "sgd",   "momentum", "adagrad",
+					 "adam", "adamw", "ftrl",     "rmsprop"};
+
+static int failed(const char *command)
+{
+	fprintf(stderr, "tern table %s: %s\n", command, tern_detail());
+	return 1;
+}
+
+static int open_checkpoint(const char *command, const char *dir, uint64_t sequence, tern_checkpoint **c)
+{
+	if (!dir) {
+		fprintf(stderr,
+			"tern table %s: which directory? Give the one that holds ckpt-... directories\n",
+			command);
+		return 2;
+	}
+	return tern_checkpoint_open(dir, sequence, c) == TERN_OK ? 0 : failed(command);
+}
+
+static const char *row_dtype(const tern_table_schema *schema)
+{
+	return tern_dtype_name(schema->dtype ? schema->dtype : TERN_F32);
+}
+
+static void print_table(const tern_checkpoint_table_info *t)
+{
+	printf("  %-24s %-6s %12" PRIu64 " rows  %s x %" PRIu32 "  %-8s  %.1f MiB in %" PRIu32 " files\n",
+	       t->schema.name, kinds[t->schema.kind], t->rows, row_dtype(&t->schema), t->schema.dim,
+	       optimizers[t->schema.optimizer.kind], (double)t->bytes / MIB, t->files);
+}
+
+static void json_table(json *j, const tern_checkpoint_table_info *t)
+{
+	json_object(j, NULL);
+	json_string(j, "name", t->schema.name);
+	json_string(j, "kind", kinds[t->schema.kind]);
+	json_string(j, "dtype", row_dtype(&t->schema));
+	json_u64(j, "dim", t->schema.dim);
+	json_string(j, "optimizer", optimizers[t->schema.optimizer.kind]);
+	json_u64(j, "rows", t->rows);
+	json_u64(j, "bytes", t->bytes);
+	json_u64(j, "files", t->files);
+	json_object_end(j);
+}
+
+static void json_head(json *j, const tern_checkpoint_info *info)
+{
+	json_object(j, NULL);
+	json_u64(j, "sequence", info->sequence);
+	if (info->base == TERN_CHECKPOINT_LAST)
+		json_null(j, "base");
+	else
+		json_u64(j, "base", info->base);
+	json_u64(j, "bytes", info->bytes);
+	json_u64(j, "files", info->files);
+	json_array(j, "tables");
+}
+
+static int inspect(const tern_checkpoint *c, bool as_json)
+{
+	tern_checkpoint_table_info table;
+	tern_checkpoint_info info;
+	json j;
+
+	tern_checkpoint_get(c, &info);
+	json_init(&j, stdout);
+	if (as_json)
+		json_head(&j, &info);
+	else
+		printf("checkpoint %" PRIu64 "%s, %.1f MiB in %" PRIu32 " files\n", info.sequence,
+		       info.base == TERN_CHECKPOINT_LAST ? "" : " (a delta)", (double)info.bytes / MIB,
+		       info.files);
+	for (uint32_t i = 0; i < info.tables; i++) {
+		if (tern_checkpoint_table(c, i, &table) != TERN_OK)
+			return failed("inspect");
+		if (as_json)
+			json_table(&j, &table);
+		else
+			print_table(&table);
+	}
+	if (as_json) {
+		json_array_end(&j);
+		json_object_end(&j);
+		putchar('\n');
+	}
+	return 0;
+}
+
+int table_inspect(int argc, char **argv)
+{
+	static const arg_usage usage = {
+		.command = "tern table inspect",
+		.summary = "what is in a checkpoint: tables, schemas, rows, files",
+		.synopsis = "tern table inspect DIR [--sequence N] [--json]",
+		.positional_max = 1,
+	};
+	uint64_t sequence = TERN_CHECKPOINT_LAST;
+	const char *dir = NULL;
+	bool as_json = false;
+	const arg_row rows[] = {
+		{"sequence", ARG_U64, &sequence, "N", "which checkpoint (default: the last one)", 0, 0, false,
+		 NULL},
+		{"json", ARG_FLAG, &as_json, NULL, "one JSON object", 0, 0, false, NULL},
+		{0},
+	};
+	tern_checkpoint *c;
+	int rc = args_parse(&usage, rows, argc, argv, &dir);
+
+	if (rc >= 0 || (rc = open_checkpoint("inspect", dir, sequence, &c)) != 0)
+		return rc;
+	rc = inspect(c, as_json);
+	tern_checkpoint_close(c);
+	return rc;
+}
+
+static int draw(uint64_t bytes, uint64_t total, void *arg)
+{
+	(void)total;
+	progress_draw(arg, bytes, false, "bytes");
+	return 0;
+}
+
+static int verify(const tern_checkpoint *c, bool quiet)
+{
+	tern_checkpoint_info info;
+	tern_status status;
+	progress bar;
+
+	tern_checkpoint_get(c, &info);
+	progress_init(&bar, "verify", info.bytes, quiet);
+	status = tern_checkpoint_verify(c, draw, &bar);
+	progress_clear(&bar);
+	if (status != TERN_OK)
+		return failed("verify");
+	if (!quiet)
+		printf("checkpoint %" PRIu64 " is whole: %" PRIu32 " files, %.1f MiB\n", info.sequence,
+		       info.files, (double)info.bytes / MIB);
+	return 0;
+}
+
+int table_verify(int argc, char **argv)
+{
+	static const arg_usage usage = {
+		.command = "tern table verify",
+		.summary = "read a checkpoint through and compare it with its checksums",
+		.synopsis = "tern table verify DIR [--sequence N] [--quiet]",
+		.epilogue = "Exit status 1 if anything differs; the first file that does is named.",
+		.positional_max = 1,
+	};
+	uint64_t sequence = TERN_CHECKPOINT_LAST;
+	const char *dir = NULL;
+	bool quiet = false;
+	const arg_row rows[] = {
+		{"sequence", ARG_U64, &sequence, "N", "which checkpoint (default: the last one)", 0, 0, false,
+		 NULL},
+		{"quiet", ARG_FLAG, &quiet, NULL, "no output but errors", 0, 0, false, NULL},
+		{0},
+	};
+	tern_checkpoint *c;
+	int rc = args_parse(&usage, rows, argc, argv, &dir);
+
+	if (rc >= 0 || (rc = open_checkpoint("verify", dir, sequence, &c)) != 0)
+		return rc;
+	rc = verify(c, quiet);
+	tern_checkpoint_close(c);
+	return rc;
+}

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * <tern/checkpoint.h>: looking at checkpoints without a server.
+ * Must not: change anything. Threads: one at a time per handle. Tests: tests/unit/ps/save_test.c.
+ */
+#include <tern/checkpoint.h>
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/fail.h"
+#include "ps/columns.h"
+#include "ps/save.h"
+
+struct tern_checkpoint {
+	tn_ckpt_reader reader;
+};
+
+tern_status tern_checkpoint_list(const char *dir, int (*fn)(uint64_t sequence, void *arg), void *arg)
+{
+	uint64_t *sequences;
+	unsigned count;
+
+	TN_TRY(tn_ckpt_list(dir, &sequences, &count));
+	for (unsigned i = 0; i < count; i++)
+		if (fn(sequences[i], arg))
+			break;
+	free(sequences);
+	return TERN_OK;
+}
+
+tern_status tern_checkpoint_open(const char *dir, uint64_t sequence, tern_checkpoint **checkpoint)
+{
+	tern_checkpoint *made = calloc(1, sizeof(*made));
+	tern_status status;
+
+	*checkpoint = NULL;
+	if (!made)
+		return tn_fail(TERN_E_NOMEM, "no memory to open a checkpoint");
+	status = tn_ckpt_open(&made->reader, dir, sequence);
+	if (status != TERN_OK) {
+		free(made);
+		return status;
+	}
+	*checkpoint = made;
+	return TERN_OK;
+}
+
+void tern_checkpoint_close(tern_checkpoint *checkpoint)
+{
+	if (!checkpoint)
+		return;
+	tn_ckpt_close(&checkpoint->reader);
+	free(checkpoint);
+}
+
+static uint64_t number_of(const json_t *object, const char *member)
+{
+	return (uint64_t)json_integer_value(json_object_get(object, member));
+}
+
+static const json_t *tables_of(const tern_checkpoint *checkpoint)
+{
+	return json_object_get(checkpoint->reader.manifest, "tables");
+}
+
+void tern_checkpoint_get(const tern_checkpoint *checkpoint, tern_checkpoint_info *info)
+{
+	const tn_ckpt_reader *reader = &checkpoint->reader;
+
+	*info = (tern_checkpoint_info){
+		.sequence = reader->sequence,
+		.base = TERN_CHECKPOINT_LAST,
+		.files = tn_ckpt_files(reader),
+		.tables = (uint32_t)json_array_size(tables_of(checkpoint)),
+	};
+	if (json_is_integer(json_object_get(reader->manifest, "base")))
+		info->base = number_of(reader->manifest, "base");
+	for (unsigned i = 0; i < info->files; i++)
+		info->bytes += number_of(tn_ckpt_file(reader, i), "bytes");
+}
+
+static bool is_of(const json_t *file, const char *table)
+{
+	const char *name = json_string_value(json_object_get(file, "table"));
+
+	return name && strcmp(name, table) == 0;
+}
+
+tern_status tern_checkpoint_table(const tern_checkpoint *checkpoint, uint32_t i,
+				  tern_checkpoint_table_info *info)
+{
+	const json_t *row = json_array_get(tables_of(checkpoint), i);
+
+	memset(info, 0, sizeof(*info));
+	if (!row)
+		return tn_fail(TERN_E_NOT_FOUND, "%s has %zu tables", checkpoint->reader.name,
+			       json_array_size(tables_of(checkpoint)));
+	TN_TRY(tn_schema_parse(json_object_get(row, "schema"), &info->schema));
+	info->rows = number_of(row, "rows");
+	for (unsigned k = 0; k < tn_ckpt_files(&checkpoint->reader); k++) {
+		const json_t *file = tn_ckpt_file(&checkpoint->reader, k);
+
+		if (!is_of(file, info->schema.name))
+			continue;
+		info->files++;
+		info->bytes += number_of(file, "bytes");
+	}
+	return TERN_OK;
+}
+
+/* ---- verifying ---- */
+
+typedef struct meter {
+	int (*progress)(uint64_t bytes, uint64_t total, void *arg);
+	void *arg;
+	uint64_t bytes, total;
+} meter;
+
+static tern_status count_bytes(uint64_t bytes, void *arg)
+{
+	meter *m = arg;
+
+	m->bytes += bytes;
+	if (m->progress && m->progress(m->bytes, m->total, m->arg))
+		return tn_fail(TERN_E_CANCELED, "stopped after %" PRIu64 " of %" PRIu64 " bytes", m->bytes,
+			       m->total);
+	return TERN_OK;
+}
+
+/* A file's columns are those of its table, as long as the manifest says. */
+static tern_status verify_columns(const tn_ckpt_reader *reader, const json_t *row, const tn_columns *columns)
+{
+	const tn_st_tensor *found[TN_COLUMNS_MAX];
+	tern_status status;
+	tn_st_file file;
+	uint64_t rows;
+
+	TN_TRY(tn_st_open(&file, reader->dir, json_string_value(json_object_get(row, "name"))));
+	status = tn_columns_find(columns, &file, found, &rows);
+	if (status == TERN_OK && rows != number_of(row, "rows"))
+		status = tn_fail(TERN_E_CORRUPT, "%s has %" PRIu64 " rows, the manifest says %" PRIu64,
+				 file.name, rows, number_of(row, "rows"));
+	tn_st_close(&file);
+	return status;
+}
+
+static tern_status verify_table(const tern_checkpoint *checkpoint, uint32_t i)
+{
+	tern_checkpoint_table_info info;
+	tern_status status = TERN_OK;
+	tn_columns columns;
+	uint64_t rows = 0;
+
+	TN_TRY(tern_checkpoint_table(checkpoint, i, &info));
+	TN_TRY(tn_columns_init(&columns, &info.schema, 1));
+	for (unsigned k = 0; k < tn_ckpt_files(&checkpoint->reader) && status == TERN_OK; k++) {
+		const json_t *file = tn_ckpt_file(&checkpoint->reader, k);
+
+		if (!is_of(file, info.schema.name))
+			continue;
+		status = verify_columns(&checkpoint->reader, file, &columns);
+		rows += number_of(file, "rows");
+	}
+	tn_columns_fini(&columns);
+	if (status == TERN_OK && rows != info.rows)
+		return tn_fail(TERN_E_CORRUPT,
+			       "%s: the files of table \"%s\" have %" PRIu64
+			       " rows, the manifest says %" PRIu64,
+			       checkpoint->reader.name, info.schema.name, rows, info.rows);
+	return status;
+}
+
+tern_status tern_checkpoint_verify(const tern_checkpoint *checkpoint,
+				   int (*progress)(uint64_t bytes, uint64_t total, void *arg), void *arg)
+{
+	meter m = {.progress = progress, .arg = arg};
+	tern_checkpoint_info info;
+
+	tern_checkpoint_get(checkpoint, &info);
+	m.total = info.bytes;
+	TN_TRY(tn_ckpt_verify(&checkpoint->reader, count_bytes, &m));
+	for (uint32_t i = 0; i < info.tables; i++)
+		TN_TRY(verify_table(checkpoint, i));
+	return TERN_OK;
+}

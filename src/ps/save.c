@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Writing the rows of a cut. See save.h.
+ * Must not: know rpc. Threads: any, one per checkpoint. Tests: tests/unit/ps/save_test.c.
+ */
+#include "ps/save.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "ps/columns.h"
+
+#define PART_BYTES (32ull << 20)
+
+void tn_save_file_name(char *buf, unsigned size, const char *table, uint32_t server, const char *what)
+{
+	int n = snprintf(buf, size, "%s", table);
+
+	for (char *c = buf; *c; c++)
+		if (*c == '/')
+			*c = '+';
+	snprintf(buf + n, size - (unsigned)n, ".s%04" PRIu32 ".%s.safetensors", server, what);
+}
+
+static tern_status write_columns(const char *table, tn_columns *columns, tn_file *file)
+{
+	const tn_st_note notes[] = {{"format", TN_CKPT_FORMAT}, {"table", table}};
+
+	tn_columns_shape(columns);
+	return tn_st_write(file, columns->tensors, (const void *const *)columns->data, columns->count, notes,
+			   2);
+}
+
+static tern_status write_part(const tn_save *save, const char *table, tn_columns *columns, uint32_t part)
+{
+	char name[TERN_TABLE_NAME_MAX + 40], what[16];
+	tern_status status;
+	json_t *extra;
+	tn_file file;
+
+	snprintf(what, sizeof(what), "p%06" PRIu32, part);
+	tn_save_file_name(name, sizeof(name), table, save->server, what);
+	TN_TRY(tn_file_create(&file, save->ckpt->dir, name, save->pace, save->pace_arg));
+	status = write_columns(table, columns, &file);
+	if (status != TERN_OK) {
+		tn_file_give_up(&file);
+		return status;
+	}
+	TN_TRY(tn_file_finish(&file));
+	extra = json_pack("{s:s, s:I}", "table", table, "rows", (json_int_t)columns->rows);
+	if (!extra)
+		return tn_fail(TERN_E_NOMEM, "no memory for a checkpoint's manifest");
+	return tn_ckpt_add(save->ckpt, &file, extra);
+}
+
+static tern_status collect(const tn_record *record, void *arg)
+{
+	return tn_columns_add(arg, record);
+}
+
+static tern_status write_parts(const tn_save *save, const char *table, tn_cut *cut, tn_columns *columns,
+			       uint64_t *rows)
+{
+	bool more = true;
+
+	for (uint32_t part = 0; more; part++) {
+		columns->rows = 0;
+		TN_TRY(tn_cut_next(cut, columns->capacity, collect, columns, &more));
+		if (columns->rows == 0)
+			continue;
+		TN_TRY(write_part(save, table, columns, part));
+		*rows += columns->rows;
+	}
+	return TERN_OK;
+}
+
+tern_status tn_save_table(const tn_save *save, tn_table *table, tn_cut *cut, uint64_t *rows)
+{
+	const tern_table_schema *schema = tn_table_schema(table);
+	tern_status status;
+	tn_columns columns;
+
+	*rows = 0;
+	TN_TRY(tn_columns_init(&columns, schema, save->part_bytes ? save->part_bytes : PART_BYTES));
+	status = write_parts(save, schema->name, cut, &columns, rows);
+	tn_columns_fini(&columns);
+	return status;
+}
+
+json_t *tn_save_row(const tern_table_schema *schema, uint64_t rows)
+{
+	json_t *json = tn_schema_json(schema);
+
+	if (!json)
+		return NULL;
+	return json_pack("{s:s, s:I, s:o}", "name", schema->name, "rows", (json_int_t)rows, "schema", json);
+}
