@@ -83,9 +83,10 @@ static draws *draw(const bench_case *c, uint64_t seed)
 	return d;
 }
 
-static inline void *take(const worker *w, uint64_t i)
+/* `with` is a copy of the loop: what it holds lies in registers and on the stack, as in a program that calls by name. */
+static inline void *take(const bench_allocator *with, const uint32_t *bytes, uint64_t i)
 {
-	void *ptr = w->with->alloc(w->with->arg, w->d->bytes[i % DRAWS]);
+	void *ptr = with->alloc(with->arg, bytes[i % DRAWS]);
 
 	*(volatile uint64_t *)ptr = i;
 	return ptr;
@@ -93,30 +94,35 @@ static inline void *take(const worker *w, uint64_t i)
 
 static void churn(const worker *w)
 {
+	const bench_allocator with = *w->with;
+	const uint32_t *bytes = w->d->bytes;
+	const uint16_t *place = w->d->place;
 	void *live[LIVE] = {0};
 
-	for (uint64_t i = 0; i < w->blocks; i++) {
-		void **at = &live[w->d->place[i % DRAWS]];
+	for (uint64_t i = 0, blocks = w->blocks; i < blocks; i++) {
+		void **at = &live[place[i % DRAWS]];
 
 		if (*at)
-			w->with->release(w->with->arg, *at);
-		*at = take(w, i);
+			with.release(with.arg, *at);
+		*at = take(&with, bytes, i);
 	}
 	for (int i = 0; i < LIVE; i++) {
 		if (live[i])
-			w->with->release(w->with->arg, live[i]);
+			with.release(with.arg, live[i]);
 	}
 }
 
 static void batch(const worker *w)
 {
+	const bench_allocator with = *w->with;
+	const uint32_t *bytes = w->d->bytes;
 	void *live[BATCH];
 
-	for (uint64_t i = 0; i < w->blocks; i += BATCH) {
+	for (uint64_t i = 0, blocks = w->blocks; i < blocks; i += BATCH) {
 		for (uint64_t k = 0; k < BATCH; k++)
-			live[k] = take(w, i + k);
+			live[k] = take(&with, bytes, i + k);
 		for (uint64_t k = 0; k < BATCH; k++)
-			w->with->release(w->with->arg, live[k]);
+			with.release(with.arg, live[k]);
 	}
 }
 
@@ -129,6 +135,8 @@ static void wait_past(const _Atomic uint64_t *word, uint64_t value)
 /* The time in between the batches, waiting, does not count. */
 static void cross_alloc(worker *w)
 {
+	const bench_allocator with = *w->with;
+	const uint32_t *bytes = w->d->bytes;
 	ring *r = w->ring;
 
 	for (uint64_t i = 0; i < w->blocks / BATCH; i++) {
@@ -139,7 +147,7 @@ static void cross_alloc(worker *w)
 			wait_past(&r->tail, i - RING);
 		from = cpu_now();
 		for (uint64_t k = 0; k < BATCH; k++)
-			slot[k] = take(w, i * BATCH + k);
+			slot[k] = take(&with, bytes, i * BATCH + k);
 		w->spent += cpu_now() - from;
 		atomic_store_explicit(&r->head, i + 1, memory_order_release);
 	}
@@ -147,6 +155,7 @@ static void cross_alloc(worker *w)
 
 static void cross_free(worker *w)
 {
+	const bench_allocator with = *w->with;
 	ring *r = w->ring;
 
 	for (uint64_t i = 0; i < w->blocks / BATCH; i++) {
@@ -156,7 +165,7 @@ static void cross_free(worker *w)
 		wait_past(&r->head, i);
 		from = cpu_now();
 		for (uint64_t k = 0; k < BATCH; k++)
-			w->with->release(w->with->arg, slot[k]);
+			with.release(with.arg, slot[k]);
 		w->spent += cpu_now() - from;
 		atomic_store_explicit(&r->tail, i + 1, memory_order_release);
 	}

@@ -37,8 +37,13 @@ static inline void tn_count(tn_counter *counter, uint64_t n)
 
 static inline void tn_count_own(tn_counter *counter, uint64_t n)
 {
+#if defined(__x86_64__) && !defined(TN_SANITIZED)
+	/* One instruction instead of three: compilers make none of two atomic accesses. Nobody sees half of it. */
+	__asm__("addq %1, %0" : "+m"(*counter) : "er"(n) : "cc");
+#else
 	atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + n,
 			      memory_order_relaxed);
+#endif
 }
 
 static inline void tn_count_set(tn_counter *counter, uint64_t value)

@@ -164,9 +164,10 @@ tern_status tern_mem_alloc(tern_mem *mem, uint64_t bytes, uint64_t align, uint32
 	 */
 	void *block;
 
-	if (TN_UNLIKELY(bytes - 1 >= TN_SMALL_MAX) ||
-	    TN_UNLIKELY((align & ~TN_ALIGN_MIN) | (uint32_t)kind | (access & ~(TN_CACHED_ARENAS - 1))) ||
+	if (TN_UNLIKELY(bytes - 1 >= TN_SMALL_MAX) || TN_UNLIKELY((align & ~TN_ALIGN_MIN) | (uint32_t)kind) ||
 	    TN_UNLIKELY(!ptr))
+		return alloc_any(mem, bytes, align, access, kind, ptr);
+	if (TN_UNLIKELY(access >= TN_CACHED_ARENAS)) /* apart: in one condition they'd be added up */
 		return alloc_any(mem, bytes, align, access, kind, ptr);
 	block = tn_cache_alloc(mem, access, bytes);
 	if (TN_UNLIKELY(!block))

@@ -319,7 +319,7 @@ static void sum_class(const tn_arena *arena, uint32_t class, tn_cache_sums *sums
 			break;
 		magazine = tn_magazine_of(arena->mem->caches[i], arena, class);
 		kept += tn_magazine_count(magazine);
-		sums->allocs += tn_counter_read(&magazine->allocs);
+		sums->allocs += tn_counter_read(&magazine[TN_ALLOCS].allocs);
 	}
 	live = bank->out - TN_MIN(kept, bank->out);
 	sums->blocks += live;

@@ -36,16 +36,24 @@
 #include "mem/pool.h"
 
 #define TN_CACHED_ARENAS 4u /* those of huge pages alone go without */
-#define TN_MAGAZINES     (TN_CACHED_ARENAS * TN_CLASSES)
-_Static_assert(TN_MARK_CACHED + TN_MAGAZINES == 256, "a mark says which");
+#define TN_MAGAZINES     (TN_MARK_CACHED + TN_CACHED_ARENAS * TN_CLASSES)
+_Static_assert(TN_MAGAZINES <= 256, "a mark says which");
 
-typedef struct tn_magazine {
+/*
+ * A magazine lies in columns, where one scaled address reaches all of it: m = &cache->magazine[mark] has m->top,
+ * m[TN_END].end, m[TN_ALLOCS].allocs and m[TN_FIRST].first. Marks below TN_MARK_CACHED have magazines without room,
+ * so that a free need not ask what kind of mark it found.
+ */
+typedef union tn_magazine {
 	_Atomic(tn_spare *) top; /* above the newest; below `first` lies one without address */
 	tn_spare *end;           /* top == end: no room */
 	tn_counter allocs;       /* by the common path */
 	tn_spare *first;
 } tn_magazine;
-_Static_assert(sizeof(tn_magazine) == 32, "two to a line");
+_Static_assert(sizeof(tn_magazine) == 8, "the scale of an address");
+#define TN_END    TN_MAGAZINES
+#define TN_ALLOCS (2 * TN_MAGAZINES)
+#define TN_FIRST  (3 * TN_MAGAZINES)
 
 typedef struct tn_cache {
 	alignas(TN_CACHE_LINE) _Atomic uint32_t turn;
@@ -57,15 +65,15 @@ typedef struct tn_cache {
 	uint64_t pool;            /* id */
 	_Atomic(uintptr_t) owner; /* a thread's mark, 0 = none: it is empty, anybody may take it over */
 	uint16_t id;
-	alignas(TN_CACHE_LINE) tn_magazine magazine[TN_MAGAZINES];
+	alignas(TN_CACHE_LINE) tn_magazine magazine[4 * TN_MAGAZINES];
 	/* Of each arena, under its lock. */
 	tn_spare *spares[TN_CACHED_ARENAS]; /* where its magazines lie, NULL before the first block */
 	uint64_t granted[TN_CACHED_ARENAS]; /* bytes of objects that fit in them, at most mem->cache_bytes */
 	uint64_t allocs_seen[TN_MAGAZINES]; /* when the helper last looked */
 } tn_cache;
 
-/* An address is computed once and kept: where registers run out, each one saved is two instructions more. */
-#define TN_ONE_REGISTER(pointer) __asm__("" : "+r"(pointer))
+/* A value is computed once and kept: compilers would rather do half of it again in each address. */
+#define TN_ONE_REGISTER(value) __asm__("" : "+r"(value))
 
 /* The common path is closed while ... */
 #define TN_CLOSED_FENCE  (1u << 31) /* the kernel has no membarrier: who enters needs a fence */
@@ -119,20 +127,19 @@ static inline void tn_cache_leave(tn_cache *cache)
 /* Inside a turn. NULL: none left. */
 static inline void *tn_cache_pop(tn_cache *cache, uint64_t mark)
 {
-	tn_magazine *magazine = &cache->magazine[mark - TN_MARK_CACHED];
-	tn_spare *spare;
+	tn_magazine *magazine = &cache->magazine[mark];
+	tn_spare *top;
 	void *ptr;
 
-	TN_ASSERT(mark >= TN_MARK_CACHED && mark < 256);
+	TN_ASSERT(mark >= TN_MARK_CACHED && mark < TN_MAGAZINES);
 	TN_ONE_REGISTER(magazine);
-	spare = atomic_load_explicit(&magazine->top, memory_order_relaxed) - 1;
-	TN_ONE_REGISTER(spare);
-	ptr = spare->ptr;
+	top = atomic_load_explicit(&magazine->top, memory_order_relaxed);
+	ptr = top[-1].ptr;
 	if (TN_LIKELY(ptr != NULL)) {
-		TN_ASSERT(*spare->mark == TN_MARK_NONE);
-		atomic_store_explicit(&magazine->top, spare, memory_order_relaxed);
-		atomic_store_explicit(spare->mark, (uint8_t)mark, memory_order_relaxed);
-		tn_count_own(&magazine->allocs, 1);
+		TN_ASSERT(*top[-1].mark == TN_MARK_NONE);
+		atomic_store_explicit(&magazine->top, top - 1, memory_order_relaxed);
+		atomic_store_explicit(top[-1].mark, (uint8_t)mark, memory_order_relaxed);
+		tn_count_own(&magazine[TN_ALLOCS].allocs, 1);
 	}
 	return ptr;
 }
@@ -158,17 +165,16 @@ static inline bool tn_cache_push(tn_cache *cache, void *ptr)
 	tn_magazine *magazine;
 	tn_mark *mark;
 	tn_spare *top;
-	uint64_t of;
+	uint32_t of;
 
 	if (TN_UNLIKELY(!tn_cache_mark(cache, ptr, &mark)))
 		return false;
 	of = atomic_load_explicit(mark, memory_order_relaxed);
-	if (TN_UNLIKELY((int8_t)of >= 0))
-		return false;
-	magazine = &cache->magazine[of - TN_MARK_CACHED];
+	TN_ASSERT(of < TN_MAGAZINES);
+	magazine = &cache->magazine[of];
 	TN_ONE_REGISTER(magazine);
 	top = atomic_load_explicit(&magazine->top, memory_order_relaxed);
-	if (TN_UNLIKELY(top == magazine->end))
+	if (TN_UNLIKELY(top == magazine[TN_END].end))
 		return false;
 	atomic_store_explicit(mark, TN_MARK_NONE, memory_order_relaxed);
 	*top = (tn_spare){.ptr = ptr, .mark = mark};
@@ -179,10 +185,11 @@ static inline bool tn_cache_push(tn_cache *cache, void *ptr)
 /* A block of 1 to TN_SMALL_MAX bytes; access below 4. NULL: the common path won't do. */
 static inline void *tn_cache_alloc(const tern_mem *mem, uint32_t access, uint64_t bytes)
 {
-	uint32_t mark = tn_mark_by_line[(bytes - 1) >> TN_LINE_SHIFT] + access;
+	uint64_t mark = tn_mark_by_line[(bytes - 1) >> TN_LINE_SHIFT] + access;
 	tn_cache *cache = tn_cache_mine_now.cache;
 	void *ptr;
 
+	TN_ONE_REGISTER(mark);
 	if (TN_UNLIKELY(tn_cache_mine_now.mem != mem) || TN_UNLIKELY(!tn_cache_enter_(cache, ~0u, false)))
 		return NULL;
 	ptr = tn_cache_pop(cache, mark);
@@ -250,13 +257,13 @@ void tn_caches_sum(const tn_arena *arena, tn_cache_sums *sums);
 static inline tn_magazine *tn_magazine_of(tn_cache *cache, const tn_arena *arena, uint32_t class)
 {
 	TN_ASSERT(arena->index < TN_CACHED_ARENAS && class < TN_CLASSES);
-	return &cache->magazine[class << 2 | arena->index];
+	return &cache->magazine[TN_MARK_CACHED + (class << 2 | arena->index)];
 }
 
 static inline uint32_t tn_cached_mark(const tn_arena *arena, uint32_t class)
 {
 	TN_ASSERT(arena->index < TN_CACHED_ARENAS && class < TN_CLASSES);
-	return TN_MARK_CACHED | class << 2 | arena->index;
+	return TN_MARK_CACHED + (class << 2 | arena->index);
 }
 
 static inline bool tn_arena_cached(const tn_arena *arena)

@@ -45,25 +45,28 @@ static inline tn_spare *top_of(const tn_magazine *magazine)
 
 static inline void set_top(tn_magazine *magazine, tn_spare *top)
 {
-	TN_ASSERT(top >= magazine->first && top <= magazine->end);
+	TN_ASSERT(top >= magazine[TN_FIRST].first && top <= magazine[TN_END].end);
 	atomic_store_explicit(&magazine->top, top, memory_order_relaxed);
 }
 
 static inline uint64_t room_of(const tn_magazine *magazine)
 {
-	return (uint64_t)(magazine->end - magazine->first);
+	return (uint64_t)(magazine[TN_END].end - magazine[TN_FIRST].first);
 }
 
 uint64_t tn_magazine_count(const tn_magazine *magazine)
 {
-	return (uint64_t)(top_of(magazine) - magazine->first);
+	return (uint64_t)(top_of(magazine) - magazine[TN_FIRST].first);
 }
 
 void tn_magazines_init(tn_cache *cache)
 {
-	for (uint32_t i = 0; i < TN_MAGAZINES; i++)
-		cache->magazine[i] =
-			(tn_magazine){.top = &nowhere[1], .end = &nowhere[1], .first = &nowhere[1]};
+	for (uint32_t i = 0; i < TN_MAGAZINES; i++) {
+		tn_magazine *magazine = &cache->magazine[i];
+
+		magazine[TN_FIRST].first = magazine[TN_END].end = &nowhere[1];
+		set_top(magazine, &nowhere[1]);
+	}
 }
 
 void tn_magazines_fini(tn_cache *cache)
@@ -89,7 +92,7 @@ static bool make_places(tn_cache *cache, const tn_arena *arena)
 	for (uint32_t i = 0; at && i < TN_CLASSES; i++) {
 		tn_magazine *magazine = tn_magazine_of(cache, arena, i);
 
-		magazine->first = magazine->end = at + 1;
+		magazine[TN_FIRST].first = magazine[TN_END].end = at + 1;
 		set_top(magazine, at + 1);
 		at += 1 + room_at_most(i);
 	}
@@ -107,7 +110,7 @@ static void widen(tn_arena *arena, tn_cache *cache, uint32_t class)
 	if (!make_places(cache, arena) || cache->granted[arena->index] + bytes > arena->mem->cache_bytes)
 		return;
 	cache->granted[arena->index] += bytes;
-	magazine->end += more;
+	magazine[TN_END].end += more;
 }
 
 /* ---- to slabs ---- */
@@ -154,7 +157,7 @@ static void give(tn_arena *arena, tn_cache *cache, uint32_t class, uint64_t n)
 
 	TN_ASSERT(n <= tn_magazine_count(magazine));
 	for (uint64_t i = 0; i < n; i++) {
-		const void *ptr = magazine->first[i].ptr;
+		const void *ptr = magazine[TN_FIRST].first[i].ptr;
 		uint64_t bit;
 
 		if ((uintptr_t)ptr - r.base >= r.bytes) {
@@ -166,8 +169,8 @@ static void give(tn_arena *arena, tn_cache *cache, uint32_t class, uint64_t n)
 		r.mask |= bit;
 	}
 	twice += finish(arena, cache, &r);
-	memmove(magazine->first, magazine->first + n, left * sizeof(*magazine->first));
-	set_top(magazine, magazine->first + left);
+	memmove(magazine[TN_FIRST].first, magazine[TN_FIRST].first + n, left * sizeof(tn_spare));
+	set_top(magazine, magazine[TN_FIRST].first + left);
 	if (TN_LIKELY(twice == 0))
 		return;
 	tn_count(&arena->mem->refused_frees, twice);
@@ -179,7 +182,7 @@ void tn_cache_put(tn_arena *arena, tn_cache *cache, uint32_t class, void *ptr, t
 	tn_magazine *magazine = tn_magazine_of(cache, arena, class);
 	tn_spare *top;
 
-	if (top_of(magazine) == magazine->end)
+	if (top_of(magazine) == magazine[TN_END].end)
 		widen(arena, cache, class);
 	if (room_of(magazine) == 0) {
 		tn_return r = return_of(arena->mem, ptr);
@@ -188,7 +191,7 @@ void tn_cache_put(tn_arena *arena, tn_cache *cache, uint32_t class, void *ptr, t
 		finish(arena, cache, &r);
 		return;
 	}
-	if (top_of(magazine) == magazine->end)
+	if (top_of(magazine) == magazine[TN_END].end)
 		give(arena, cache, class, (room_of(magazine) + 1) / 2);
 	top = top_of(magazine);
 	*top = (tn_spare){.ptr = ptr, .mark = mark};
@@ -201,13 +204,13 @@ void tn_cache_flush(tn_arena *arena, tn_cache *cache, bool idle)
 		return;
 	for (uint32_t class = 0; class < TN_CLASSES; class ++) {
 		tn_magazine *magazine = tn_magazine_of(cache, arena, class);
-		uint64_t allocs = tn_counter_read(&magazine->allocs);
+		uint64_t allocs = tn_counter_read(&magazine[TN_ALLOCS].allocs);
 		uint64_t *seen = &cache->allocs_seen[magazine - cache->magazine];
 
 		if (!idle || *seen == allocs) {
 			give(arena, cache, class, tn_magazine_count(magazine));
 			cache->granted[arena->index] -= room_of(magazine) * tn_classes[class].bytes;
-			magazine->end = magazine->first;
+			magazine[TN_END].end = magazine[TN_FIRST].first;
 		}
 		*seen = allocs;
 	}
@@ -232,10 +235,10 @@ void *tn_cache_refill(tn_arena *arena, tn_cache *cache, uint32_t class)
 			atomic_store_explicit(one.mark, tn_arena_mark(arena, class), memory_order_relaxed);
 			return one.ptr;
 		}
-		n = tn_slab_take(arena, class, cache->id, magazine->first, n);
+		n = tn_slab_take(arena, class, cache->id, magazine[TN_FIRST].first, n);
 		if (n == 0)
 			return NULL;
-		set_top(magazine, magazine->first + n);
+		set_top(magazine, magazine[TN_FIRST].first + n);
 	}
 	top = top_of(magazine) - 1;
 	set_top(magazine, top);
@@ -252,10 +255,11 @@ void tn_magazines_check(tn_arena *arena, tn_cache *cache, uint64_t kept[TN_CLASS
 	for (uint32_t class = 0; class < TN_CLASSES; class ++) {
 		const tn_magazine *magazine = tn_magazine_of(cache, arena, class);
 
-		TN_ASSERT(magazine->first[-1].ptr == NULL);
-		TN_ASSERT(top_of(magazine) >= magazine->first && top_of(magazine) <= magazine->end);
+		TN_ASSERT(magazine[TN_FIRST].first[-1].ptr == NULL);
+		TN_ASSERT(top_of(magazine) >= magazine[TN_FIRST].first &&
+			  top_of(magazine) <= magazine[TN_END].end);
 		TN_ASSERT(room_of(magazine) <= room_at_most(class));
-		for (const tn_spare *at = magazine->first; at < top_of(magazine); at++) {
+		for (const tn_spare *at = magazine[TN_FIRST].first; at < top_of(magazine); at++) {
 			tn_return r = return_of(arena->mem, at->ptr);
 			tn_ext *ext = tn_mem_ext_of(arena->mem, at->ptr);
 

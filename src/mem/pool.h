@@ -72,14 +72,14 @@ typedef struct tn_run {
 } tn_run;
 
 /*
- * Marks. A block whose mark says CACHED is freed without a lock; arena and class are in the mark, so nothing else
- * is looked up. Who may write it: whoever owns the block, or has it in a magazine.
+ * Marks. A block whose mark says CACHED is freed without a lock: the mark is the number of a magazine, so nothing
+ * else is looked up. Who may write it: whoever owns the block, or has it in a magazine.
  */
 typedef _Atomic uint8_t tn_mark;
-#define TN_MARK_NONE    0u    /* no live block begins here */
-#define TN_MARK_LOCKED  1u    /* one does; its free takes the lock */
-#define TN_MARK_KEYED   2u    /* as LOCKED; keys of it were made */
-#define TN_MARK_CACHED  0x80u /* | class << 2 | arena */
+#define TN_MARK_NONE    0u /* no live block begins here */
+#define TN_MARK_LOCKED  1u /* one does; its free takes the lock */
+#define TN_MARK_KEYED   2u /* as LOCKED; keys of it were made */
+#define TN_MARK_CACHED  4u /* + (class << 2 | arena), from here on */
 #define TN_LINE_SHIFT   6
 #define TN_GRANULE_LINE (TN_GRANULE_SHIFT - TN_LINE_SHIFT) /* log of lines per granule */
 
@@ -352,7 +352,7 @@ static inline uint32_t tn_class_of_bytes(uint64_t bytes)
 	log = 31u - (uint32_t)__builtin_clz((uint32_t)(bytes - 1));
 	return 8 + (log - 9) * 4 + (uint32_t)((bytes - 1 - (1u << log)) >> (log - 2));
 }
-/* TN_MARK_CACHED | class << 2, by (bytes - 1) / 64: the common path has no branch that depends on sizes. */
+/* TN_MARK_CACHED + class * 4, by (bytes - 1) / 64: the common path has no branch that depends on sizes. */
 extern const uint8_t tn_mark_by_line[TN_SMALL_MAX / 64];
 /* Class for a block, or NULL if it is not small. */
 const tn_class *tn_class_for(uint64_t bytes, uint64_t align);

@@ -30,7 +30,7 @@ const tn_class tn_classes[] = {
 #undef C
 
 /* A class per line of a request: from the one before's size on. */
-#define UP_TO(from, to, class) [(from) / 64 ...(to) / 64 - 1] = TN_MARK_CACHED | (class) << 2
+#define UP_TO(from, to, class) [(from) / 64 ...(to) / 64 - 1] = TN_MARK_CACHED + (class) * 4
 const uint8_t tn_mark_by_line[TN_SMALL_MAX / 64] = {
 	UP_TO(0, 64, 0),         UP_TO(64, 128, 1),       UP_TO(128, 192, 2),      UP_TO(192, 256, 3),
 	UP_TO(256, 320, 4),      UP_TO(320, 384, 5),      UP_TO(384, 448, 6),      UP_TO(448, 512, 7),

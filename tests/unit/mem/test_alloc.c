@@ -155,8 +155,8 @@ static void short_cuts_agree(void **state)
 {
 	(void)state;
 	for (uint64_t bytes = 1; bytes <= TN_SMALL_MAX; bytes++)
-		assert_int_equal(tn_mark_by_line[(bytes - 1) / 64], TN_MARK_CACHED | tn_class_of_bytes(bytes)
-											     << 2);
+		assert_int_equal(tn_mark_by_line[(bytes - 1) / 64],
+				 TN_MARK_CACHED + 4 * tn_class_of_bytes(bytes));
 	for (uint32_t i = 0; i < TN_CLASSES; i++) {
 		const tn_class *class = &tn_classes[i];
 		uint64_t slab = (uint64_t) class->pages << TN_PAGE_SHIFT, wrong = 0;
