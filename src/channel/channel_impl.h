@@ -80,6 +80,8 @@ static inline tn_op_priv *tn_op_priv_of(tern_op *op)
 
 /* Lock held; unlocks around callbacks. Driver only. */
 void tn_channel_deliver(tern_link *link, const tn_link_rx *rx);
+/* The same for a notification alone. */
+void tn_channel_notified(tern_link *link, const tn_link_rx *rx);
 /* Driver, lock held; unlocks around callbacks. */
 void tn_channel_incoming(tern_link *link, const tn_link_action *act, const char *service, uint64_t now_ns);
 void tn_channel_ended(tern_link *link, const tn_link_action *act, const char *detail);

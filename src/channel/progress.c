@@ -19,7 +19,7 @@
 #include "base/clock.h"
 #include "base/fail.h"
 #include "channel/ctx_impl.h"
-#include "channel/shell.h"
+#include "channel/events.h"
 
 tern_status tn_progress_watch(tern_ctx *ctx, tn_watch *watch, uint32_t events)
 {
@@ -45,7 +45,7 @@ void tn_progress_unwatch(tern_ctx *ctx, tn_watch *watch)
 }
 
 /* At most a few batches per device and round, so that one device cannot starve the others. */
-static TN_ALWAYS_INLINE int poll_device_here(tern_ctx *ctx, tn_shell_dev *sdev)
+static TN_ALWAYS_INLINE int poll_device_here(tn_shell_dev *sdev)
 {
 	tn_event events[TN_POLL_BATCH];
 	int total = 0, n;
@@ -54,16 +54,16 @@ static TN_ALWAYS_INLINE int poll_device_here(tern_ctx *ctx, tn_shell_dev *sdev)
 	do {
 		n = tn_dev_poll(sdev->dev, events, TN_POLL_BATCH);
 		if (n > 0) {
-			tn_shell_events(ctx, sdev, events, n);
+			tn_shell_events(sdev, events, n);
 			total += n;
 		}
 	} while (n == TN_POLL_BATCH && total < 4 * TN_POLL_BATCH);
 	return total;
 }
 
-static __attribute__((noinline)) int poll_device(tern_ctx *ctx, tn_shell_dev *sdev)
+static __attribute__((noinline)) int poll_device(tn_shell_dev *sdev)
 {
-	return poll_device_here(ctx, sdev);
+	return poll_device_here(sdev);
 }
 
 /* What devices and descriptors led to: link work of other threads, completions, callbacks. */
@@ -107,12 +107,12 @@ static int handle_ready(struct epoll_event *events, int n)
 }
 
 /* Arm a device whose descriptor is looked at; what was there already is polled. */
-static int arm_or_poll(tern_ctx *ctx, tn_shell_dev *sdev)
+static int arm_or_poll(tn_shell_dev *sdev)
 {
 	if (sdev->armed)
 		return 0;
 	if (sdev->dev->ops->arm(sdev->dev) == TERN_BUSY)
-		return poll_device(ctx, sdev);
+		return poll_device(sdev);
 	sdev->armed = true;
 	return 0;
 }
@@ -147,9 +147,9 @@ static TN_ALWAYS_INLINE int round_here(tern_ctx *ctx)
 		if (!sdev->lanes)
 			continue;
 		if (sdev->caps.flags & TN_CAP_PASSIVE_TARGET) {
-			n += poll_device_here(ctx, sdev);
+			n += poll_device_here(sdev);
 		} else {
-			n += arm_or_poll(ctx, sdev);
+			n += arm_or_poll(sdev);
 			look = true;
 		}
 	}
@@ -189,7 +189,7 @@ bool tn_progress_arm(tern_ctx *ctx)
 			continue;
 		status = sdev->dev->ops->arm(sdev->dev);
 		if (status == TERN_BUSY) {
-			run_queues(ctx, poll_device(ctx, sdev));
+			run_queues(ctx, poll_device(sdev));
 			return false;
 		}
 		sdev->armed = true;
@@ -231,7 +231,7 @@ int tn_progress_device_ready(tn_watch *watch, uint32_t events)
 	int n;
 
 	(void)events;
-	n = poll_device(sdev->ctx, sdev);
+	n = poll_device(sdev);
 	return n > 0 ? n
 		     : 1; /* plain writes of a peer were placed, perhaps: whoever polls memory should look */
 }

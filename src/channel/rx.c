@@ -20,13 +20,18 @@
 
 /* ---- busy ---- */
 
-void tn_channel_busy_begin(tern_channel *channel)
+static TN_ALWAYS_INLINE void busy_begin(tern_channel *channel)
 {
 	TN_ASSERT(atomic_load_explicit(&channel->busy, memory_order_relaxed) == 0);
 	channel->busy_thread = tn_thread_identity();
 	channel->refs++;
 	atomic_store_explicit(&channel->busy, 1, memory_order_relaxed);
 	tn_lock_drop(&channel->link->lock);
+}
+
+void tn_channel_busy_begin(tern_channel *channel)
+{
+	busy_begin(channel);
 }
 
 static TN_ALWAYS_INLINE void busy_end(tern_channel *channel)
@@ -253,16 +258,27 @@ static void whole(tern_channel *channel, const tn_link_rx *rx)
 	put_inbox(channel, msg);
 }
 
-static void notified(tern_channel *channel, const tn_link_rx *rx)
+static TN_ALWAYS_INLINE void notified(tern_channel *channel, const tn_link_rx *rx)
 {
 	tn_count_own(&channel->link->counters.notifies_rx, 1);
 	if (!channel->on_notify) {
 		tn_count_own(&channel->link->counters.notifies_dropped, 1);
 		return;
 	}
-	tn_channel_busy_begin(channel);
+	busy_begin(channel);
 	channel->on_notify(channel, rx->value, rx->bytes, channel->arg);
 	busy_end(channel);
+}
+
+TN_ALWAYS_INLINE void tn_channel_notified(tern_link *link, const tn_link_rx *rx)
+{
+	tern_channel *channel = rx->user;
+
+	if (TN_UNLIKELY(!channel || channel->closed || channel->ended))
+		return;
+	if (TN_UNLIKELY(tn_gpu_on())) /* asks the pool for it, three lines away */
+		tn_mem_flush_gpus(link->ctx->mem);
+	notified(channel, rx);
 }
 
 void tn_channel_deliver(tern_link *link, const tn_link_rx *rx)
@@ -286,8 +302,7 @@ void tn_channel_deliver(tern_link *link, const tn_link_rx *rx)
 		abort_message(channel);
 		break;
 	case TN_RX_NOTIFY:
-		tn_mem_flush_gpus(link->ctx->mem);
-		notified(channel, rx);
+		tn_channel_notified(link, rx);
 		break;
 	default:
 		break;

@@ -154,7 +154,8 @@ void tn_shell_timer(tn_ctx_timer *timer);
 
 /* ---- lanes and events: lanes.c ---- */
 
-void tn_shell_events(tern_ctx *ctx, tn_shell_dev *sdev, const tn_event *events, int n);
+/* Driver: an event of the device itself. Those of lanes: events.h. */
+void tn_shell_device_event(tn_shell_dev *sdev, const tn_event *ev);
 /* Driver, lock held: actions on lanes. */
 void tn_shell_reach(tern_link *link, const tn_link_action *act, uint64_t now_ns);
 void tn_shell_lane_create(tern_link *link, const tn_link_action *act, uint64_t now_ns);

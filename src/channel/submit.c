@@ -66,9 +66,9 @@ static void run_inline(tern_op *op)
 	op->done(op, op->arg);
 }
 
-/* Lock held: post what the machine says until the fast op is decided. */
-static TN_ALWAYS_INLINE tn_link_fast_result post_fast(tern_link *link, tn_link_fast *fast, uint64_t *handle,
-						      tern_status *status)
+/* Lock held: post what the machine says until the fast op is decided; one: by a single post (no flag follows). */
+static TN_ALWAYS_INLINE tn_link_fast_result post_fast(tern_link *link, tn_link_fast *fast, bool one,
+						      uint64_t *handle, tern_status *status)
 {
 	tn_link_fast_result result;
 	bool done;
@@ -77,20 +77,21 @@ static TN_ALWAYS_INLINE tn_link_fast_result post_fast(tern_link *link, tn_link_f
 	do {
 		*status = tn_post_here(&fast->post, &done);
 		result = tn_link_fast_posted(link->m, fast, *status, done, handle);
-	} while (result == TN_FAST_MORE);
+		TN_ASSERT(!one || result != TN_FAST_MORE);
+	} while (!one && result == TN_FAST_MORE);
 	return result;
 }
 
 typedef enum outcome { REFUSED, IN_FLIGHT, COMPLETE, COMPLETE_INLINE } outcome;
 
 /* Lock held. */
-static TN_ALWAYS_INLINE outcome fast_outcome(tern_link *link, tn_link_fast *fast, tern_op *op, uint64_t bytes,
-					     tern_status *status, bool *slow)
+static TN_ALWAYS_INLINE outcome fast_outcome(tern_link *link, tn_link_fast *fast, bool one, tern_op *op,
+					     uint64_t bytes, tern_status *status, bool *slow)
 {
 	outcome result = IN_FLIGHT;
 
 	*slow = false;
-	switch (post_fast(link, fast, &tn_op_priv_of(op)->handle, status)) {
+	switch (post_fast(link, fast, one, &tn_op_priv_of(op)->handle, status)) {
 	case TN_FAST_COMPLETE:
 		tn_count_own(&link->counters.fast, 1);
 		result = finish_fast(link, op, bytes) ? COMPLETE_INLINE : COMPLETE;
@@ -145,7 +146,7 @@ tern_status tn_submit_send(tern_channel *channel, const tern_iovec *iov, int cou
 	status = usable(channel);
 	if (TN_LIKELY(status == TERN_OK)) {
 		if (tn_link_fast_send(link->m, channel->handle, pieces, (uint32_t)count, &params, &fast))
-			result = fast_outcome(link, &fast, op, bytes, &status, &slow);
+			result = fast_outcome(link, &fast, true, op, bytes, &status, &slow);
 		if (slow) {
 			status = tn_link_send(link->m, channel->handle, pieces, (uint32_t)count, &params,
 					      &tn_op_priv_of(op)->handle);
@@ -194,7 +195,9 @@ static void count_transfer(tern_link *link, const tn_link_xfer *xfer)
 	tn_count_own(get ? &link->counters.get_bytes : &link->counters.put_bytes, xfer->bytes);
 }
 
-tern_status tn_submit_xfer(tern_channel *channel, const tn_link_xfer *xfer, tern_op *op, uint64_t deadline_ns)
+/* begin: tn_link_fast_xfer, or a short form of it. */
+static TN_ALWAYS_INLINE tern_status submit_xfer(tern_channel *channel, const tn_link_xfer *xfer, tern_op *op,
+						uint64_t deadline_ns, typeof(tn_link_fast_xfer) *begin)
 {
 	tern_link *link = channel->link;
 	tn_link_op_params params = {.user = op,
@@ -209,8 +212,9 @@ tern_status tn_submit_xfer(tern_channel *channel, const tn_link_xfer *xfer, tern
 	status = usable(channel);
 	if (TN_LIKELY(status == TERN_OK)) {
 		if ((xfer->bytes <= TN_SHELL_COPY_BYTES || !link->copies) &&
-		    tn_link_fast_xfer(link->m, channel->handle, xfer, &params, &fast))
-			result = fast_outcome(link, &fast, op, xfer->bytes, &status, &slow);
+		    begin(link->m, channel->handle, xfer, &params, &fast))
+			result = fast_outcome(link, &fast, begin == tn_link_fast_notify, op, xfer->bytes,
+					      &status, &slow);
 		if (slow) {
 			status = tn_link_transfer(link->m, channel->handle, xfer, &params,
 						  &tn_op_priv_of(op)->handle);
@@ -224,7 +228,13 @@ tern_status tn_submit_xfer(tern_channel *channel, const tn_link_xfer *xfer, tern
 	return conclude(channel, op, result, status);
 }
 
-static tern_status transfer(tern_channel *channel, const tn_link_xfer *xfer, tern_op *op)
+tern_status tn_submit_xfer(tern_channel *channel, const tn_link_xfer *xfer, tern_op *op, uint64_t deadline_ns)
+{
+	return submit_xfer(channel, xfer, op, deadline_ns, tn_link_fast_xfer);
+}
+
+static TN_ALWAYS_INLINE tern_status transfer_by(tern_channel *channel, const tn_link_xfer *xfer, tern_op *op,
+						bool notify)
 {
 	tern_link *link = channel->link;
 	tern_status status;
@@ -234,10 +244,16 @@ static tern_status transfer(tern_channel *channel, const tn_link_xfer *xfer, ter
 		return tn_gate_xfer(channel, xfer, op);
 	TN_TRY(tn_op_begin(op));
 	__atomic_store_n(&tn_op_priv_of(op)->handle, 0, __ATOMIC_RELAXED); /* tern_cancel may look */
-	status = tn_submit_xfer(channel, xfer, op, deadline_of(link, op));
+	status = notify ? submit_xfer(channel, xfer, op, deadline_of(link, op), tn_link_fast_notify)
+			: tn_submit_xfer(channel, xfer, op, deadline_of(link, op));
 	if (TN_UNLIKELY(status != TERN_OK))
 		tn_op_abort(op);
 	return status;
+}
+
+static tern_status transfer(tern_channel *channel, const tn_link_xfer *xfer, tern_op *op)
+{
+	return transfer_by(channel, xfer, op, false);
 }
 
 tern_status tern_put(tern_channel *channel, const void *src, uint64_t bytes, const tern_key *key,
@@ -261,7 +277,7 @@ tern_status tern_put_notify(tern_channel *channel, const void *src, uint64_t byt
 
 	if (value >> TERN_NOTIFY_BITS)
 		return tn_fail(TERN_E_INVALID, "the value of a notification has %d bits", TERN_NOTIFY_BITS);
-	return transfer(channel, &xfer, op);
+	return transfer_by(channel, &xfer, op, true); /* without a call until the device's post */
 }
 
 tern_status tern_put_flag(tern_channel *channel, const void *src, uint64_t bytes, const tern_key *key,

@@ -94,7 +94,8 @@ static void fill_flag(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_link
 	link->posting = tn_lk_wr_index(link, wr);
 }
 
-static void fill_data(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_link_fast *fast)
+static TN_ALWAYS_INLINE void fill_data(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_link_fast *fast,
+				       tn_link_xfer_type type)
 {
 	static const struct {
 		uint8_t kind, post;
@@ -107,25 +108,25 @@ static void fill_data(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_link
 	const tn_link_xfer *xfer = fast->xfer;
 	tn_lk_wr *wr = tn_lk_wr_peek(link);
 
-	wr->kind = (tn_lk_wr_kind)how[xfer->type].kind;
-	wr->chan = tn_lk_chan_index(link, chan);
+	wr->kind = (tn_lk_wr_kind)how[type].kind;
+	wr->chan = fast->channel & 0xffff;
 	wr->bytes = xfer->bytes;
 	wr->last = true;
-	tn_lk_xfer_post(link, lane, wr, &fast->post, (tn_link_post_type)how[xfer->type].post);
+	tn_lk_xfer_post(link, lane, wr, &fast->post, (tn_link_post_type)how[type].post);
 	fast->post.local = xfer->local;
 	fast->post.key = xfer->key;
 	fast->post.offset = xfer->offset;
-	if (xfer->type == TN_XFER_PUT_NOTIFY)
+	if (type == TN_XFER_PUT_NOTIFY)
 		fast->post.imm = tn_lk_imm(chan, xfer->value, false);
-	fast->phase = xfer->type == TN_XFER_PUT_FLAG ? PHASE_FLAG_DATA : PHASE_XFER;
+	fast->phase = type == TN_XFER_PUT_FLAG ? PHASE_FLAG_DATA : PHASE_XFER;
 	link->posting = tn_lk_wr_index(link, wr);
 }
 
 /* What a type of transfer needs beside a free way. */
-static bool type_allows(const tn_link *link, const tn_lk_lane *lane, const tn_lk_chan *chan,
-			const tn_link_xfer *xfer)
+static TN_ALWAYS_INLINE bool type_allows(const tn_link *link, const tn_lk_lane *lane, const tn_lk_chan *chan,
+					 const tn_link_xfer *xfer, tn_link_xfer_type type)
 {
-	switch (xfer->type) {
+	switch (type) {
 	case TN_XFER_PUT_NOTIFY:
 		return xfer->bytes > 0 && xfer->value >> TN_LINK_NOTIFY_BITS == 0 &&
 		       (!link->resumes || link->remote_done || tn_lk_journal_keeps(lane, xfer->bytes)) &&
@@ -141,29 +142,43 @@ static bool type_allows(const tn_link *link, const tn_lk_lane *lane, const tn_lk
 	}
 }
 
-bool tn_link_fast_xfer(tn_link *link, uint32_t channel, const tn_link_xfer *xfer,
-		       const tn_link_op_params *params, tn_link_fast *fast)
+static TN_ALWAYS_INLINE bool fast_xfer(tn_link *link, uint32_t channel, const tn_link_xfer *xfer,
+				       tn_link_xfer_type type, const tn_link_op_params *params,
+				       tn_link_fast *fast)
 {
 	tn_lk_chan *chan = open_channel(link, channel);
 	tn_lk_lane *lane;
 
-	if (!chan || tn_lk_xfer_needs_ack(link, xfer->type, params) || !tn_list_empty(&chan->xfers) ||
+	if (!chan || tn_lk_xfer_needs_ack(link, type, params) || !tn_list_empty(&chan->xfers) ||
 	    !tn_list_empty(&chan->tails))
 		return false;
 	lane = link->by_index[tn_lk_xfer_lane(link, chan, xfer->bytes)];
-	if (!tn_lk_lane_ready(link, lane) || link->outside == tn_lk_chan_index(link, chan) + 1 ||
+	if (!tn_lk_lane_ready(link, lane) || link->outside == (channel & 0xffff) + 1 ||
 	    (tn_lk_is_bulk(link, xfer->bytes) && !tn_lk_bulk_fast(link, xfer)) ||
-	    !type_allows(link, lane, chan, xfer))
+	    !type_allows(link, lane, chan, xfer, type))
 		return false;
 	fast->host = false;
 	fast->channel = channel;
 	fast->xfer = xfer;
 	fast->params = params;
-	if (xfer->type == TN_XFER_PUT_FLAG && xfer->bytes == 0)
+	if (type == TN_XFER_PUT_FLAG && xfer->bytes == 0)
 		fill_flag(link, lane, chan, fast);
 	else
-		fill_data(link, lane, chan, fast);
+		fill_data(link, lane, chan, fast, type);
 	return true;
+}
+
+bool tn_link_fast_xfer(tn_link *link, uint32_t channel, const tn_link_xfer *xfer,
+		       const tn_link_op_params *params, tn_link_fast *fast)
+{
+	return fast_xfer(link, channel, xfer, xfer->type, params, fast);
+}
+
+TN_ALWAYS_INLINE bool tn_link_fast_notify(tn_link *link, uint32_t channel, const tn_link_xfer *xfer,
+					  const tn_link_op_params *params, tn_link_fast *fast)
+{
+	TN_ASSERT(xfer->type == TN_XFER_PUT_NOTIFY);
+	return fast_xfer(link, channel, xfer, TN_XFER_PUT_NOTIFY, params, fast);
 }
 
 /* ---- the device's answer ---- */
@@ -269,7 +284,8 @@ tn_link_fast_result tn_link_fast_posted(tn_link *link, tn_link_fast *fast, tern_
 
 /* ---- what arrives ---- */
 
-bool tn_link_fast_imm(tn_link *link, uint32_t handle, uint32_t imm, uint64_t bytes, tn_link_rx *rx)
+TN_ALWAYS_INLINE bool tn_link_fast_imm(tn_link *link, uint32_t handle, uint32_t imm, uint64_t bytes,
+				       tn_link_rx *rx)
 {
 	tn_lk_lane *lane = tn_lk_lane_get(link, handle);
 	uint32_t index = imm >> TN_LINK_NOTIFY_BITS;

@@ -489,6 +489,9 @@ bool tn_link_fast_send(tn_link *link, uint32_t channel, const tn_link_iov *iov, 
 		       const tn_link_op_params *params, tn_link_fast *fast);
 bool tn_link_fast_xfer(tn_link *link, uint32_t channel, const tn_link_xfer *xfer,
 		       const tn_link_op_params *params, tn_link_fast *fast);
+/* The same for TN_XFER_PUT_NOTIFY alone: compiled for it. */
+bool tn_link_fast_notify(tn_link *link, uint32_t channel, const tn_link_xfer *xfer,
+			 const tn_link_op_params *params, tn_link_fast *fast);
 /* After TN_FAST_COMPLETE and _AGAIN the machine has nothing to say that it had not before. */
 tn_link_fast_result tn_link_fast_posted(tn_link *link, tn_link_fast *fast, tern_status status, bool done,
 					uint64_t *op);

@@ -8,8 +8,8 @@
  *   turn       1 while the owner is inside; a plain store of a constant: nothing waits for the one before
  *   stolen     how many others work on magazines of the cache, or wait to; and flags: the common path is closed
  *
- *   allocate   class -> magazine: pop ; *mark = CACHED | class | arena
- *   free       address -> mark, CACHED? -> magazine: *mark = NONE ; push    (whoever took the object from its slab)
+ *   allocate   class -> mark -> magazine: pop ; *mark = its number
+ *   free       address -> mark -> magazine, room? *mark = NONE ; push    (whoever took the object from its slab)
  *   none left, or no room: tn_cache_refill, tn_cache_put move half a magazine from or to slabs, under the lock
  *
  *   owner      turn = 1 ; stolen == 0 ? work without lock : wait for the arena's lock ; turn = 0

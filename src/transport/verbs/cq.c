@@ -299,6 +299,8 @@ static TN_ALWAYS_INLINE int poll_rail(tn_vb_rail *rail, tn_event *events, int ma
 		const struct ibv_wc *wc;
 
 		if (rail->stash_at == rail->stash_count && !take_batch(rail)) {
+			if (TN_UNLIKELY(rail->refill_due))
+				(void)tn_vb_refill(rail, TN_VB_REFILL);
 			if (TN_UNLIKELY(rail->sweeping > 0))
 				tn_vb_sweep(rail);
 			break;

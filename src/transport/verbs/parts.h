@@ -64,7 +64,10 @@ tern_status tn_vb_cq_reserve(tn_vb_rail *rail);
 void tn_vb_cq_release(tn_vb_rail *rail);
 /* Post the last n of the pending buffers with one doorbell. What the NIC refuses stays pending. */
 tern_status tn_vb_refill(tn_vb_rail *rail, uint32_t n);
-/* The buffer goes back into its turn. */
+/*
+ * The buffer goes back into its turn. A whole batch waits for a poll that finds nothing (poll_rail), so that what came
+ * is answered first; two don't.
+ */
 static inline tern_status tn_vb_recv_return(tn_vb_rail *rail, uint32_t index)
 {
 	tn_vb_buf *buf = &rail->bufs[index];
@@ -73,7 +76,8 @@ static inline tern_status tn_vb_recv_return(tn_vb_rail *rail, uint32_t index)
 	buf->generation++;
 	buf->posted = true;
 	rail->pending[rail->pending_count++] = index;
-	return TN_LIKELY(rail->pending_count < TN_VB_REFILL) ? TERN_OK : tn_vb_refill(rail, TN_VB_REFILL);
+	rail->refill_due = rail->pending_count >= TN_VB_REFILL;
+	return TN_LIKELY(rail->pending_count < 2 * TN_VB_REFILL) ? TERN_OK : tn_vb_refill(rail, TN_VB_REFILL);
 }
 /* No lane receives with that number any more. */
 void tn_vb_rail_forget(tn_vb_rail *rail, uint32_t qpn);

@@ -195,6 +195,8 @@ tern_status tn_vb_refill(tn_vb_rail *rail, uint32_t n)
 	struct ibv_sge sge[TN_VB_REFILL];
 	int err;
 
+	/* What is refused waits for the next buffer to come back, not for each poll. */
+	rail->refill_due = false;
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t index = rail->pending[from + i];
 

@@ -16,7 +16,7 @@
  *   ops of a lane        head <= tail, tail - head <= ops_max + OPS_RESERVED; op i is ops[i % ring]
  *   held ops             the newest of the ring: tail - held_count .. tail - 1; held_count <= TN_VB_HELD_MAX
  *   receive buffers      of a rail: total = posted + pending + held by users = recv_slots + TN_VB_RECV_RESERVE;
- *                        pending < TN_VB_REFILL unless the NIC refuses, so posted covers what the link grants
+ *                        pending < 2 * TN_VB_REFILL unless the NIC refuses, so posted covers what the link grants
  *   completion queue     of a rail: capacity >= receive buffers + sum over its lanes of their whole ring
  *                        (flush included)
  *
@@ -257,6 +257,7 @@ struct tn_vb_rail {
 	tn_vb_buf *bufs;   /* [recv_slots + TN_VB_RECV_RESERVE] */
 	uint32_t *pending; /* indexes, to be posted; as many at most */
 	uint32_t pending_count;
+	bool refill_due; /* a batch of them waits for a poll that finds nothing */
 	uint32_t bounce_lkey;
 	tn_map by_qpn;     /* lanes that may still receive */
 	uint32_t last_qpn; /* whose entry was looked up last */

@@ -438,6 +438,51 @@ static void zero_bytes_complete_and_notify(void **state)
 	pair_close(&a, &b);
 }
 
+/* One notification after the other, each looked for until it is there, and a few looks that find nothing. */
+static void notify_slowly(side *a, side *b, const region *from, const region *to, uint32_t times)
+{
+	for (uint32_t i = 0, had = b->imms; i < times; i++) {
+		tn_wr wr = {.local = from->ptr, .bytes = 8, .key = to->key, .imm = i};
+
+		assert_ok(tn_lane_write_imm(a->lane, &wr));
+		UNTIL(a, b, b->imms == had + i + 1);
+		for (int looks = 0; looks < 5; looks++)
+			side_poll(b);
+	}
+}
+
+/* Buffers go back many at a time, when there is nothing else to do; a NIC that refuses isn't asked at each look. */
+static void buffers_go_back_when_idle(void **state)
+{
+	region from, to;
+	uint64_t calls;
+	side a, b;
+
+	(void)state;
+	fake_reset(NULL, 0);
+	pair_open(&a, &b, NULL);
+	from = region_make(&a, 8, 0);
+	to = region_make(&b, 8, TERN_ACCESS_WRITE);
+	notify_slowly(&a, &b, &from, &to, 1);
+	calls = fake_calls("post_srq_recv"); /* it counts buffers */
+	notify_slowly(&a, &b, &from, &to, 16);
+	assert_int_equal(fake_calls("post_srq_recv"), calls + 16);
+
+	fake_fail("post_srq_recv", 1, EIO);
+	while (fake_calls("post_srq_recv") == calls + 16)
+		notify_slowly(&a, &b, &from, &to, 1);
+	for (int looks = 0; looks < 100; looks++)
+		side_poll(&b);
+	assert_int_equal(fake_calls("post_srq_recv"), calls + 17);
+	assert_int_equal(b.devices, 1);
+	/* The next one that comes back asks again. */
+	notify_slowly(&a, &b, &from, &to, 1);
+	assert_int_equal(fake_calls("post_srq_recv"), calls + 33);
+	notify_slowly(&a, &b, &from, &to, 2 * caps_of(&b).recv_slots);
+	assert_int_equal(fake_counts_get().rnr, 0);
+	pair_close(&a, &b);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -453,6 +498,7 @@ int main(void)
 		cmocka_unit_test(both_directions_full_go_on),
 		cmocka_unit_test(read_depth_is_the_smaller),
 		cmocka_unit_test(zero_bytes_complete_and_notify),
+		cmocka_unit_test(buffers_go_back_when_idle),
 	};
 
 	return cmocka_run_group_tests(tests, install, NULL);
