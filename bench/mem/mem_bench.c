@@ -54,11 +54,10 @@ static struct {
 
 /* ---- the measured process ---- */
 
-static void *tern_take(void *arg, size_t bytes)
+/* If there is none left, the loop meets NULL and the process ends: no figure. */
+static void tern_fill(void *arg, size_t bytes, void **block)
 {
-	void *ptr;
-
-	return tern_mem_alloc(arg, bytes, 0, TERN_ACCESS_WRITE, TERN_MEM_HOST, &ptr) == TERN_OK ? ptr : NULL;
+	tern_mem_alloc(arg, bytes, 0, TERN_ACCESS_WRITE, TERN_MEM_HOST, block);
 }
 
 static void tern_give(void *arg, void *ptr)
@@ -101,8 +100,9 @@ static int child(const char *who, const char *name, int threads, uint64_t blocks
 			fprintf(stderr, "bench-mem: %s\n", tern_detail());
 			return 1;
 		}
-		with = (bench_allocator){.alloc = tern_take, .release = tern_give, .arg = tern_ctx_mem(ctx)};
+		with = (bench_allocator){.fill = tern_fill, .release = tern_give, .arg = tern_ctx_mem(ctx)};
 		if (strcmp(who, "arena") == 0) {
+			with.fill = NULL;
 			with.alloc = arena_take;
 			with.release = arena_give;
 		}
@@ -204,8 +204,9 @@ static void registered(uint64_t bytes)
 		uint64_t from = bench_now();
 
 		for (int i = 0; i < 200; i++) {
-			void *ptr = tern_take(tern_ctx_mem(ctx), bytes);
+			void *ptr;
 
+			tern_fill(tern_ctx_mem(ctx), bytes, &ptr);
 			*(volatile uint64_t *)ptr = 1;
 			tern_give(tern_ctx_mem(ctx), ptr);
 		}

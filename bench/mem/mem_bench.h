@@ -26,7 +26,9 @@ typedef struct bench_case {
 } bench_case;
 
 typedef struct bench_allocator {
+	/* One of the two: a block is returned, or put where the caller wants it. */
 	void *(*alloc)(void *arg, size_t bytes);
+	void (*fill)(void *arg, size_t bytes, void **block);
 	void (*release)(void *arg, void *ptr);
 	void *arg;
 } bench_allocator;

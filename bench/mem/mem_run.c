@@ -2,7 +2,7 @@
 /*
  * Owns the loops that are timed, in CPU time of their threads: what else runs on the machine disturbs caches, not
  * the clock, and a thread that waits for a lock asleep is not charged for it. The random numbers are drawn before, each block is touched once (its first
- * word), and both sides run the same code through the same two pointers.
+ * word), and both sides run the same code through two pointers.
  *
  * Threads: n workers per run, started by a barrier.
  */
@@ -83,13 +83,17 @@ static draws *draw(const bench_case *c, uint64_t seed)
 	return d;
 }
 
-/* `with` is a copy of the loop: what it holds lies in registers and on the stack, as in a program that calls by name. */
-static inline void *take(const bench_allocator *with, const uint32_t *bytes, uint64_t i)
+/*
+ * Each API in its own form. `with` is a copy of the loop: what it holds lies in registers and on the stack, as in a
+ * program that calls by name.
+ */
+static inline void take(const bench_allocator *with, const uint32_t *bytes, uint64_t i, void **block)
 {
-	void *ptr = with->alloc(with->arg, bytes[i % DRAWS]);
-
-	*(volatile uint64_t *)ptr = i;
-	return ptr;
+	if (with->fill)
+		with->fill(with->arg, bytes[i % DRAWS], block);
+	else
+		*block = with->alloc(with->arg, bytes[i % DRAWS]);
+	*(volatile uint64_t *)*block = i;
 }
 
 static void churn(const worker *w)
@@ -104,7 +108,7 @@ static void churn(const worker *w)
 
 		if (*at)
 			with.release(with.arg, *at);
-		*at = take(&with, bytes, i);
+		take(&with, bytes, i, at);
 	}
 	for (int i = 0; i < LIVE; i++) {
 		if (live[i])
@@ -120,7 +124,7 @@ static void batch(const worker *w)
 
 	for (uint64_t i = 0, blocks = w->blocks; i < blocks; i += BATCH) {
 		for (uint64_t k = 0; k < BATCH; k++)
-			live[k] = take(&with, bytes, i + k);
+			take(&with, bytes, i + k, &live[k]);
 		for (uint64_t k = 0; k < BATCH; k++)
 			with.release(with.arg, live[k]);
 	}
@@ -147,7 +151,7 @@ static void cross_alloc(worker *w)
 			wait_past(&r->tail, i - RING);
 		from = cpu_now();
 		for (uint64_t k = 0; k < BATCH; k++)
-			slot[k] = take(&with, bytes, i * BATCH + k);
+			take(&with, bytes, i * BATCH + k, &slot[k]);
 		w->spent += cpu_now() - from;
 		atomic_store_explicit(&r->head, i + 1, memory_order_release);
 	}
