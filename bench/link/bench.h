@@ -27,7 +27,7 @@
 #define PATIENCE_NS  60000000000ull
 
 typedef struct options {
-	const char *test, *transport;
+	const char *test, *transport, *op;
 	uint64_t channels, threads, bytes, bulk_bytes, rounds, ms, pace_us, share;
 	const char *set[16]; /* "layer.name=value" of both nodes */
 	unsigned sets;
@@ -125,6 +125,7 @@ typedef struct load_result {
 	uint64_t ops;
 	double seconds, cpu_seconds; /* of this process */
 	uint64_t switches;           /* of context, in this process */
+	double least, most;          /* operations of one thread, to the mean */
 } load_result;
 
 load_result load_run(const load *l);

@@ -6,6 +6,7 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "bench.h"
 
@@ -50,6 +51,7 @@ static void report_how(node *n, const how *h, tern_channel **channels)
 	double one[ROUNDS_MAX], many[ROUNDS_MAX], crowd[ROUNDS_MAX], ratio[ROUNDS_MAX],
 		crowd_ratio[ROUNDS_MAX];
 	double cpu_one[ROUNDS_MAX], cpu_many[ROUNDS_MAX], turns[ROUNDS_MAX];
+	double least[ROUNDS_MAX], most[ROUNDS_MAX];
 	tern_key key = node_target(n, h->bytes * o->threads + 64);
 	uint8_t *src = node_memory(n, h->bytes * o->threads + 64);
 	unsigned rounds = (unsigned)o->rounds;
@@ -73,6 +75,8 @@ static void report_how(node *n, const how *h, tern_channel **channels)
 		r = load_run(&l);
 		many[i] = (double)r.ops / r.seconds;
 		cpu_many[i] = 1e9 * r.cpu_seconds / (double)r.ops;
+		least[i] = r.least;
+		most[i] = r.most;
 		turns[i] = 1e3 * (double)r.switches / (double)r.ops;
 		ratio[i] = many[i] / one[i];
 		l.count = 1;
@@ -94,6 +98,8 @@ static void report_how(node *n, const how *h, tern_channel **channels)
 	report_number("cpu of 1 channel 1 thread", median(cpu_one, rounds), "ns/op");
 	report_number("cpu of all channels all threads", median(cpu_many, rounds), "ns/op");
 	report_number("switches per 1000 operations", median(turns, rounds), "");
+	report_number("operations of the slowest thread", median(least, rounds), "of the mean");
+	report_number("operations of the fastest thread", median(most, rounds), "of the mean");
 	tern_mem_free(tern_ctx_mem(n->ctx), src);
 }
 
@@ -122,8 +128,10 @@ int case_channels(const options *o)
 		if (!n.peer.ctx)
 			report_memory(&before_there, &there, o->channels - 1, "peer");
 	}
-	for (size_t i = 0; i < sizeof(hows) / sizeof(hows[0]); i++)
-		report_how(&n, &hows[i], channels);
+	for (size_t i = 0; i < sizeof(hows) / sizeof(hows[0]); i++) {
+		if (strcmp(o->op, "all") == 0 || strcmp(o->op, hows[i].name) == 0)
+			report_how(&n, &hows[i], channels);
+	}
 	facts_here(n.ctx, &here);
 	facts_there(&n, &there);
 	report_row();

@@ -105,7 +105,7 @@ load_result load_run(const load *l)
 	struct rusage before, after;
 	pthread_barrier_t start;
 	load_result result = {0};
-	uint64_t from;
+	uint64_t from, least = UINT64_MAX, most = 0;
 	facts f;
 
 	if (!w)
@@ -122,7 +122,11 @@ load_result load_run(const load *l)
 	for (unsigned i = 0; i < l->threads; i++) {
 		pthread_join(w[i].thread, NULL);
 		result.ops += w[i].ops;
+		most = w[i].ops > most ? w[i].ops : most;
+		least = w[i].ops < least ? w[i].ops : least;
 	}
+	result.least = (double)least * l->threads / (double)result.ops;
+	result.most = (double)most * l->threads / (double)result.ops;
 	getrusage(RUSAGE_SELF, &after);
 	if (l->op == LOAD_SEND)
 		await_messages(l->n, f.messages + result.ops);

@@ -27,6 +27,7 @@ static const row rows[] = {
 	{"transport", CHOICE, AT(transport), "shm|tcp|loop|verbs", "of the link (shm; --tune: shm, then tcp)",
 	 0, 0},
 	{"channels", NUMBER, AT(channels), "N", "channels, with --case channels (10000)", 1, CHANNELS_MAX},
+	{"op", CHOICE, AT(op), "send|put|all", "what --case channels measures (all)", 0, 0},
 	{"threads", NUMBER, AT(threads), "N", "threads that use them (32)", 1, THREADS_MAX},
 	{"bytes", BYTES, AT(bytes), "BYTES", "of a message or call (64)", 0, 1ull << 20},
 	{"bulk", BYTES, AT(bulk_bytes), "BYTES", "of a put of --case mixed (1MiB)", 4096, 1ull << 30},
@@ -138,7 +139,8 @@ static const row *find(const char *name, size_t n)
 
 int options_parse(options *o, int argc, char **argv)
 {
-	*o = (options){.channels = 10000,
+	*o = (options){.op = "all",
+		       .channels = 10000,
 		       .threads = 32,
 		       .bytes = 64,
 		       .bulk_bytes = 1 << 20,

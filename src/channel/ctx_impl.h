@@ -131,13 +131,6 @@ struct tern_ctx {
 	tn_counter link_sums[sizeof(tn_link_counters) / sizeof(tn_counter)];
 };
 
-/* Identity of the calling thread: an address that no other living thread has. */
-extern _Thread_local char tn_thread_mark TN_TLS_FAST;
-static inline const void *tn_thread_identity(void)
-{
-	return &tn_thread_mark;
-}
-
 /* Every public function begins here: fork and owner are checked. */
 tern_status tn_ctx_enter_slow(const tern_ctx *ctx);
 static inline tern_status tn_ctx_enter(const tern_ctx *ctx)

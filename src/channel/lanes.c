@@ -17,6 +17,8 @@
 #include "channel/shell.h"
 
 #define GRANT_MIN          8u /* what the machine needs to start with */
+#define GRANT_PLENTY       64u
+#define GRANT_MAX          256u
 #define DRAIN_PAUSE_MIN_NS (1 * TN_NS_PER_MS)
 #define DRAIN_PAUSE_MAX_NS (100 * TN_NS_PER_MS)
 
@@ -31,13 +33,15 @@ static void blob_of(const uint8_t *bytes, uint16_t n, tn_blob *blob)
 
 /*
  * A lane's share of the device's receive slots: generous while there are plenty, little when many links
- * have come. Lane 0 carries the messages, the others need a slot for each notification only.
+ * have come. Lane 0 carries the messages, the others need a slot for each notification only. Where each lane has
+ * slots of its own (shm) it gets 256: the other end does what one grant lets through in one go, sleeps, and is woken
+ * for the next, so that 64 carry half as many messages.
  */
 static uint32_t grant_of(const tn_shell_dev *sdev, const tn_link_action *act)
 {
 	uint32_t total = sdev->caps.recv_slots, left = total - sdev->granted;
 	uint32_t later = (act->lane.lanes - 1 - act->lane.index) * GRANT_MIN;
-	uint32_t grant = left > total / 4 * 3 ? 64
+	uint32_t grant = left > total / 4 * 3 ? TN_MIN(TN_MAX(total / 256, GRANT_PLENTY), GRANT_MAX)
 			 : left > total / 2   ? 32
 			 : left > total / 8   ? 16
 					      : GRANT_MIN;

@@ -150,15 +150,22 @@ static void put_stash(tern_link *link, const tn_link_action *act)
 	tn_shell_attention(link);
 }
 
+/*
+ * Pieces that one call copies outside of the lock. Others submit meanwhile: without a bound whoever ran the machine
+ * first would copy for all of them, in a submission that does not return.
+ */
+#define COPIES_MAX 16u
+
 void tn_shell_run(tern_link *link, uint64_t now_ns)
 {
 	tern_status refused = TERN_OK; /* by the device, whose words are this thread's */
+	unsigned copies = 0;
 	tn_link_action act;
 
 	if (link->gone)
 		return;
 	tn_tell_hold();
-	while (!link->has_stash && tn_link_next_action(link->m, now_ns, &act)) {
+	while (!link->has_stash && copies < COPIES_MAX && tn_link_next_action(link->m, now_ns, &act)) {
 		tern_status status;
 		bool done;
 
@@ -166,6 +173,7 @@ void tn_shell_run(tern_link *link, uint64_t now_ns)
 		case TN_ACT_POST:
 			if (long_copy(link, &act.post)) {
 				status = copy_outside(link, &act.post, now_ns);
+				copies++;
 			} else {
 				status = tn_shell_post(&act.post, &done);
 				tn_link_posted(link->m, &act.post, status, done, now_ns);
@@ -186,6 +194,8 @@ void tn_shell_run(tern_link *link, uint64_t now_ns)
 			put_stash(link, &act);
 		}
 	}
+	if (copies == COPIES_MAX && tn_link_pending(link->m))
+		tn_shell_attention(link);
 	tn_tell_release(link->ctx);
 	set_timer(link);
 }

@@ -208,7 +208,7 @@ static TN_ALWAYS_INLINE tern_status submit_xfer(tern_channel *channel, const tn_
 	tern_status status;
 	bool slow = true;
 
-	tn_lock_take(&link->lock);
+	tn_lock_turn(&link->lock);
 	status = usable(channel);
 	if (TN_LIKELY(status == TERN_OK)) {
 		if ((xfer->bytes <= TN_SHELL_COPY_BYTES || !link->copies) &&

@@ -377,6 +377,60 @@ static void test_flag_behind_long_put(void **state)
 	pair_close(&p);
 }
 
+/* ---- who copies ---- */
+
+static atomic_uint copied[2];
+
+/* Long puts, until either thread has ended as many: each waits for the other, which needs its own calls to return. */
+static void *put_until_both(void *arg)
+{
+	enum { ENOUGH = 64, DEPTH = 16, LENGTH = 128 << 10 };
+	worker *w = arg;
+	side *d = &w->p->dial;
+	uint64_t end = tn_now() + PATIENCE;
+	tern_op ops[DEPTH] = {0};
+	uint8_t *src;
+	unsigned n = 0;
+
+	CHECK(tern_mem_alloc(tern_ctx_mem(d->ctx), LENGTH, 0, TERN_ACCESS_NONE, TERN_MEM_HOST,
+			     (void **)&src));
+	for (; atomic_load(&copied[0]) < ENOUGH || atomic_load(&copied[1]) < ENOUGH; n++) {
+		CHECK(tn_now() < end ? TERN_OK : TERN_E_DEADLINE);
+		if (n >= DEPTH) {
+			CHECK(tern_op_wait(d->ctx, &ops[n % DEPTH], PATIENCE));
+			atomic_fetch_add(&copied[w->index], 1);
+		}
+		CHECK(submit(d->ctx, tern_put(d->channel, src, LENGTH, &w->key, (uint64_t)w->index * LENGTH,
+					      &ops[n % DEPTH])));
+	}
+	for (unsigned i = 0; i < DEPTH && i < n; i++)
+		CHECK(tern_op_wait(d->ctx, &ops[i], PATIENCE));
+	tern_mem_free(tern_ctx_mem(d->ctx), src);
+	return NULL;
+}
+
+/* A submission returns although others submit all the time: no thread copies for everybody. */
+static void test_nobody_copies_for_all(void **state)
+{
+	worker workers[2] = {0};
+	tern_mem *mem;
+	tern_key key;
+	void *dst;
+	pair p;
+
+	(void)state;
+	atomic_store(&copied[0], 0);
+	atomic_store(&copied[1], 0);
+	pair_open(&p);
+	mem = tern_ctx_mem(p.serve.ctx);
+	assert_ok(tern_mem_alloc(mem, LONG, 0, TERN_ACCESS_WRITE, TERN_MEM_HOST, &dst));
+	assert_ok(tern_mem_export(mem, dst, LONG, TERN_ACCESS_WRITE, &key));
+	for (int i = 0; i < 2; i++)
+		workers[i].key = key;
+	run_all(workers, 2, &p, put_until_both);
+	pair_close(&p);
+}
+
 /* ---- cancel and close ---- */
 
 static atomic_int ended_ops;
@@ -454,7 +508,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_many_channels),    cmocka_unit_test(test_limit_in_words),
 		cmocka_unit_test(test_stalled_receiver), cmocka_unit_test(test_flag_behind_long_put),
-		cmocka_unit_test(test_ends_once),
+		cmocka_unit_test(test_ends_once),        cmocka_unit_test(test_nobody_copies_for_all),
 	};
 
 	test_transport(argc, argv);
