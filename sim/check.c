@@ -133,6 +133,29 @@ static bool held_up(const sim_node *node)
 	return false;
 }
 
+static void check_device(const sim_node *node, const tn_shell_dev *sdev)
+{
+	const sim_dev *dev = (const sim_dev *)sdev->dev;
+	uint64_t taken = atomic_load(&sdev->budget.taken), out = 0;
+
+	TN_LIST_FOREACH(it, &dev->lanes)
+		if (TN_LIST_ENTRY(it, sim_lane, node)->live > 0)
+			return;
+	SIM_CHECK(node->world, "window", taken == 0,
+		  "%s: %llu bytes of %s's budget are taken, and nothing is under way", node->name,
+		  (unsigned long long)taken, sdev->name);
+	if (!sdev->grants)
+		return;
+	TN_LIST_FOREACH(it, &sdev->arbiter.seats) {
+		const tn_arbiter_seat *seat = TN_LIST_ENTRY(it, tn_arbiter_seat, node);
+
+		out += seat->granted - seat->done;
+	}
+	SIM_CHECK(node->world, "window", sdev->arbiter.out == out,
+		  "%s: %s has %llu bytes granted, its links hold %llu", node->name, sdev->name,
+		  (unsigned long long)sdev->arbiter.out, (unsigned long long)out);
+}
+
 void sim_check_silence(sim_world *world)
 {
 	for (unsigned i = 0; i < world->node_count; i++) {
@@ -140,6 +163,8 @@ void sim_check_silence(sim_world *world)
 
 		if (!node->ctx || held_up(node))
 			continue;
+		for (unsigned k = 0; k < node->ctx->dev_count; k++)
+			check_device(node, &node->ctx->devs[k]);
 		TN_LIST_FOREACH(it, &node->ctx->links) {
 			const tern_link *link = TN_LIST_ENTRY(it, tern_link, node);
 

@@ -8,7 +8,8 @@
  *   call       a call is executed at most once, its answer is its own
  *   buffer     no buffer is handed back while a device can still read or write it
  *   slots      nothing arrives without a receive slot, nor on a lane beyond its grant (RNR 0)
- *   window     the send window of a link that has nothing under way is whole again
+ *   window     where nothing is under way a link's window and a device's budget are whole again, and a device has
+ *              granted what its links hold
  *   device     what the transport's contract forbids its user
  *   progress   everything ends within a bound after the faults stopped
  *   leak       devices, lanes, registrations and descriptors are gone when the nodes are

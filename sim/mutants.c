@@ -45,6 +45,8 @@ static const planted mutants[] = {
 	{22, "REMOTE is reported without an acknowledgement"},
 	{23, "a channel's window is not charged"},
 	{24, "a sender of tensors does not wait for the release"},
+	{25, "a device's budget does not get back what failed"},
+	{26, "what a link had granted when its lanes ended stays granted"},
 };
 
 void sim_run_choose_mutant(uint64_t mutant)

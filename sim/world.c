@@ -214,6 +214,7 @@ static void draw_options(sim_world *world, char texts[OPTIONS_MAX][64])
 	add_option(texts, &n, "link.grant_bytes=%llu", 65536ull << sim_between(r, 0, 3));
 	add_option(texts, &n, "link.grant_unit=%llu", TN_GRANT_UNIT_MIN << sim_between(r, 0, 2));
 	snprintf(texts[n++], sizeof(texts[0]), "link.window=%s", sim_chance(r, 30) ? "adaptive" : "fixed");
+	add_option(texts, &n, "rpc.serve_grace=%llums", sim_between(r, 0, 50));
 	draw_flow(r, texts, &n);
 	for (unsigned i = 0; i < TN_COUNT_OF(fixed); i++)
 		snprintf(texts[n++], sizeof(texts[0]), "%s", fixed[i]);

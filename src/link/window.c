@@ -130,7 +130,7 @@ void tn_lk_bulk_done(tn_link *link, tn_lk_wr *wr, tern_status status, uint64_t n
 	TN_ASSERT(link->in_flight >= wr->bytes);
 	link->in_flight -= TN_MUTANT(4) && status != TERN_OK ? 0 : wr->bytes;
 	tn_lk_grants_done(link, wr);
-	if (link->budget)
+	if (link->budget && !(TN_MUTANT(25) && status != TERN_OK))
 		tn_budget_give(link->budget, &link->budget_seat, wr->bytes);
 	/* posted_ns is 0 on the fast path: what waits for nothing tells nothing of the window. */
 	if (link->config.window_adaptive && status == TERN_OK && wr->posted_ns && now_ns >= wr->posted_ns)
