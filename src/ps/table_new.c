@@ -57,17 +57,20 @@ static uint32_t refuse(tn_maker *m, tern_status status)
 	return 0;
 }
 
+#define EVICT_TRIES 1000 /* all rows were gone, or in the hands of other batches, when we looked */
+
 /* An id into the hand. */
 static tern_status take_id(tn_maker *m)
 {
 	tn_table *t = m->t;
 
-	for (;;) {
+	for (unsigned tries = 0;; tries++) {
 		tern_status st = tn_hand_fill(t, &m->hand, TN_MAX(m->wanted, 1));
+		bool evict = st == TERN_E_BUDGET && t->schema.eviction != TERN_EVICT_NONE;
 
-		if (st == TERN_E_BUDGET && t->schema.eviction != TERN_EVICT_NONE && tn_evict_one(t))
+		if (evict && tn_evict_one(t))
 			continue;
-		if (st != TERN_AGAIN)
+		if (st != TERN_AGAIN && !(evict && tries < EVICT_TRIES))
 			return st;
 		/* Nothing of this call points into the table now. */
 		tn_epoch_leave(&t->epoch, m->epoch_slot);

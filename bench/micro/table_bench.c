@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The table engine alone, against the limits of the machine, all in one run and interleaved:
+ *
+ *   gather      the same rows, in the same order, by addresses that are known beforehand, with the best prefetch
+ *               distance of several: what random access allows
+ *   copy        one long memcpy, in rows: what memory bandwidth allows
+ *   pull        tn_table_pull of the same keys, 1024 (or --batch) at a time
+ *   push        tn_table_push, for each optimiser
+ *   bytes       of memory per key beyond row and state, with and without metadata
+ *
+ * Medians of --rounds. Usage: bench-table [--keys N] [--dim N] [--batch N] [--rounds N] [--only pull|push|bytes]
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/rand.h"
+#include "ps/table_impl.h"
+
+#define ROUNDS_MAX 51
+#define DISTANCES  6
+
+static uint64_t keys_n = 1000000, dim = 64, batch = 1024, rounds = 5;
+static const char *only = "";
+
+static void die(const char *what)
+{
+	fprintf(stderr, "bench-table: %s: %s\n", what, tern_detail());
+	exit(1);
+}
+
+static void ok(tern_status status, const char *what)
+{
+	if (status != TERN_OK)
+		die(what);
+}
+
+static int by_value(const void *x, const void *y)
+{
+	double a = *(const double *)x, b = *(const double *)y;
+
+	return (a > b) - (a < b);
+}
+
+static double median(const double *values, uint64_t n)
+{
+	double sorted[ROUNDS_MAX];
+
+	memcpy(sorted, values, n * sizeof(*values));
+	qsort(sorted, n, sizeof(*sorted), by_value);
+	return sorted[n / 2];
+}
+
+static uint64_t key_of(uint64_t i)
+{
+	return tn_hash_u64(i, 0x6b657973);
+}
+
+static tn_table *table_of(tern_optimizer kind, uint32_t flags, uint64_t n, uint64_t width)
+{
+	tern_table_schema s = {.name = "bench", .dim = (uint32_t)width, .flags = flags};
+	tn_pull how = {.unknown = TERN_UNKNOWN_CREATE};
+	uint64_t keys[1024];
+	float *rows = malloc(1024 * width * sizeof(float));
+	tn_table *t;
+
+	tern_optimizer_init(&s.optimizer, kind, 0.01f);
+	ok(tn_table_create(&s, NULL, &t), "create");
+	for (uint64_t i = 0; i < n; i += 1024) {
+		uint64_t count = TN_MIN(n - i, 1024);
+
+		for (uint64_t k = 0; k < count; k++)
+			keys[k] = key_of(i + k);
+		ok(tn_table_pull(t, keys, count, &how, rows, NULL, NULL, NULL), "fill");
+	}
+	free(rows);
+	return t;
+}
+
+/* A random order of random keys. */
+static uint64_t *draw(uint64_t n, uint64_t count)
+{
+	uint64_t *keys = malloc(count * sizeof(*keys));
+	tn_rand r = {11};
+
+	for (uint64_t i = 0; i < count; i++)
+		keys[i] = key_of(tn_rand_below(&r, n));
+	return keys;
+}
+
+/* ---- limits ---- */
+
+static const float **addresses(tn_table *t, const uint64_t *keys, uint64_t count)
+{
+	const float **at = malloc(count * sizeof(*at));
+
+	for (uint64_t i = 0; i < count; i++) {
+		uint32_t id = tn_index_find(t, atomic_load(&t->dir), keys[i], tn_table_hash(keys[i]));
+
+		at[i] = tn_value_of(t, tn_head_of(t, id));
+	}
+	return at;
+}
+
+__attribute__((noinline)) static void gather(const float *const *at, uint64_t n, float *out, uint64_t ahead)
+{
+	uint64_t bytes = dim * sizeof(float);
+
+	for (uint64_t i = 0; i < n; i++) {
+		if (i + ahead < n) {
+			const char *line = (const char *)at[i + ahead];
+
+			for (uint64_t b = 0; b < bytes; b += 64)
+				__builtin_prefetch(line + b);
+			__builtin_prefetch(line + bytes - 1);
+		}
+		memcpy(out + i * dim, at[i], bytes);
+	}
+}
+
+static double time_gather(const float *const *at, uint64_t count, float *out, uint64_t ahead)
+{
+	uint64_t start = tn_now();
+
+	for (uint64_t i = 0; i + batch <= count; i += batch)
+		gather(at + i, batch, out, ahead);
+	return (double)(count / batch * batch) * 1e3 / (double)(tn_now() - start);
+}
+
+static double time_copy(char *a, char *b, uint64_t bytes)
+{
+	uint64_t start = tn_now();
+
+	memcpy(a, b, bytes);
+	return (double)(bytes / (dim * sizeof(float))) * 1e3 / (double)(tn_now() - start);
+}
+
+/* ---- pull ---- */
+
+static double time_pull(tn_table *t, const uint64_t *keys, uint64_t count, float *out)
+{
+	tn_pull how = {.unknown = TERN_UNKNOWN_ERROR};
+	uint64_t start = tn_now();
+
+	for (uint64_t i = 0; i + batch <= count; i += batch)
+		ok(tn_table_pull(t, keys + i, batch, &how, out, NULL, NULL, NULL), "pull");
+	return (double)(count / batch * batch) * 1e3 / (double)(tn_now() - start);
+}
+
+static void bench_pull(void)
+{
+	static const uint64_t distances[DISTANCES] = {4, 8, 12, 16, 24, 32};
+	uint64_t count = TN_MAX(TN_MIN(keys_n, 2000000), batch), copy_bytes = 512ull << 20;
+	tn_table *t = table_of(TERN_OPT_SGD, 0, keys_n, dim);
+	uint64_t *keys = draw(keys_n, count);
+	const float **at = addresses(t, keys, count);
+	float *out = aligned_alloc(4096, (batch * dim * sizeof(float) + 4095) & ~4095ull);
+	char *a = malloc(copy_bytes), *b = malloc(copy_bytes);
+	double g[DISTANCES][ROUNDS_MAX], c[ROUNDS_MAX], p[ROUNDS_MAX], best = 0, copy;
+	uint64_t which = 0;
+
+	memset(a, 1, copy_bytes);
+	memset(b, 2, copy_bytes);
+	time_pull(t, keys, count, out);
+	for (uint64_t i = 0; i < rounds; i++) {
+		for (int d = 0; d < DISTANCES; d++)
+			g[d][i] = time_gather(at, count, out, distances[d]);
+		p[i] = time_pull(t, keys, count, out);
+		c[i] = time_copy(a, b, copy_bytes);
+	}
+	for (int d = 0; d < DISTANCES; d++) {
+		if (median(g[d], rounds) > best) {
+			best = median(g[d], rounds);
+			which = distances[d];
+		}
+	}
+	copy = median(c, rounds);
+	printf("pull   %9" PRIu64 " keys x %" PRIu64 " f32, batch %" PRIu64
+	       ": %.2f M keys/s; gather %.2f (ahead %" PRIu64 "), copy %.2f; of the lower limit %.2f\n",
+	       keys_n, dim, batch, median(p, rounds), best, which, copy,
+	       median(p, rounds) / TN_MIN(best, copy));
+	free(a);
+	free(b);
+	free(out);
+	free(at);
+	free(keys);
+	tn_table_destroy(t);
+}
+
+/* ---- push ---- */
+
+static void bench_push(void)
+{
+	static const char *const names[] = {"none", "sgd",   "momentum", "adagrad",
+					    "adam", "adamw", "ftrl",     "rmsprop"};
+	uint64_t count = TN_MAX(TN_MIN(keys_n, 1000000), batch);
+	uint64_t *keys = draw(keys_n, count);
+	float *grads = malloc(batch * dim * sizeof(float));
+	tn_rand r = {5};
+
+	for (uint64_t i = 0; i < batch * dim; i++)
+		grads[i] = (float)tn_rand_double(&r) - 0.5f;
+	for (int kind = 0; kind <= TERN_OPT_RMSPROP; kind++) {
+		tn_table *t = table_of((tern_optimizer)kind, 0, keys_n, dim);
+		double m[ROUNDS_MAX];
+
+		for (uint64_t i = 0; i < rounds; i++) {
+			tn_push how = {.step = i};
+			uint64_t start = tn_now();
+
+			for (uint64_t k = 0; k + batch <= count; k += batch)
+				ok(tn_table_push(t, keys + k, grads, batch, &how, NULL), "push");
+			m[i] = (double)(count / batch * batch) * 1e3 / (double)(tn_now() - start);
+		}
+		printf("push   %9" PRIu64 " keys x %" PRIu64 " f32, batch %" PRIu64
+		       ", %-8s: %.2f M keys/s, %.0f ns a key\n",
+		       keys_n, dim, batch, names[kind], median(m, rounds), 1e3 / median(m, rounds));
+		tn_table_destroy(t);
+	}
+	free(keys);
+	free(grads);
+}
+
+/* ---- memory ---- */
+
+static void bench_bytes(void)
+{
+	for (uint64_t n = 10000; n <= keys_n; n = n * 7 / 2) {
+		for (uint32_t flags = 0; flags < 2; flags++) {
+			tn_table *t = table_of(TERN_OPT_ADAGRAD, flags ? TERN_TABLE_NO_META : 0, n, 16);
+			tn_table_stats s;
+			double row = (double)(tn_table_value_bytes(t) + tn_table_state_bytes(t));
+
+			tn_table_stats_get(t, &s);
+			printf("bytes  %9" PRIu64
+			       " keys, %s: %.1f a key beyond row and state (record %.0f, index %.1f, "
+			       "room in slabs %.1f)\n",
+			       n, flags ? "no metadata" : "metadata   ", (double)s.bytes / (double)n - row,
+			       (double)s.record_bytes - row, (double)s.index_bytes / (double)n,
+			       (double)s.slab_bytes / (double)n - (double)s.record_bytes);
+			tn_table_destroy(t);
+		}
+	}
+}
+
+static void options(int argc, char **argv)
+{
+	for (int i = 1; i < argc; i++) {
+		const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+		uint64_t *number = !strcmp(argv[i], "--keys")     ? &keys_n
+				   : !strcmp(argv[i], "--dim")    ? &dim
+				   : !strcmp(argv[i], "--batch")  ? &batch
+				   : !strcmp(argv[i], "--rounds") ? &rounds
+								  : NULL;
+
+		if (!value || (!number && strcmp(argv[i], "--only"))) {
+			fprintf(stderr, "usage: bench-table [--keys N] [--dim N] [--batch N] [--rounds N] "
+					"[--only pull|push|bytes]\n");
+			exit(2);
+		}
+		if (number)
+			*number = strtoull(value, NULL, 10);
+		else
+			only = value;
+		i++;
+	}
+	if (!keys_n || !batch || !rounds || rounds > ROUNDS_MAX || !dim || dim > TERN_TABLE_DIM_MAX) {
+		fprintf(stderr, "bench-table: numbers from 1, at most %d rounds and %d columns\n", ROUNDS_MAX,
+			TERN_TABLE_DIM_MAX);
+		exit(2);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	options(argc, argv);
+	printf("loops: %s\n", tn_loops_get()->name);
+	if (!*only || !strcmp(only, "pull"))
+		bench_pull();
+	if (!*only || !strcmp(only, "push"))
+		bench_push();
+	if (!*only || !strcmp(only, "bytes"))
+		bench_bytes();
+	return 0;
+}
