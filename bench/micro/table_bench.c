@@ -248,7 +248,7 @@ static void bench_bytes(void)
 
 static void options(int argc, char **argv)
 {
-	for (int i = 1; i < argc; i++) {
+	for (int i = 1; i < argc; i += 2) {
 		const char *value = i + 1 < argc ? argv[i + 1] : NULL;
 		uint64_t *number = !strcmp(argv[i], "--keys")     ? &keys_n
 				   : !strcmp(argv[i], "--dim")    ? &dim
@@ -265,7 +265,6 @@ static void options(int argc, char **argv)
 			*number = strtoull(value, NULL, 10);
 		else
 			only = value;
-		i++;
 	}
 	if (!keys_n || !batch || !rounds || rounds > ROUNDS_MAX || !dim || dim > TERN_TABLE_DIM_MAX) {
 		fprintf(stderr, "bench-table: numbers from 1, at most %d rounds and %d columns\n", ROUNDS_MAX,

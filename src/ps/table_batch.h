@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pipeline that pulls and pushes share. Of each key three things are asked for, each a likely cache miss: its
- * bucket, its record, the record's other lines. A window of keys is under way at once, so that the misses overlap:
+ * The pipeline that pulls and pushes share. Each key means likely cache misses: its bucket, then its record. Keys go
+ * through in groups, three of them under way at once, so that the misses of one overlap with the work on the others:
  *
- *   key i + 2 AHEAD   hashed, bucket asked for
- *   key i + AHEAD     bucket read, record asked for
- *   key i             record used
+ *   group g + 2   hashed, buckets asked for
+ *   group g + 1   buckets read, records asked for
+ *   group g       records used; where the first record with the key's tag is another one's (or none has it) the others
+ *                 are asked for, and looked at when the rest of the group is done
  *
- * Threads: one window per call. Tests: tests/unit/ps/model_test.c.
+ * Threads: groups belong to one call. Tests: tests/unit/ps/model_test.c; bench/micro/table_bench.c.
  */
 #ifndef TN_PS_TABLE_BATCH_H
 #define TN_PS_TABLE_BATCH_H
@@ -18,16 +19,16 @@
 
 #include "ps/table_impl.h"
 
-#define TN_AHEAD  12
-#define TN_WINDOW 32
-_Static_assert(TN_WINDOW > 2 * TN_AHEAD, "places of the window are not reused too early");
+#define TN_GROUP 16
 
-typedef struct tn_ask {
-	uint64_t key, hash;
-	const tn_bucket *bucket;
-	tn_head *head; /* a record with the same tag, likely the key's; NULL: none in the home bucket */
-	uint32_t id;
-} tn_ask;
+typedef struct tn_group {
+	uint32_t n, late_n;
+	uint64_t key[TN_GROUP], hash[TN_GROUP];
+	const tn_bucket *bucket[TN_GROUP];
+	tn_head *head[TN_GROUP]; /* likely the key's; NULL: none in the home bucket has its tag */
+	uint32_t id[TN_GROUP];
+	uint8_t late[TN_GROUP];
+} tn_group;
 
 /* Keys may lie in memory that a peer writes: each is read once. */
 static inline uint64_t tn_key_once(const uint64_t *key)
@@ -52,60 +53,88 @@ static inline uint32_t tn_bucket_match(const tn_bucket *b, uint8_t tag)
 #endif
 }
 
-static inline void tn_ask_bucket(const tn_table *t, const tn_dir *dir, tn_ask *a, uint64_t key)
+/* group->key is filled in. */
+static inline void tn_group_ask(const tn_table *t, const tn_dir *dir, tn_group *g)
 {
-	a->key = key;
-	if (t->dense)
-		return;
-	a->hash = tn_table_hash(key);
-	a->bucket = &tn_dir_find(dir, a->hash)->buckets[tn_home(a->hash)];
-	__builtin_prefetch(a->bucket);
+	for (uint32_t i = 0; !t->dense && i < g->n; i++) {
+		uint64_t hash = tn_table_hash(g->key[i]);
+
+		g->hash[i] = hash;
+		g->bucket[i] = &tn_dir_find(dir, hash)->buckets[tn_home(hash)];
+		__builtin_prefetch(g->bucket[i]);
+	}
 }
 
-static inline void tn_prefetch(const uint8_t *line, bool write)
+#define TN_PREFETCH_BYTES 1024 /* of a record; the hardware goes on by itself */
+
+/* As many steps for each record, wherever in a line it begins: a branch less to guess wrong. */
+static TN_ALWAYS_INLINE void tn_prefetch(const void *at, uint32_t bytes, bool write)
 {
+	const uint8_t *line = at;
+
+	for (uint32_t b = 0; b < bytes; b += 64) {
+		if (write)
+			__builtin_prefetch(line + b, 1);
+		else
+			__builtin_prefetch(line + b);
+	}
 	if (write)
-		__builtin_prefetch(line, 1);
+		__builtin_prefetch(line + bytes - 1, 1);
 	else
-		__builtin_prefetch(line);
+		__builtin_prefetch(line + bytes - 1);
 }
 
-#define TN_PREFETCH_LINES 16 /* of a record; the hardware goes on by itself */
-
-static inline void tn_ask_record(const tn_table *t, tn_ask *a, uint32_t bytes, bool write)
+static TN_ALWAYS_INLINE void tn_group_match(const tn_table *t, tn_group *g, uint32_t bytes, bool write)
 {
-	const uint8_t *line;
+	bytes = TN_MIN(bytes, TN_PREFETCH_BYTES);
+	for (uint32_t i = 0; i < g->n; i++) {
+		uint32_t id = 0, mask;
+
+		if (t->dense) {
+			id = g->key[i] < t->schema.rows ? (uint32_t)g->key[i] + 1 : 0;
+		} else {
+			mask = tn_bucket_match(g->bucket[i], tn_tag(g->hash[i]));
+			if (mask)
+				id = atomic_load_explicit(&g->bucket[i]->ids[__builtin_ctz(mask)],
+							  memory_order_acquire);
+		}
+		g->id[i] = id;
+		g->head[i] = id ? tn_head_of(t, id) : NULL;
+		if (id)
+			tn_prefetch(g->head[i], bytes, write);
+	}
+	g->late_n = 0;
+}
+
+/* Is what was matched the key's? If not it is looked up later, and what it may be is asked for. */
+static inline bool tn_group_there(const tn_table *t, tn_group *g, uint32_t i)
+{
 	uint32_t mask;
 
-	a->id = 0;
-	a->head = NULL;
-	if (t->dense) {
-		a->id = a->key < t->schema.rows ? (uint32_t)a->key + 1 : 0;
-	} else {
-		mask = tn_bucket_match(a->bucket, tn_tag(a->hash));
-		if (mask)
-			a->id = atomic_load_explicit(&a->bucket->ids[__builtin_ctz(mask)],
-						     memory_order_acquire);
+	if (TN_LIKELY(g->head[i] && tn_head_key(g->head[i]) == g->key[i]))
+		return true;
+	g->late[g->late_n++] = (uint8_t)i;
+	if (t->dense)
+		return false;
+	mask = tn_bucket_match(g->bucket[i], tn_tag(g->hash[i]));
+	for (mask &= mask - 1; mask; mask &= mask - 1) {
+		uint32_t id =
+			atomic_load_explicit(&g->bucket[i]->ids[__builtin_ctz(mask)], memory_order_acquire);
+
+		if (id)
+			__builtin_prefetch(tn_head_of(t, id));
 	}
-	if (!a->id)
-		return;
-	a->head = tn_head_of(t, a->id);
-	line = (const uint8_t *)a->head;
-	if (bytes > TN_PREFETCH_LINES * 64)
-		bytes = TN_PREFETCH_LINES * 64;
-	for (const uint8_t *end = line + bytes; line < end; line += 64)
-		tn_prefetch(line, write);
-	tn_prefetch((const uint8_t *)a->head + bytes - 1, write);
+	__builtin_prefetch(g->bucket[i] + 1);
+	return false;
 }
 
-/* The key's record: the one that was asked for, or what a look-up finds. 0: none. */
-static inline uint32_t tn_ask_answer(const tn_table *t, tn_ask *a)
+/* The late one's record. False: there is none. */
+static inline bool tn_group_find(const tn_table *t, tn_group *g, uint32_t i)
 {
-	if (TN_LIKELY(a->head && tn_head_key(a->head) == a->key))
-		return a->id;
-	a->id = tn_index_find(t, atomic_load_explicit(&t->dir, memory_order_acquire), a->key, a->hash);
-	a->head = a->id ? tn_head_of(t, a->id) : NULL;
-	return a->id;
+	g->id[i] =
+		tn_index_find(t, atomic_load_explicit(&t->dir, memory_order_acquire), g->key[i], g->hash[i]);
+	g->head[i] = g->id[i] ? tn_head_of(t, g->id[i]) : NULL;
+	return g->id[i] != 0;
 }
 
 #endif

@@ -91,7 +91,7 @@ void tn_cut_save(tn_cut *cut, tn_table *t, uint32_t id, tn_head *head)
 	if (!s || s->used == s->capacity)
 		s = new_side(cut);
 	if (s) {
-		memcpy(s->bytes + s->used, head, t->stride);
+		tn_seq_load(s->bytes + s->used, head, t->stride); /* touches go on meanwhile */
 		s->used += t->stride;
 	} else {
 		atomic_store(&cut->failed, true);

@@ -134,21 +134,23 @@ static void leave(tn_segment *seg, uint64_t hash, uint32_t bucket, unsigned plac
 
 /* ---- segments ---- */
 
+/* A huge page: look-ups in a large index would miss the TLB as well. */
+#define CHUNK_BYTES    (2ull << 20)
+#define CHUNK_SEGMENTS 126
+_Static_assert(CHUNK_SEGMENTS * sizeof(tn_segment) + 64 <= CHUNK_BYTES, "they fit");
+
 /* More segments, a quarter of those there are. Holding dir_lock. */
 static bool more_segments(tn_table *t)
 {
-	uint64_t n = TN_MIN(TN_MAX(t->segments / 4, 1), 126), bytes = (n + 1) * sizeof(tn_segment);
-	uint64_t align = bytes >= 2ull << 20 ? 2ull << 20 : 64;
+	uint64_t n = TN_MIN(TN_MAX(t->segments / 4, 1), CHUNK_SEGMENTS);
+	bool huge = n == CHUNK_SEGMENTS;
+	uint64_t bytes = huge ? CHUNK_BYTES : n * sizeof(tn_segment) + 64, align = huge ? CHUNK_BYTES : 64;
 	tn_chunk *chunk;
 
-	if (align > 64)
-		bytes = (bytes + align - 1) & ~(align - 1);
-	else
-		bytes = n * sizeof(tn_segment) + 64;
 	chunk = TN_FAULT("ps.table.segment") ? NULL : aligned_alloc(align, bytes);
 	if (!chunk)
 		return false;
-	if (align > 64)
+	if (huge)
 		(void)madvise(chunk, bytes, MADV_HUGEPAGE);
 	*chunk = (tn_chunk){.next = t->chunks, .bytes = bytes};
 	t->chunks = chunk;

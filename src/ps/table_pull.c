@@ -19,6 +19,7 @@ typedef struct pull {
 	uint8_t *found;
 	tn_scratch *s;
 	uint32_t row_bytes; /* of what is written */
+	bool same;          /* dtype as the table's */
 	uint64_t hits, past_end, unknown;
 	tn_maker maker;
 } pull;
@@ -29,50 +30,83 @@ static inline uint8_t *row_at(const pull *p, uint64_t i)
 }
 
 /* False: the record died. */
-static inline bool copy_row(pull *p, tn_head *head, uint8_t *dst)
+static bool convert_row(pull *p, tn_head *head, uint8_t *dst)
 {
 	tn_table *t = p->t;
 
-	if (TN_LIKELY(p->how.dtype == t->schema.dtype)) {
-		if (!tn_head_read(t, head, t->head_bytes, dst, t->value_bytes))
+	if (!tn_head_read(t, head, t->head_bytes, p->s->row, t->value_bytes))
+		return false;
+	tn_rows_to_f32(p->s->w, p->s->row, t->schema.dtype, t->schema.dim);
+	tn_rows_from_f32(dst, p->how.dtype, p->s->w, t->schema.dim);
+	return true;
+}
+
+static TN_ALWAYS_INLINE bool copy_row(pull *p, tn_head *head, uint8_t *dst)
+{
+	tn_table *t = p->t;
+	uint32_t v = atomic_load_explicit(&head->version, memory_order_acquire);
+
+	if (TN_LIKELY(p->same && !(v & (TN_DEAD | TN_WRITING)))) {
+		tn_seq_load(dst, (uint8_t *)head + t->head_bytes, t->value_bytes);
+		if (TN_UNLIKELY((v ^ atomic_load_explicit(&head->version, memory_order_relaxed)) &
+				~TN_LOCKED) &&
+		    !tn_head_read(t, head, t->head_bytes, dst, t->value_bytes))
 			return false;
-	} else {
-		if (!tn_head_read(t, head, t->head_bytes, p->s->row, t->value_bytes))
-			return false;
-		tn_rows_to_f32(p->s->w, p->s->row, t->schema.dtype, t->schema.dim);
-		tn_rows_from_f32(dst, p->how.dtype, p->s->w, t->schema.dim);
+	} else if (p->same ? !tn_head_read(t, head, t->head_bytes, dst, t->value_bytes)
+			   : !convert_row(p, head, dst)) {
+		return false;
 	}
 	if (p->how.flags & TN_PULL_TOUCH)
 		tn_touch(t, head, p->how.step);
 	return true;
 }
 
-static inline bool answer(pull *p, tn_ask *ask, uint64_t i)
+/* Rows of a group; those that are not there to s->misses, which has `misses`. */
+static inline uint32_t use(pull *p, tn_group *g, uint64_t from, uint32_t at, uint32_t misses)
 {
-	bool there = tn_ask_answer(p->t, ask) && copy_row(p, ask->head, row_at(p, i));
+	for (uint32_t i = 0; i < g->n; i++) {
+		bool there = tn_group_there(p->t, g, i);
 
-	if (p->found)
-		p->found[i] = there;
-	return there;
+		if (there && TN_UNLIKELY(!copy_row(p, g->head[i], row_at(p, from + at + i)))) {
+			g->late[g->late_n++] = (uint8_t)i;
+			there = false;
+		}
+		if (p->found)
+			p->found[from + at + i] = there;
+	}
+	for (uint32_t k = 0; k < g->late_n; k++) {
+		uint32_t i = g->late[k];
+		bool there = tn_group_find(p->t, g, i) && copy_row(p, g->head[i], row_at(p, from + at + i));
+
+		if (p->found)
+			p->found[from + at + i] = there;
+		if (!there)
+			p->s->misses[misses++] = at + i;
+	}
+	return misses;
 }
 
-/* Those that are there; the others to s->misses. Inside the epoch. */
+/* Those that are there; the others to s->misses, in order of groups. Inside the epoch. */
 static uint32_t hits(pull *p, const uint64_t *keys, uint64_t from, uint32_t n)
 {
 	const tn_table *t = p->t;
 	const tn_dir *dir = atomic_load_explicit(&t->dir, memory_order_acquire);
-	uint32_t misses = 0, bytes = t->head_bytes + t->value_bytes;
-	tn_ask window[TN_WINDOW];
+	uint32_t misses = 0, bytes = t->head_bytes + t->value_bytes, groups = (n + TN_GROUP - 1) / TN_GROUP;
+	tn_group g[3];
 
-	for (uint32_t i = 0; i < n + 2 * TN_AHEAD; i++) {
-		uint32_t b = i - TN_AHEAD, c = i - 2 * TN_AHEAD;
+	for (uint32_t step = 0; step < groups + 2; step++) {
+		if (step < groups) {
+			tn_group *a = &g[step % 3];
 
-		if (i < n)
-			tn_ask_bucket(t, dir, &window[i % TN_WINDOW], tn_key_once(&keys[from + i]));
-		if (b < n)
-			tn_ask_record(t, &window[b % TN_WINDOW], bytes, false);
-		if (c < n && !answer(p, &window[c % TN_WINDOW], from + c))
-			p->s->misses[misses++] = c;
+			a->n = TN_MIN(n - step * TN_GROUP, TN_GROUP);
+			for (uint32_t i = 0; i < a->n; i++)
+				a->key[i] = tn_key_once(&keys[from + step * TN_GROUP + i]);
+			tn_group_ask(t, dir, a);
+		}
+		if (step >= 1 && step - 1 < groups)
+			tn_group_match(t, &g[(step - 1) % 3], bytes, false);
+		if (step >= 2)
+			misses = use(p, &g[(step - 2) % 3], from, (step - 2) * TN_GROUP, misses);
 	}
 	p->hits += n - misses;
 	return misses;
@@ -145,6 +179,7 @@ tern_status tn_table_pull(tn_table *t, const uint64_t *keys, uint64_t n, const t
 
 	if (!p.how.dtype)
 		p.how.dtype = t->schema.dtype;
+	p.same = p.how.dtype == t->schema.dtype;
 	element = tern_dtype_bytes(p.how.dtype);
 	p.row_bytes = (uint32_t)(t->schema.dim * element);
 	if (p.how.dtype != TERN_F32 && p.how.dtype != TERN_BF16 && p.how.dtype != TERN_F16)

@@ -205,28 +205,43 @@ static inline uint64_t head_at(const push *p, uint64_t k)
 	return p->heads ? p->heads[k] : k;
 }
 
+static inline uint32_t use(push *p, tn_group *g, uint64_t from, uint32_t at, uint32_t misses)
+{
+	for (uint32_t i = 0; i < g->n; i++) {
+		if (tn_group_there(p->t, g, i) &&
+		    write_row(p, g->id[i], g->head[i], gathered(p, head_at(p, from + at + i))) == DIED)
+			g->late[g->late_n++] = (uint8_t)i;
+	}
+	for (uint32_t k = 0; k < g->late_n; k++) {
+		uint32_t i = g->late[k];
+
+		if (!tn_group_find(p->t, g, i) ||
+		    write_row(p, g->id[i], g->head[i], gathered(p, head_at(p, from + at + i))) == DIED)
+			p->s->misses[misses++] = at + i;
+	}
+	return misses;
+}
+
 static uint32_t hits(push *p, uint64_t from, uint32_t n)
 {
 	const tn_table *t = p->t;
 	const tn_dir *dir = atomic_load_explicit(&t->dir, memory_order_acquire);
-	uint32_t misses = 0;
-	tn_ask window[TN_WINDOW];
+	uint32_t misses = 0, groups = (n + TN_GROUP - 1) / TN_GROUP;
+	tn_group g[3];
 
-	for (uint32_t i = 0; i < n + 2 * TN_AHEAD; i++) {
-		uint32_t b = i - TN_AHEAD, c = i - 2 * TN_AHEAD;
+	for (uint32_t step = 0; step < groups + 2; step++) {
+		if (step < groups) {
+			tn_group *a = &g[step % 3];
 
-		if (i < n)
-			tn_ask_bucket(t, dir, &window[i % TN_WINDOW],
-				      tn_key_once(&p->keys[head_at(p, from + i)]));
-		if (b < n)
-			tn_ask_record(t, &window[b % TN_WINDOW], t->stride, true);
-		if (c < n) {
-			tn_ask *ask = &window[c % TN_WINDOW];
-
-			if (!tn_ask_answer(t, ask) ||
-			    write_row(p, ask->id, ask->head, gathered(p, head_at(p, from + c))) == DIED)
-				p->s->misses[misses++] = c;
+			a->n = TN_MIN(n - step * TN_GROUP, TN_GROUP);
+			for (uint32_t i = 0; i < a->n; i++)
+				a->key[i] = tn_key_once(&p->keys[head_at(p, from + step * TN_GROUP + i)]);
+			tn_group_ask(t, dir, a);
 		}
+		if (step >= 1 && step - 1 < groups)
+			tn_group_match(t, &g[(step - 1) % 3], t->stride, true);
+		if (step >= 2)
+			misses = use(p, &g[(step - 2) % 3], from, (step - 2) * TN_GROUP, misses);
 	}
 	return misses;
 }
