@@ -30,7 +30,7 @@
 /* Of an heir that waits for its turn. */
 #define HEIR_PAUSE  128u
 #define HEIR_LOOKS  4u
-#define HEIR_NAPS   2u
+#define HEIR_NAPS   6u
 #define HEIR_NAP_NS 50000u
 #define DUE_PAUSE   4u
 #define DUE_LOOKS   256u
@@ -167,7 +167,8 @@ static arrival arrive(tn_lock *lock)
 		bool held = word & TN_LOCK_HELD;
 
 		pause = last ? pause : pause * 2;
-		if (!held && !busy && (last || !(word & TN_LOCK_DUE))) {
+		/* Who took over may be waking the next just now: this one, whose turn is over, is not to step in. */
+		if (!held && !busy && (last || word == 0)) {
 			if (change(lock, &word, word | TN_LOCK_HELD))
 				return TAKEN;
 		} else if (busy && word < TN_LOCK_WAITER && !(word & TN_LOCK_WOKEN)) {
