@@ -29,10 +29,10 @@ typedef struct enum_names {
 #define NAMES(table) ((enum_names){(table), TN_COUNT_OF(table)})
 
 /* Numbers of the optimiser, as they are called there. */
-#define FLOAT_FIELDS(X)                                                                         \
-	X(lr)                                                                                   \
-	X(momentum) X(beta1) X(beta2) X(rho) X(epsilon) X(weight_decay) X(l1) X(l2) X(lr_power) \
-		X(initial_accumulator)
+#define FLOAT_FIELDS(X) \
+	X(lr)           \
+	X(momentum)     \
+	X(beta1) X(beta2) X(rho) X(epsilon) X(weight_decay) X(l1) X(l2) X(lr_power) X(initial_accumulator)
 
 static json_t *u64_json(uint64_t value)
 {

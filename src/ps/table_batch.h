@@ -5,8 +5,8 @@
  *
  *   group g + 2   hashed, buckets asked for
  *   group g + 1   buckets read, records asked for
- *   group g       records used; where the first record with the key's tag is another one's (or none has it) the others
- *                 are asked for, and looked at when the rest of the group is done
+ *   group g       records used; where the first record with the key's tag is another one's, or none has it, the key
+ *                 is late: such keys are looked up in groups when all others are done
  *
  * Threads: groups belong to one call. Tests: tests/unit/ps/model_test.c; bench/micro/table_bench.c.
  */
@@ -22,12 +22,11 @@
 #define TN_GROUP 16
 
 typedef struct tn_group {
-	uint32_t n, late_n;
+	uint32_t n;
 	uint64_t key[TN_GROUP], hash[TN_GROUP];
 	const tn_bucket *bucket[TN_GROUP];
 	tn_head *head[TN_GROUP]; /* likely the key's; NULL: none in the home bucket has its tag */
 	uint32_t id[TN_GROUP];
-	uint8_t late[TN_GROUP];
 } tn_group;
 
 /* Keys may lie in memory that a peer writes: each is read once. */
@@ -103,17 +102,15 @@ static TN_ALWAYS_INLINE void tn_group_match(const tn_table *t, tn_group *g, uint
 		if (id)
 			tn_prefetch(g->head[i], bytes, write);
 	}
-	g->late_n = 0;
 }
 
-/* Is what was matched the key's? If not it is looked up later, and what it may be is asked for. */
-static inline bool tn_group_there(const tn_table *t, tn_group *g, uint32_t i)
+/* Is what was matched the key's? If not, what else it may be is asked for: it is late, see tn_group_seek. */
+static inline bool tn_group_there(const tn_table *t, const tn_group *g, uint32_t i)
 {
 	uint32_t mask;
 
 	if (TN_LIKELY(g->head[i] && tn_head_key(g->head[i]) == g->key[i]))
 		return true;
-	g->late[g->late_n++] = (uint8_t)i;
 	if (t->dense)
 		return false;
 	mask = tn_bucket_match(g->bucket[i], tn_tag(g->hash[i]));
@@ -128,13 +125,31 @@ static inline bool tn_group_there(const tn_table *t, tn_group *g, uint32_t i)
 	return false;
 }
 
-/* The late one's record. False: there is none. */
-static inline bool tn_group_find(const tn_table *t, tn_group *g, uint32_t i)
+/* A group of late keys: ids by a whole look-up each, 0 where there is none. Their misses overlap as well. */
+static inline void tn_group_seek(const tn_table *t, tn_group *g, uint32_t bytes, bool write)
 {
-	g->id[i] =
-		tn_index_find(t, atomic_load_explicit(&t->dir, memory_order_acquire), g->key[i], g->hash[i]);
-	g->head[i] = g->id[i] ? tn_head_of(t, g->id[i]) : NULL;
-	return g->id[i] != 0;
+	const tn_dir *dir = atomic_load_explicit(&t->dir, memory_order_acquire);
+
+	tn_group_ask(t, dir, g);
+	for (uint32_t i = 0; !t->dense && i < g->n; i++) {
+		uint32_t next = (tn_home(g->hash[i]) + 1) & (TN_SEGMENT_BUCKETS - 1);
+		const tn_bucket *b = &tn_dir_find(dir, g->hash[i])->buckets[next];
+
+		for (uint32_t mask = tn_bucket_match(b, tn_tag(g->hash[i])); mask; mask &= mask - 1) {
+			uint32_t id =
+				atomic_load_explicit(&b->ids[__builtin_ctz(mask)], memory_order_acquire);
+
+			if (id)
+				__builtin_prefetch(tn_head_of(t, id));
+		}
+	}
+	bytes = TN_MIN(bytes, TN_PREFETCH_BYTES);
+	for (uint32_t i = 0; i < g->n; i++) {
+		g->id[i] = tn_index_find(t, dir, g->key[i], t->dense ? 0 : g->hash[i]);
+		g->head[i] = g->id[i] ? tn_head_of(t, g->id[i]) : NULL;
+		if (g->id[i])
+			tn_prefetch(g->head[i], bytes, write);
+	}
 }
 
 #endif

@@ -158,6 +158,7 @@ typedef struct tn_scratch {
 	uint32_t *dedup;       /* n-dependent: table, next, tail */
 	uint64_t dedup_words;
 	uint32_t misses[TN_CHUNK_KEYS];
+	uint16_t late[TN_CHUNK_KEYS]; /* in groups: see table_batch.h */
 	_Alignas(64) uint8_t memory[];
 } tn_scratch;
 

@@ -61,37 +61,52 @@ static TN_ALWAYS_INLINE bool copy_row(pull *p, tn_head *head, uint8_t *dst)
 	return true;
 }
 
-/* Rows of a group; those that are not there to s->misses, which has `misses`. */
-static inline uint32_t use(pull *p, tn_group *g, uint64_t from, uint32_t at, uint32_t misses)
+/* Rows of a group; the numbers of those that are late to s->late, which has `late`. */
+static inline uint32_t use(pull *p, const tn_group *g, uint64_t from, uint32_t at, uint32_t late)
 {
 	for (uint32_t i = 0; i < g->n; i++) {
-		bool there = tn_group_there(p->t, g, i);
+		bool there = tn_group_there(p->t, g, i) && copy_row(p, g->head[i], row_at(p, from + at + i));
 
-		if (there && TN_UNLIKELY(!copy_row(p, g->head[i], row_at(p, from + at + i)))) {
-			g->late[g->late_n++] = (uint8_t)i;
-			there = false;
-		}
+		if (TN_UNLIKELY(!there))
+			p->s->late[late++] = (uint16_t)(at + i);
 		if (p->found)
 			p->found[from + at + i] = there;
 	}
-	for (uint32_t k = 0; k < g->late_n; k++) {
-		uint32_t i = g->late[k];
-		bool there = tn_group_find(p->t, g, i) && copy_row(p, g->head[i], row_at(p, from + at + i));
+	return late;
+}
 
-		if (p->found)
-			p->found[from + at + i] = there;
-		if (!there)
-			p->s->misses[misses++] = at + i;
+static uint32_t use_late(pull *p, const uint64_t *keys, uint64_t from, uint32_t late)
+{
+	const tn_table *t = p->t;
+	uint32_t misses = 0;
+	tn_group g;
+
+	for (uint32_t k = 0; k < late; k += TN_GROUP) {
+		const uint16_t *number = &p->s->late[k];
+
+		g.n = TN_MIN(late - k, TN_GROUP);
+		for (uint32_t i = 0; i < g.n; i++)
+			g.key[i] = tn_key_once(&keys[from + number[i]]);
+		tn_group_seek(t, &g, t->head_bytes + t->value_bytes, false);
+		for (uint32_t i = 0; i < g.n; i++) {
+			bool there = g.id[i] && copy_row(p, g.head[i], row_at(p, from + number[i]));
+
+			if (p->found)
+				p->found[from + number[i]] = there;
+			if (!there)
+				p->s->misses[misses++] = number[i];
+		}
 	}
 	return misses;
 }
 
-/* Those that are there; the others to s->misses, in order of groups. Inside the epoch. */
+/* Those that are there; the others to s->misses, in order. Inside the epoch. */
 static uint32_t hits(pull *p, const uint64_t *keys, uint64_t from, uint32_t n)
 {
 	const tn_table *t = p->t;
 	const tn_dir *dir = atomic_load_explicit(&t->dir, memory_order_acquire);
-	uint32_t misses = 0, bytes = t->head_bytes + t->value_bytes, groups = (n + TN_GROUP - 1) / TN_GROUP;
+	uint32_t late = 0, misses, bytes = t->head_bytes + t->value_bytes,
+		 groups = (n + TN_GROUP - 1) / TN_GROUP;
 	tn_group g[3];
 
 	for (uint32_t step = 0; step < groups + 2; step++) {
@@ -106,8 +121,9 @@ static uint32_t hits(pull *p, const uint64_t *keys, uint64_t from, uint32_t n)
 		if (step >= 1 && step - 1 < groups)
 			tn_group_match(t, &g[(step - 1) % 3], bytes, false);
 		if (step >= 2)
-			misses = use(p, &g[(step - 2) % 3], from, (step - 2) * TN_GROUP, misses);
+			late = use(p, &g[(step - 2) % 3], from, (step - 2) * TN_GROUP, late);
 	}
+	misses = use_late(p, keys, from, late);
 	p->hits += n - misses;
 	return misses;
 }

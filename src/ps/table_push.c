@@ -205,19 +205,34 @@ static inline uint64_t head_at(const push *p, uint64_t k)
 	return p->heads ? p->heads[k] : k;
 }
 
-static inline uint32_t use(push *p, tn_group *g, uint64_t from, uint32_t at, uint32_t misses)
+/* Rows of a group; the numbers of those that are late to s->late, which has `late`. */
+static inline uint32_t use(push *p, const tn_group *g, uint64_t from, uint32_t at, uint32_t late)
 {
 	for (uint32_t i = 0; i < g->n; i++) {
-		if (tn_group_there(p->t, g, i) &&
+		if (!tn_group_there(p->t, g, i) ||
 		    write_row(p, g->id[i], g->head[i], gathered(p, head_at(p, from + at + i))) == DIED)
-			g->late[g->late_n++] = (uint8_t)i;
+			p->s->late[late++] = (uint16_t)(at + i);
 	}
-	for (uint32_t k = 0; k < g->late_n; k++) {
-		uint32_t i = g->late[k];
+	return late;
+}
 
-		if (!tn_group_find(p->t, g, i) ||
-		    write_row(p, g->id[i], g->head[i], gathered(p, head_at(p, from + at + i))) == DIED)
-			p->s->misses[misses++] = at + i;
+static uint32_t use_late(push *p, uint64_t from, uint32_t late)
+{
+	uint32_t misses = 0;
+	tn_group g;
+
+	for (uint32_t k = 0; k < late; k += TN_GROUP) {
+		const uint16_t *number = &p->s->late[k];
+
+		g.n = TN_MIN(late - k, TN_GROUP);
+		for (uint32_t i = 0; i < g.n; i++)
+			g.key[i] = tn_key_once(&p->keys[head_at(p, from + number[i])]);
+		tn_group_seek(p->t, &g, p->t->stride, true);
+		for (uint32_t i = 0; i < g.n; i++) {
+			if (!g.id[i] || write_row(p, g.id[i], g.head[i],
+						  gathered(p, head_at(p, from + number[i]))) == DIED)
+				p->s->misses[misses++] = number[i];
+		}
 	}
 	return misses;
 }
@@ -226,7 +241,7 @@ static uint32_t hits(push *p, uint64_t from, uint32_t n)
 {
 	const tn_table *t = p->t;
 	const tn_dir *dir = atomic_load_explicit(&t->dir, memory_order_acquire);
-	uint32_t misses = 0, groups = (n + TN_GROUP - 1) / TN_GROUP;
+	uint32_t late = 0, groups = (n + TN_GROUP - 1) / TN_GROUP;
 	tn_group g[3];
 
 	for (uint32_t step = 0; step < groups + 2; step++) {
@@ -241,9 +256,9 @@ static uint32_t hits(push *p, uint64_t from, uint32_t n)
 		if (step >= 1 && step - 1 < groups)
 			tn_group_match(t, &g[(step - 1) % 3], t->stride, true);
 		if (step >= 2)
-			misses = use(p, &g[(step - 2) % 3], from, (step - 2) * TN_GROUP, misses);
+			late = use(p, &g[(step - 2) % 3], from, (step - 2) * TN_GROUP, late);
 	}
-	return misses;
+	return use_late(p, from, late);
 }
 
 static void miss(push *p, uint64_t i)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Slabs and ids: where records lie, who has which id, and when a dead one may be used again. Slabs begin at 64 KiB
- * and double to 4 MiB (more where records are large), so that a small table is small; from 2 MiB on they ask for
- * huge pages. Slabs are never given back while the table lives.
+ * and are an eighth of the table up to 4 MiB (more where records are large), so that a small table is small; from
+ * 2 MiB on they ask for huge pages. Slabs are never given back while the table lives.
  *
  * Must not know keys or the index. Threads: any; id_lock, once for many ids.
  * Tests: tests/unit/ps/model_test.c.
@@ -113,7 +113,7 @@ tern_status tn_slab_add_full(tn_table *t, uint32_t places)
 
 static tern_status grow(tn_table *t)
 {
-	uint64_t bytes = TN_SLAB_BYTES_MIN << TN_MIN(t->slab_count, 16);
+	uint64_t bytes = TN_MAX(TN_SLAB_BYTES_MIN, t->places * t->stride / 8);
 	uint64_t places = TN_MIN(TN_MAX(bytes / t->stride, 16), full_places(t));
 
 	if (t->places_max) {
