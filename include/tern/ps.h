@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include <tern/types.h>
+#include <tern/ctx.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -150,6 +150,148 @@ typedef enum tern_push_mode {
 	TERN_PUSH_ASSIGN = 1,   /* values; the last one counts; optimiser state stays */
 	TERN_PUSH_ADD = 2,      /* amounts to add to the row, past the optimiser */
 } tern_push_mode;
+
+/* ---- servers ---- */
+
+/*
+ * A server holds its share of every table in memory and serves it on all links of a context. Which keys are its own
+ * says the map: 4096 slots over the servers of a list, in equal runs. All servers of a job are given the same list.
+ */
+typedef struct tern_ps_server tern_ps_server;
+
+/* Zero it, then set what differs. */
+typedef struct tern_ps_server_params {
+	const char *const *servers; /* "host:port" of all of them, in order; NULL: this one alone */
+	uint32_t count;             /* of servers; 0 with NULL; at most 256 */
+	uint32_t index;             /* of this one */
+	uint64_t map_version;       /* of the list, 0 = 1: a later list has a higher one */
+	uint64_t budget_bytes;      /* of all its tables together; 0 = none */
+	uint32_t workers;           /* threads for batches that take long; 0 = option ps.workers */
+} tern_ps_server_params;
+
+/* One per context: TERN_E_EXISTS. The context must listen. */
+tern_status tern_ps_server_open(tern_ctx *ctx, const tern_ps_server_params *params, tern_ps_server **server);
+/*
+ * Another list of servers. Keys that are not this one's any more are refused from now on, and their clients fetch the
+ * map anew; rows do not move with it. TERN_E_INVALID: the version is not higher.
+ */
+tern_status tern_ps_server_remap(tern_ps_server *server, const tern_ps_server_params *params);
+/*
+ * Stop serving and free all tables. Waits for batches that are at work; later ones get TERN_E_NO_METHOD. Before the
+ * context is destroyed; not from a callback. NULL is allowed.
+ */
+void tern_ps_server_close(tern_ps_server *server);
+
+/* ---- clients ---- */
+
+/*
+ * A client of all servers of a job. It dials them when it needs them and again when a link is lost; while it does, the
+ * operations wait within their deadlines. Any thread.
+ *
+ * A push is applied once in each slot, whatever happens to links in between, and its completion says that it was
+ * applied. Only the death of a server that held it leaves the outcome open: TERN_E_INDETERMINATE.
+ */
+typedef struct tern_ps tern_ps;
+typedef struct tern_table tern_table;
+
+/* Zero it, then set what differs. */
+typedef struct tern_ps_params {
+	const char *const *servers; /* one or more of the job's; the first that answers tells the others */
+	uint32_t count;
+	uint64_t timeout_ns;    /* of operations that name none, and of open itself; 0 = option rpc.timeout */
+	const char *transports; /* as of tern_connect_params */
+} tern_ps_params;
+
+/* Waits until a server has told the map. TERN_E_UNREACHABLE and the like name each server that did not answer. */
+tern_status tern_ps_open(tern_ctx *ctx, const tern_ps_params *params, tern_ps **ps);
+/* Operations in flight end in TERN_E_FLUSHED before it returns; its tables are closed with it. Not from a callback. */
+void tern_ps_close(tern_ps *ps);
+/* Servers in the map, and the map's version. */
+uint32_t tern_ps_servers(tern_ps *ps, uint64_t *version);
+
+/*
+ * Tables live at the servers. create: TERN_E_EXISTS if there is one of that name, unless it has the same schema, which
+ * is success. open: schema may be NULL; else TERN_E_SHAPE if it differs. All wait, up to the client's timeout; the
+ * server that failed is named. Not from a callback.
+ */
+tern_status tern_table_create(tern_ps *ps, const tern_table_schema *schema, tern_table **table);
+tern_status tern_table_open(tern_ps *ps, const char *name, const tern_table_schema *schema,
+			    tern_table **table);
+/* The handle alone: no operation of it may be in flight. NULL is allowed. */
+void tern_table_close(tern_table *table);
+/* Its rows are gone; handles of it end in TERN_E_NOT_FOUND. */
+tern_status tern_table_drop(tern_ps *ps, const char *name);
+tern_status tern_table_describe(tern_ps *ps, const char *name, tern_table_schema *schema);
+/* fn runs for each table of the first server of the map, in the calling thread, in the order of names. */
+tern_status tern_table_list(tern_ps *ps, void (*fn)(const tern_table_schema *schema, void *arg), void *arg);
+
+/* Sums over the servers, but for record_bytes. */
+typedef struct tern_table_stats {
+	uint64_t rows, bytes, record_bytes;
+	uint64_t created, erased, evicted, expired;
+	uint64_t not_admitted, refused, nonfinite;
+	uint64_t pulled, pushed; /* keys */
+	uint64_t duplicates;     /* pushes that came again and were not applied again */
+} tern_table_stats;
+tern_status tern_table_get_stats(tern_ps *ps, const char *name, tern_table_stats *stats);
+
+/* Lives as long as the handle. */
+const tern_table_schema *tern_table_get_schema(const tern_table *table);
+
+/*
+ * Rows of count keys, in the caller's order, equal keys equal rows: row i to rows + i * stride. rows should lie in memory
+ * of tern_mem_alloc with TERN_ACCESS_WRITE: servers write there. Anything else is filled from a buffer (counter
+ * ps.copies). A key to it stays live at the servers between operations, until rows lie elsewhere or the table is closed.
+ */
+typedef struct tern_table_pull_params {
+	const uint64_t *keys; /* in use until the completion */
+	uint64_t count;       /* at most 2^32 - 2: TERN_E_TOO_LARGE */
+	void *rows;
+	uint64_t stride;  /* bytes; 0 = rows lie close */
+	tern_dtype dtype; /* of rows; 0 = the table's */
+	tern_unknown unknown;
+	uint8_t *found; /* NULL, or count bytes: 1 if the key has a row */
+	uint64_t step;
+} tern_table_pull_params;
+
+/*
+ * op->length: keys that had a row. op->timeout_ns 0 = the client's. TERN_AGAIN: too many operations are in flight.
+ * TERN_E_NOT_FOUND (unknown ERROR), TERN_E_BUDGET, TERN_E_INVALID (dense: no such row): all other rows are there.
+ */
+tern_status tern_table_pull(tern_table *table, const tern_table_pull_params *params, tern_op *op);
+tern_status tern_table_pull_wait(tern_table *table, const tern_table_pull_params *params,
+				 uint64_t timeout_ns);
+
+/*
+ * Gradients (or values) of count keys: row i at rows + i * stride, f32 or as dtype says. Over shm, servers read them where
+ * they lie if that is memory of tern_mem_alloc with TERN_ACCESS_READ.
+ */
+typedef struct tern_table_push_params {
+	const uint64_t *keys; /* in use until the completion, as rows */
+	uint64_t count;       /* at most 2^32 - 2 */
+	const void *rows;
+	uint64_t stride;
+	tern_dtype dtype; /* 0 = TERN_F32 */
+	tern_push_mode mode;
+	float lr_scale; /* times the optimiser's lr; 0 = 1 */
+	uint64_t step;
+} tern_table_push_params;
+
+/*
+ * op->length: keys that were applied. TERN_E_BUDGET, TERN_E_INVALID (dense: no such row): the others were.
+ * TERN_E_CORRUPT (nonfinite FAIL): nothing was, at the server that says so.
+ */
+tern_status tern_table_push(tern_table *table, const tern_table_push_params *params, tern_op *op);
+tern_status tern_table_push_wait(tern_table *table, const tern_table_push_params *params,
+				 uint64_t timeout_ns);
+
+/* op->length: rows that are gone. Sparse tables. */
+tern_status tern_table_erase(tern_table *table, const uint64_t *keys, uint64_t count, tern_op *op);
+tern_status tern_table_erase_wait(tern_table *table, const uint64_t *keys, uint64_t count,
+				  uint64_t timeout_ns);
+/* Give an operation up: it ends soon, with TERN_E_CANCELED unless it is done before. A push may have been applied.
+   TERN_E_NOT_FOUND. */
+tern_status tern_table_cancel(tern_table *table, tern_op *op);
 
 #ifdef __cplusplus
 }

@@ -41,6 +41,7 @@ typedef enum tn_log_level {
 	X(CTX, "ctx")             \
 	X(RPC, "rpc")             \
 	X(TENSOR, "tensor")       \
+	X(PS, "ps")               \
 	X(GRAPH, "graph")         \
 	X(SESSION, "session")     \
 	X(RUNTIME, "runtime")

@@ -78,3 +78,13 @@ void tn_direct_end(tn_direct *direct)
 	direct->lane->dev->ops->copy_end(direct->lane, &direct->copy);
 	tn_lock_drop(&link->lock);
 }
+
+bool tn_direct_can(tern_link *link)
+{
+	bool can;
+
+	tn_lock_take(&link->lock);
+	can = link->copies && !link->gone;
+	tn_lock_drop(&link->lock);
+	return can;
+}

@@ -36,5 +36,7 @@ typedef struct tn_direct {
 tern_status tn_direct_begin(tern_channel *channel, const tern_key *key, uint64_t offset, uint64_t bytes,
 			    bool read, tn_direct *direct);
 void tn_direct_end(tn_direct *direct);
+/* Does the link work so at present? A hint. */
+bool tn_direct_can(tern_link *link);
 
 #endif

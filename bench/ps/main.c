@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench-ps: options, rounds, time. See bench.h. Threads: one.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/rand.h"
+#include "bench.h"
+#include "ps/table.h"
+
+options opt = {.rows = 1000000, .iterations = 2000, .dim = 64, .rounds = 5};
+
+void bench_die(const char *what, const char *why)
+{
+	fprintf(stderr, "bench-ps: %s: %s\n", what, why);
+	exit(1);
+}
+
+void bench_pin(unsigned n)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(n % (unsigned)sysconf(_SC_NPROCESSORS_ONLN), &set);
+	(void)sched_setaffinity(0, sizeof(set), &set);
+}
+
+uint64_t bench_key(uint64_t i)
+{
+	return (i + 1) * 0x9e3779b97f4a7c15ull;
+}
+
+tern_table_schema bench_schema(void)
+{
+	tern_table_schema s = {.name = "bench", .dim = opt.dim};
+
+	tern_optimizer_init(&s.optimizer, TERN_OPT_ADAGRAD, 0.01f);
+	s.init = (tern_row_init){.kind = TERN_INIT_UNIFORM, .value = 0.1f, .seed = 1};
+	return s;
+}
+
+struct tn_table *bench_table(void)
+{
+	tern_table_schema s = bench_schema();
+	tn_pull how = {.unknown = TERN_UNKNOWN_CREATE};
+	float *rows = malloc((uint64_t)KEYS_MAX * opt.dim * sizeof(float));
+	uint64_t *keys = malloc(KEYS_MAX * sizeof(uint64_t));
+	tn_table *table;
+
+	if (!rows || !keys || tn_table_create(&s, NULL, &table) != TERN_OK)
+		bench_die("table", tern_detail());
+	for (uint64_t i = 0, n; i < opt.rows; i += n) {
+		n = opt.rows - i < KEYS_MAX ? opt.rows - i : KEYS_MAX;
+		for (uint64_t j = 0; j < n; j++)
+			keys[j] = bench_key(i + j);
+		if (tn_table_pull(table, keys, n, &how, rows, NULL, NULL, NULL) != TERN_OK)
+			bench_die("filling the table", tern_detail());
+	}
+	free(rows);
+	free(keys);
+	return table;
+}
+
+void bench_apply(struct tn_table *table, const request *r)
+{
+	tn_pull pull = {.unknown = TERN_UNKNOWN_CREATE, .flags = TN_PULL_TOUCH};
+	tn_push push = {.mode = TERN_PUSH_GRADIENT};
+	tern_status status =
+		opt.push ? tn_table_push(table, r->keys, r->rows, r->count, &push, NULL)
+			 : tn_table_pull(table, r->keys, r->count, &pull, r->rows, NULL, NULL, NULL);
+
+	if (status != TERN_OK)
+		bench_die("engine", tern_status_name(status));
+}
+
+void line_end(line *l)
+{
+	if (!l->server)
+		return;
+	kill(l->server, SIGCONT);
+	kill(l->server, SIGTERM);
+	waitpid(l->server, NULL, 0);
+}
+
+/* ---- measuring ---- */
+
+static uint64_t cpu_of(pid_t pid)
+{
+	struct timespec t;
+	clockid_t clock;
+
+	if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &t) != 0)
+		return 0;
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static int by_value(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static figures measure(line *l, uint32_t count, const uint64_t *stream, uint64_t stream_keys, float *rows)
+{
+	uint64_t *took = malloc(opt.iterations * sizeof(*took)), warm = opt.iterations / 10 + 10, sum = 0,
+		 cpu = 0;
+	static uint64_t at;
+	figures f;
+
+	if (l->server)
+		kill(l->server, SIGCONT);
+	for (uint64_t i = 0; i < warm + opt.iterations; i++) {
+		request r = {.count = count, .rows = rows};
+		uint64_t start;
+
+		if (at + count > stream_keys)
+			at = 0;
+		r.keys = stream + at;
+		at += count;
+		if (i == warm)
+			cpu = cpu_of(0) + (l->server ? cpu_of(l->server) : 0);
+		start = tn_now();
+		l->run(l, &r);
+		if (i >= warm)
+			sum += took[i - warm] = tn_now() - start;
+	}
+	cpu = cpu_of(0) + (l->server ? cpu_of(l->server) : 0) - cpu;
+	if (l->server)
+		kill(l->server, SIGSTOP);
+	qsort(took, opt.iterations, sizeof(*took), by_value);
+	f = (figures){.mean = (double)sum / (double)opt.iterations / 1000,
+		      .p50 = (double)took[opt.iterations / 2] / 1000,
+		      .p99 = (double)took[opt.iterations * 99 / 100] / 1000,
+		      .cpu = (double)cpu / (double)opt.iterations / 1000};
+	free(took);
+	return f;
+}
+
+static void parse(int argc, char **argv)
+{
+	for (int i = 1; i < argc; i++) {
+		const char *a = argv[i], *v = i + 1 < argc ? argv[i + 1] : "";
+
+		if (!strcmp(a, "--spin"))
+			opt.spin = true;
+		else if (!strcmp(a, "--json"))
+			opt.json = true;
+		else if (!strcmp(a, "--case") && ++i)
+			opt.push = !strcmp(v, "push");
+		else if (!strcmp(a, "--rows") && ++i)
+			opt.rows = strtoull(v, NULL, 10);
+		else if (!strcmp(a, "--dim") && ++i)
+			opt.dim = (uint32_t)strtoul(v, NULL, 10);
+		else if (!strcmp(a, "--iterations") && ++i)
+			opt.iterations = strtoull(v, NULL, 10);
+		else if (!strcmp(a, "--rounds") && ++i)
+			opt.rounds = (uint32_t)strtoul(v, NULL, 10);
+		else if (!strcmp(a, "--only") && ++i)
+			opt.only = v;
+		else
+			bench_die(
+				a,
+				"usage: bench-ps [--case fetch|push] [--spin] [--json] [--rows N] [--dim N] "
+				"[--iterations N] [--rounds N] [--only LINE]");
+	}
+	if (opt.rounds == 0 || opt.rounds > ROUNDS_MAX || opt.rows == 0 || opt.iterations < 100)
+		bench_die("options", "1 to 15 rounds, a row, 100 iterations at least");
+}
+
+int main(int argc, char **argv)
+{
+	static const uint32_t sizes[] = {16, 128, 1024};
+	enum { LINES = 4, STREAM = 4 << 20 };
+	static figures got[LINES][ROUNDS_MAX];
+	uint64_t *stream = malloc(STREAM * sizeof(*stream));
+	tn_rand rand = {42};
+	line lines[LINES];
+
+	parse(argc, argv);
+	for (uint64_t i = 0; i < STREAM; i++)
+		stream[i] = bench_key(tn_rand_below(&rand, opt.rows));
+	line_kernel(&lines[1]); /* they fork: before this process has threads */
+	line_tern(&lines[2], "tern shm", "shm");
+	line_tern(&lines[3], "tern tcp", "tcp");
+	line_local(&lines[0]);
+	bench_pin(0);
+	for (unsigned s = 0; s < 3; s++) {
+		float *rows[LINES];
+
+		for (unsigned i = 0; i < LINES; i++)
+			rows[i] = lines[i].rows(&lines[i], (uint64_t)sizes[s] * opt.dim * sizeof(float));
+		for (uint32_t round = 0; round < opt.rounds; round++)
+			for (unsigned i = 0; i < LINES; i++)
+				if (!opt.only || i == 0 || strstr(lines[i].name, opt.only))
+					got[i][round] = measure(&lines[i], sizes[s], stream, STREAM, rows[i]);
+		for (unsigned i = 0; i < LINES; i++)
+			if (!opt.only || i == 0 || strstr(lines[i].name, opt.only))
+				report(lines[i].name, sizes[s], got[i], opt.rounds, got[0], got[1]);
+	}
+	for (unsigned i = 0; i < LINES; i++)
+		line_end(&lines[i]);
+	free(stream);
+	return 0;
+}

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A batch at a server, up to the engine: what it is about, whether it may, whether its keys are this server's, and who
+ * works on it. What would keep the driver for longer than a few other calls goes to a worker.
+ *
+ * Threads: the driver; workers for what they were handed. Tests: tests/unit/ps/ps_test.c, fuzz/ps_wire.c.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "base/fault.h"
+#include "ps/server.h"
+
+#define KEYS_MAX (UINT32_MAX - 1ull)
+
+/* ---- answers ---- */
+
+/* more_bytes: they lie in bench->answer behind the head. */
+void tn_ps_reply(ps_task *t, uint64_t more_bytes)
+{
+	t->answer.map_version = t->view->map.version;
+	tn_ps_answer_encode(t->bench->answer, &t->answer);
+	tern_rpc_reply(t->request, TERN_OK, t->bench->answer, TN_PS_ANSWER_BYTES + more_bytes);
+}
+
+void tn_ps_refuse(ps_task *t, tern_status status, const char *format, ...)
+{
+	char text[TN_DETAIL_MAX];
+	va_list args;
+	int n;
+
+	va_start(args, format);
+	n = vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	tern_rpc_reply(t->request, status, text, n < 0 ? 0 : TN_MIN((uint64_t)n, sizeof(text) - 1));
+}
+
+/* ---- benches ---- */
+
+bool tn_ps_bench_reserve(ps_bench *b, uint64_t keys)
+{
+	uint64_t room = b->room ? b->room : 1024;
+
+	if (keys <= b->room)
+		return true;
+	while (room < keys)
+		room *= 2;
+	tn_ps_bench_free(b);
+	b->keys = TN_FAULT("ps.bench.alloc") ? NULL : malloc(room * sizeof(*b->keys));
+	b->places = malloc(room * sizeof(*b->places));
+	b->found = malloc(room);
+	b->answer_room = TN_PS_ANSWER_BYTES + (room + 7) / 8;
+	b->answer = malloc(b->answer_room);
+	b->room = room;
+	if (b->keys && b->places && b->found && b->answer)
+		return true;
+	tn_ps_bench_free(b);
+	return false;
+}
+
+bool tn_ps_bench_answer(ps_bench *b, uint64_t bytes)
+{
+	uint64_t room = b->answer_room;
+	uint8_t *more;
+
+	if (bytes <= room)
+		return true;
+	while (room < bytes)
+		room *= 2;
+	more = TN_FAULT("ps.bench.alloc") ? NULL : realloc(b->answer, room);
+	if (!more)
+		return false;
+	b->answer = more;
+	b->answer_room = room;
+	return true;
+}
+
+void tn_ps_bench_free(ps_bench *b)
+{
+	free(b->keys);
+	free(b->places);
+	free(b->found);
+	free(b->answer);
+	*b = (ps_bench){0};
+}
+
+/* ---- steps ---- */
+
+static bool find_share(ps_task *t, const void *args, uint64_t bytes)
+{
+	if (!tn_ps_batch_head(args, bytes, &t->batch)) {
+		TN_PS_COUNT(t->server->counters, malformed, 1);
+		tn_ps_refuse(t, TERN_E_PROTOCOL, "the head of a batch can't be read: another version?");
+		return false;
+	}
+	t->share = tn_ps_share_get(t->server, t->batch.table);
+	if (!t->share) {
+		tn_ps_refuse(t, TERN_E_NOT_FOUND, "there is no such table (any more)");
+		return false;
+	}
+	if (t->share->hash == t->batch.schema)
+		return true;
+	tn_ps_refuse(t, TERN_E_SHAPE,
+		     "table \"%s\" has another schema now: it was dropped and created anew; open it again",
+		     t->share->schema.name);
+	return false;
+}
+
+static bool dtype_known(const ps_task *t)
+{
+	return t->batch.dtype == TERN_F32 || t->batch.dtype == TERN_BF16 || t->batch.dtype == TERN_F16;
+}
+
+static bool read_body(ps_task *t, tn_ps_method method, const void *args, uint64_t bytes)
+{
+	uint64_t element = dtype_known(t) ? tern_dtype_bytes((tern_dtype)t->batch.dtype) : 0;
+
+	t->row_bytes = element * t->share->schema.dim;
+	if (method != TN_PS_ERASE && !element) {
+		tn_ps_refuse(t, TERN_E_UNSUPPORTED, "rows of dtype %u: they travel as f32, bf16 or f16",
+			     t->batch.dtype);
+		return false;
+	}
+	if (!tn_ps_batch_body(args, bytes, t->row_bytes, &t->batch)) {
+		TN_PS_COUNT(t->server->counters, malformed, 1);
+		tn_ps_refuse(t, TERN_E_PROTOCOL, "a batch says %llu keys, which is not what it brings",
+			     (unsigned long long)t->batch.count);
+		return false;
+	}
+	if (t->batch.count > KEYS_MAX) {
+		tn_ps_refuse(t, TERN_E_TOO_LARGE, "%llu keys in one batch; at most %llu: split it",
+			     (unsigned long long)t->batch.count, (unsigned long long)KEYS_MAX);
+		return false;
+	}
+	t->stride = t->batch.stride ? t->batch.stride : t->row_bytes;
+	if (method != TN_PS_ERASE && (t->stride < t->row_bytes || t->stride % element != 0)) {
+		tn_ps_refuse(t, TERN_E_SHAPE, "a stride of %llu bytes for rows of %llu in elements of %llu",
+			     (unsigned long long)t->stride, (unsigned long long)t->row_bytes,
+			     (unsigned long long)element);
+		return false;
+	}
+	return true;
+}
+
+/* Keys and places where the engine can read them. */
+static bool align(ps_task *t)
+{
+	const tn_ps_batch *b = &t->batch;
+	ps_bench *bench = t->bench;
+
+	if (!tn_ps_bench_reserve(bench, b->count)) {
+		tn_ps_refuse(t, TERN_E_NOMEM, "the server has no memory for a batch of %llu keys",
+			     (unsigned long long)b->count);
+		return false;
+	}
+	t->keys = (const uint64_t *)(const void *)b->keys;
+	if ((uintptr_t)b->keys % sizeof(uint64_t) != 0) {
+		memcpy(bench->keys, b->keys, b->count * sizeof(uint64_t));
+		t->keys = bench->keys;
+	}
+	t->places = (const uint32_t *)(const void *)b->places;
+	if ((uintptr_t)b->places % sizeof(uint32_t) != 0) {
+		memcpy(bench->places, b->places, b->count * sizeof(uint32_t));
+		t->places = bench->places;
+	}
+	return true;
+}
+
+/*
+ * Are all keys this server's? Where everything is, and the client says so too, nobody has to look: the batch has all
+ * keys of its push then, and all slots are meant.
+ */
+static bool owned(ps_task *t)
+{
+	const ps_view *view = t->view;
+
+	t->slots = view->mine;
+	if (view->all && t->batch.map_version == view->map.version)
+		return true;
+	memset(&t->slots, 0, sizeof(t->slots));
+	for (uint64_t i = 0; i < t->batch.count; i++)
+		tn_ps_slots_add(&t->slots, tn_table_slot(t->keys[i]));
+	if (tn_ps_slots_within(&t->slots, &view->mine))
+		return true;
+	TN_PS_COUNT(t->server->counters, wrong_server, 1);
+	t->answer.flags = TN_PS_WRONG_SERVER;
+	tn_ps_reply(t, 0);
+	return false;
+}
+
+void tn_ps_work_on(tern_ps_server *server, ps_bench *bench, tern_rpc_request *request, tn_ps_method method,
+		   const void *args, uint64_t bytes)
+{
+	ps_task t = {.server = server, .bench = bench, .request = request, .view = tn_ps_view(server)};
+
+	if (find_share(&t, args, bytes) && read_body(&t, method, args, bytes) && align(&t) && owned(&t)) {
+		if (method == TN_PS_PULL)
+			tn_ps_pull(&t);
+		else if (method == TN_PS_PUSH)
+			tn_ps_push(&t);
+		else
+			tn_ps_erase(&t);
+	}
+	if (t.share)
+		tn_ps_share_put(t.share);
+}
+
+/* About how many bytes will it touch? Malformed ones are cheap. */
+static uint64_t cost_of(tern_ps_server *server, const void *args, uint64_t bytes)
+{
+	tn_ps_batch batch;
+	ps_share *share;
+	uint64_t cost;
+
+	if (bytes < server->inline_bytes / 1024 || !tn_ps_batch_head(args, bytes, &batch))
+		return 0; /* too few keys, whatever rows they have */
+	share = tn_ps_share_get(server, batch.table);
+	cost = share && batch.count <= bytes ? batch.count * share->cost : 0;
+	if (share)
+		tn_ps_share_put(share);
+	return cost;
+}
+
+void tn_ps_serve(tern_ps_server *server, tern_rpc_request *request, tn_ps_method method, const void *args,
+		 uint64_t bytes)
+{
+	TN_PS_COUNT(server->counters, batches, 1);
+	if (cost_of(server, args, bytes) > server->inline_bytes &&
+	    tn_ps_work_hand(server, request, method, args, bytes))
+		return;
+	tn_ps_work_on(server, &server->bench, request, method, args, bytes);
+}

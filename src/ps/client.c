@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The life of a client, its hosts and its route. Threads: any; see client.h. Tests: tests/unit/ps.
+ */
+#include "ps/client.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/os.h"
+#include "base/time.h"
+#include "channel/dispatch.h"
+
+#define BYE_NS \
+	100000000u /* a server that does not answer by then keeps what it remembers for a while longer */
+
+/* ---- hosts ---- */
+
+ps_host *tn_ps_host_get(tern_ps *ps, const char *address)
+{
+	tern_connect_params params = {.transports = ps->transports[0] ? ps->transports : NULL};
+	ps_host *host = NULL;
+
+	pthread_mutex_lock(&ps->lock);
+	for (uint32_t i = 0; i < ps->host_count && !host; i++)
+		if (strcmp(ps->hosts[i]->address, address) == 0)
+			host = ps->hosts[i];
+	if (!host && ps->host_count < TN_PS_SERVERS_MAX && (host = calloc(1, sizeof(*host)))) {
+		snprintf(host->address, sizeof(host->address), "%s", address);
+		if (tern_rpc_connect(ps->ctx, address, &params, &host->rpc) == TERN_OK) {
+			ps->hosts[ps->host_count++] = host;
+		} else {
+			free(host);
+			host = NULL;
+		}
+	}
+	pthread_mutex_unlock(&ps->lock);
+	return host;
+}
+
+/* ---- the route ---- */
+
+tern_status tn_ps_route_set(tern_ps *ps, const void *data, uint64_t bytes)
+{
+	ps_route *route = calloc(1, sizeof(*route));
+	bool newer;
+
+	if (!route)
+		return tn_fail(TERN_E_NOMEM, "no memory for a map");
+	if (!tn_ps_map_decode(data, bytes, &route->map)) {
+		free(route);
+		return tn_fail(TERN_E_PROTOCOL, "the map can't be read: another version?");
+	}
+	for (uint32_t i = 0; i < route->map.servers; i++) {
+		route->hosts[i] = tn_ps_host_get(ps, route->map.address[i]);
+		if (route->hosts[i])
+			continue;
+		free(route);
+		return tn_fail(TERN_E_LIMIT, "server %u of the map: %s", i, tern_detail());
+	}
+	pthread_mutex_lock(&ps->lock);
+	route->older = atomic_load_explicit(&ps->route, memory_order_relaxed);
+	newer = !route->older || route->map.version > route->older->map.version;
+	if (newer)
+		atomic_store_explicit(&ps->route, route, memory_order_release);
+	pthread_mutex_unlock(&ps->lock);
+	if (!newer)
+		free(route);
+	return TERN_OK;
+}
+
+/* Ask the servers that were named, one after the other, until one tells the map. */
+static tern_status find_route(tern_ps *ps, const tern_ps_params *p)
+{
+	uint64_t end = tn_deadline(tn_ctx_now(ps->ctx), ps->timeout_ns), bytes, now;
+	uint8_t *map = malloc(TN_PS_MAP_BYTES_MAX);
+	char text[TN_DETAIL_MAX] = "";
+	tern_status status = TERN_E_NOMEM;
+
+	for (uint32_t i = 0; map && i < p->count && status != TERN_OK; i++) {
+		tern_rpc_call_params call = {.method = TN_PS_MAP,
+					     .answer = map,
+					     .answer_capacity = TN_PS_MAP_BYTES_MAX,
+					     .flags = TERN_RPC_IDEMPOTENT};
+		ps_host *host = tn_ps_host_get(ps, p->servers[i]);
+		size_t n = strlen(text);
+
+		now = tn_ctx_now(ps->ctx);
+		if (now >= end)
+			break;
+		status = host ? tern_rpc_call_wait(host->rpc, &call, (end - now) / (p->count - i) + 1, &bytes)
+			      : TERN_E_NOMEM;
+		if (status == TERN_OK)
+			status = tn_ps_route_set(ps, map, bytes);
+		if (status != TERN_OK)
+			snprintf(text + n, sizeof(text) - n, "%s%s: %s", n ? "; " : "", p->servers[i],
+				 tern_detail()[0] ? tern_detail() : tern_status_text(status));
+	}
+	free(map);
+	return status == TERN_OK ? TERN_OK : tn_fail(status, "no parameter server told its map: %s", text);
+}
+
+uint32_t tern_ps_servers(tern_ps *ps, uint64_t *version)
+{
+	const ps_route *route = tn_ps_route(ps);
+
+	if (version)
+		*version = route->map.version;
+	return route->map.servers;
+}
+
+/* ---- life ---- */
+
+static tern_status check_params(const tern_ps_params *p)
+{
+	if (!p || !p->servers || p->count == 0 || p->count > TN_PS_SERVERS_MAX)
+		return tn_fail(TERN_E_INVALID, "name 1 to %u parameter servers", TN_PS_SERVERS_MAX);
+	for (uint32_t i = 0; i < p->count; i++)
+		if (!p->servers[i] || strlen(p->servers[i]) >= TN_ADDRESS_MAX)
+			return tn_fail(TERN_E_INVALID, "the address of server %u is missing or too long", i);
+	if (p->transports && strlen(p->transports) >= sizeof(((tern_ps *)0)->transports))
+		return tn_fail(TERN_E_INVALID, "the list of transports is too long");
+	return TERN_OK;
+}
+
+static tern_ps *ps_new(tern_ctx *ctx, const tern_ps_params *p)
+{
+	const tn_options *options = tn_ctx_options(ctx);
+	tn_ps_state *state = tn_ps_state_get(ctx);
+	tern_ps *ps = state ? calloc(1, sizeof(*ps)) : NULL;
+
+	if (!ps)
+		return NULL;
+	ps->ctx = ctx;
+	ps->mem = tern_ctx_mem(ctx);
+	ps->counters = &state->counters;
+	ps->timeout_ns = p->timeout_ns ? p->timeout_ns : 30000000000ull;
+	ps->retry_ns = tn_opt_u64(options, tn_ps_options, "retry");
+	ps->limit = tn_opt_u64(options, tn_ps_options, "in_flight");
+	snprintf(ps->transports, sizeof(ps->transports), "%s", p->transports ? p->transports : "");
+	pthread_mutex_init(&ps->lock, NULL);
+	pthread_mutex_init(&ps->lease_lock, NULL);
+	tn_list_init(&ps->live);
+	tn_list_init(&ps->spare_calls);
+	tn_list_init(&ps->spare_parts);
+	tn_list_init(&ps->pushes);
+	tn_list_init(&ps->tables);
+	return ps;
+}
+
+static void ps_free(tern_ps *ps)
+{
+	ps_route *route = atomic_load_explicit(&ps->route, memory_order_relaxed);
+	tn_list *node;
+
+	tn_ps_leases_free(ps);
+	tn_ps_parts_free(ps);
+	tn_ps_calls_free(ps);
+	for (uint32_t i = 0; i < ps->host_count; i++) {
+		tern_rpc_close(ps->hosts[i]->rpc);
+		free(ps->hosts[i]);
+	}
+	while (route) {
+		ps_route *older = route->older;
+
+		free(route);
+		route = older;
+	}
+	while ((node = tn_list_pop_front(&ps->tables)))
+		free(TN_CONTAINER_OF(node, tern_table, node));
+	pthread_mutex_destroy(&ps->lock);
+	pthread_mutex_destroy(&ps->lease_lock);
+	free(ps);
+}
+
+tern_status tern_ps_open(tern_ctx *ctx, const tern_ps_params *params, tern_ps **out)
+{
+	tern_status status;
+	tern_ps *ps;
+
+	*out = NULL;
+	TN_TRY(check_params(params));
+	if (tn_in_dispatch())
+		return tn_fail(TERN_E_STATE,
+			       "waiting inside a callback would stop the progress it waits for");
+	ps = ps_new(ctx, params);
+	if (!ps)
+		return tn_fail(TERN_E_NOMEM, "no memory for a client of parameter servers");
+	status = tn_os_random(&ps->id, sizeof(ps->id));
+	if (status == TERN_OK)
+		status = find_route(ps, params);
+	if (status != TERN_OK) {
+		ps_free(ps);
+		return status;
+	}
+	*out = ps;
+	return TERN_OK;
+}
+
+static void cancel_all(tern_ps *ps)
+{
+	tern_op *op;
+
+	for (;;) {
+		tern_table *table = NULL;
+
+		op = NULL;
+		pthread_mutex_lock(&ps->lock);
+		for (tn_list *node = ps->live.next; node != &ps->live && !op; node = node->next) {
+			ps_call *call = TN_CONTAINER_OF(node, ps_call, node);
+
+			if (!atomic_load_explicit(&call->canceled, memory_order_relaxed)) {
+				op = call->user;
+				table = call->table;
+			}
+		}
+		pthread_mutex_unlock(&ps->lock);
+		if (!op)
+			return;
+		if (tern_table_cancel(table, op) != TERN_OK)
+			tern_ctx_wait(ps->ctx, 100000); /* it is about to complete */
+	}
+}
+
+static bool in_flight(tern_ps *ps)
+{
+	bool any;
+
+	pthread_mutex_lock(&ps->lock);
+	any = ps->in_flight > 0;
+	pthread_mutex_unlock(&ps->lock);
+	return any;
+}
+
+/* Nothing will be repeated: servers need not remember this client. */
+static void say_bye(tern_ps *ps)
+{
+	for (uint32_t i = 0; i < ps->host_count; i++) {
+		tern_rpc_call_params call = {.method = TN_PS_BYE,
+					     .args = &ps->id,
+					     .args_bytes = sizeof(ps->id),
+					     .flags = TERN_RPC_IDEMPOTENT};
+
+		if (atomic_load_explicit(&ps->hosts[i]->pushed, memory_order_relaxed))
+			(void)tern_rpc_call_wait(ps->hosts[i]->rpc, &call, BYE_NS, NULL);
+	}
+}
+
+void tern_ps_close(tern_ps *ps)
+{
+	if (!ps)
+		return;
+	TN_ASSERT(!tn_in_dispatch());
+	pthread_mutex_lock(&ps->lock);
+	ps->closing = true;
+	pthread_mutex_unlock(&ps->lock);
+	cancel_all(ps);
+	while (in_flight(ps))
+		tern_ctx_wait(ps->ctx, 1000000);
+	say_bye(ps);
+	ps_free(ps);
+}

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside a client of parameter servers.
+ *
+ *   ps      the client object: an id for its life, hosts, the route, operations in flight
+ *   host    one server by address, with an RPC client that dials it; lives as long as the ps
+ *   route   the map as last heard, and the host of each of its servers; replaced whole, kept until the end
+ *   call    one operation of the user's
+ *   part    what one server does of it: some of its keys, one RPC call at a time, tried again until it is done
+ *   lease   a key to memory of the user's, kept for the next operation with the same memory
+ *
+ *               .----------- again (pause) <---------- busy, lost, overload
+ *               v                |
+ *   part:   IDLE -> SENT -> (answer) -> DONE
+ *                        -> moved: the map is fetched, and the part's keys are split anew into other parts
+ *
+ *   call.pending = parts that are not DONE + 1 while a thread works on the call as a whole; the last one completes it
+ *   ps.in_flight = calls between submission and completion <= ps.limit
+ *   low water = smallest seq of a push in flight, or next_seq: pushes are in `pushes` in the order of seqs
+ *
+ * Locks: ps->lock for lists, the route and call.status; never held over a call of rpc or a completion. A part is touched
+ * by one thread at a time: whoever sends it, then the completion of its RPC call, then its timer.
+ * Tests: tests/unit/ps.
+ */
+#ifndef TN_PS_CLIENT_H
+#define TN_PS_CLIENT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include <tern/rpc.h>
+
+#include "base/fail.h"
+#include "base/list.h"
+#include "ps/state.h"
+#include "ps/wire.h"
+
+#define TN_PS_LEASES    64u
+#define TN_PS_KEEP_MAX  (64u << 20) /* a part with a larger buffer gives it back after use */
+#define TN_PS_KEYS_MAX  (UINT32_MAX - 1ull)
+#define TN_PS_RETRY_MAX 100u /* times the first pause */
+
+typedef struct ps_call ps_call;
+
+typedef struct ps_host {
+	char address[TN_ADDRESS_MAX];
+	tern_rpc *rpc;
+	_Atomic bool packed; /* it does not reach this side's memory row by row */
+	_Atomic bool pushed; /* it may remember pushes of this client */
+} ps_host;
+
+typedef struct ps_route {
+	struct ps_route *older;
+	ps_host *hosts[TN_PS_SERVERS_MAX];
+	tn_ps_map map;
+} ps_route;
+
+typedef struct ps_lease {
+	const void *ptr;
+	uint64_t bytes, used; /* used: a clock of uses */
+	uint32_t access, users;
+	bool live;
+	tern_key key;
+} ps_lease;
+
+typedef struct ps_part {
+	tn_list node; /* call->parts, or ps->spare_parts */
+	ps_call *call;
+	ps_host *host;
+	uint32_t server; /* number in the map, for texts */
+	tern_op op;
+	tn_ctx_timer timer;
+	uint64_t count;
+	const uint64_t *keys;   /* the caller's, or keys_buf */
+	const uint32_t *places; /* NULL: all keys of the caller, in order */
+	uint64_t *keys_buf;
+	uint32_t *places_buf;
+	uint64_t keys_room;
+	uint8_t *args, *answer;
+	uint64_t args_room, answer_room;
+	uint8_t *buffer; /* registered: rows that can't lie where the caller has them */
+	uint64_t buffer_room;
+	tern_key buffer_key;
+	bool in_buffer; /* of the present try */
+	bool packed;    /* this once, whatever the host can do */
+	bool maybe;     /* push: an earlier try may have been applied */
+	uint32_t tries;
+	_Atomic bool waiting; /* for the timer */
+} ps_part;
+
+typedef enum ps_kind { PS_PULL, PS_PUSH, PS_ERASE } ps_kind;
+
+struct ps_call {
+	tn_list node; /* ps->live, or ps->spare_calls */
+	tn_list push_node;
+	tern_ps *ps;
+	tern_table *table;
+	tn_work work;
+	ps_kind kind;
+	tern_op *user;
+	uint64_t deadline_ns;
+	/* of the user */
+	const uint64_t *keys;
+	uint64_t count;
+	uint8_t *rows;
+	uint64_t stride, row_bytes;
+	tern_dtype dtype;
+	uint8_t how;
+	uint8_t *found;
+	float lr_scale;
+	uint64_t step;
+	uint64_t seq;
+	ps_lease *lease; /* NULL: rows go through buffers */
+	uint64_t lease_bytes;
+	_Atomic uint32_t pending;
+	_Atomic bool canceled;
+	tn_list parts;
+	_Atomic uint64_t length;
+	/* ps->lock */
+	tern_status status;
+	char detail[TN_DETAIL_MAX];
+};
+
+struct tern_table {
+	tn_list node; /* ps->tables */
+	tern_ps *ps;
+	tern_table_schema schema;
+	uint64_t id, hash, row_bytes;
+};
+
+struct tern_ps {
+	tern_ctx *ctx;
+	tern_mem *mem;
+	tn_ps_counters *counters;
+	uint64_t id;
+	uint64_t timeout_ns, retry_ns, limit;
+	char transports[64];
+	pthread_mutex_t lock;
+	_Atomic(ps_route *) route;
+	ps_host *hosts[TN_PS_SERVERS_MAX];
+	uint32_t host_count;
+	tn_list live, spare_calls, spare_parts, pushes, tables;
+	uint32_t in_flight;
+	uint64_t next_seq;
+	bool closing;
+	pthread_mutex_t lease_lock;
+	ps_lease leases[TN_PS_LEASES];
+	uint64_t lease_clock;
+};
+
+static inline const ps_route *tn_ps_route(tern_ps *ps)
+{
+	return atomic_load_explicit(&ps->route, memory_order_acquire);
+}
+
+/* ---- client.c ---- */
+
+/* The host of an address; dialed when it is first needed. NULL: no memory, too many. */
+ps_host *tn_ps_host_get(tern_ps *ps, const char *address);
+/* A map came: it is the route if it is newer. */
+tern_status tn_ps_route_set(tern_ps *ps, const void *data, uint64_t bytes);
+
+/* ---- call.c ---- */
+
+/* Count a part or a thread less; completes the call with the last. */
+void tn_ps_call_put(ps_call *call);
+/* The first fault is the call's. */
+void tn_ps_call_fault(ps_call *call, tern_status status, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+void tn_ps_calls_free(tern_ps *ps);
+
+/* ---- part.c ---- */
+
+/* A part of `call` for one server, in the call's list, counted; NULL: no memory. */
+ps_part *tn_ps_part_new(ps_call *call, ps_host *host, uint32_t server);
+bool tn_ps_part_reserve(ps_part *part, uint64_t keys);
+/*
+ * Keys of `from` (or, NULL, of the call), at least one, as parts of the route's servers; made has room for
+ * TN_PS_SERVERS_MAX. They are the caller's to send. Returns how many; 0: no memory.
+ */
+uint32_t tn_ps_parts_split(ps_call *call, const ps_part *from, ps_part **made);
+/*
+ * Send it. first: nothing of the call was sent so far, and TERN_AGAIN or an error means that the call is not accepted.
+ * Else TERN_OK, always: it goes its way.
+ */
+tern_status tn_ps_part_send(ps_part *part, bool first);
+/* Lock held: back to the spare ones, and its buffers if they are large. */
+void tn_ps_part_release(tern_ps *ps, ps_part *part);
+void tn_ps_parts_free(tern_ps *ps);
+/* Given up by the user: end soon. */
+void tn_ps_part_cancel(ps_part *part);
+
+/* ---- keys.c ---- */
+
+/* A lease for the memory, with a user more; NULL: it is not memory that can be exported so. */
+ps_lease *tn_ps_lease_get(tern_ps *ps, const void *ptr, uint64_t bytes, uint32_t access);
+void tn_ps_lease_put(tern_ps *ps, ps_lease *lease);
+void tn_ps_leases_free(tern_ps *ps);
+
+#endif

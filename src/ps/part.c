@@ -1,0 +1,566 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What one server does of an operation: made, sent, answered, sent again. client.h draws its life.
+ *
+ * Where rows go: into the caller's memory if the server can reach it as they lie there (shm: always; else if they lie
+ * close and all are this server's), else into a buffer of the part, from which they are copied. Gradients: read from
+ * the caller's memory, or from a buffer, where the server reads this side's memory; else they travel in the message.
+ *
+ * Threads: see client.h. Tests: tests/unit/ps.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/fault.h"
+#include "base/time.h"
+#include "ps/client.h"
+#include "ps/split.h"
+
+static void on_answer(tern_op *op, void *arg);
+static void on_timer(tn_ctx_timer *timer);
+
+/* ---- made ---- */
+
+static void free_buffer(tern_ps *ps, ps_part *part)
+{
+	tern_mem_free(ps->mem, part->buffer); /* its key goes with it */
+	part->buffer = NULL;
+	part->buffer_room = 0;
+}
+
+void tn_ps_part_release(tern_ps *ps, ps_part *part)
+{
+	if (part->buffer_room > TN_PS_KEEP_MAX)
+		free_buffer(ps, part);
+	tn_list_push_front(&ps->spare_parts, &part->node);
+}
+
+void tn_ps_parts_free(tern_ps *ps)
+{
+	tn_list *node;
+
+	while ((node = tn_list_pop_front(&ps->spare_parts))) {
+		ps_part *part = TN_CONTAINER_OF(node, ps_part, node);
+
+		tn_ctx_timer_cancel(ps->ctx, &part->timer);
+		free_buffer(ps, part);
+		free(part->keys_buf);
+		free(part->places_buf);
+		free(part->args);
+		free(part->answer);
+		free(part);
+	}
+}
+
+ps_part *tn_ps_part_new(ps_call *call, ps_host *host, uint32_t server)
+{
+	tern_ps *ps = call->ps;
+	tn_list *node;
+	ps_part *part;
+
+	pthread_mutex_lock(&ps->lock);
+	node = tn_list_pop_front(&ps->spare_parts);
+	part = node ? TN_CONTAINER_OF(node, ps_part, node)
+		    : (TN_FAULT("ps.part.alloc") ? NULL : calloc(1, sizeof(*part)));
+	if (part) {
+		memset(&part->node, 0, sizeof(part->node));
+		tn_list_push_back(&call->parts, &part->node);
+	}
+	pthread_mutex_unlock(&ps->lock);
+	if (!part)
+		return NULL;
+	part->call = call;
+	part->host = host;
+	part->server = server;
+	part->timer.run = on_timer;
+	part->tries = 0;
+	part->packed = part->maybe = false;
+	part->places = NULL;
+	part->keys = NULL;
+	part->count = 0;
+	atomic_fetch_add_explicit(&call->pending, 1, memory_order_relaxed);
+	return part;
+}
+
+static bool grow(void *buf, uint64_t *room, uint64_t bytes)
+{
+	void **place = buf;
+	uint64_t want = *room ? *room : 4096;
+	void *p;
+
+	if (bytes <= *room)
+		return true;
+	while (want < bytes)
+		want *= 2;
+	p = TN_FAULT("ps.part.buffer") ? NULL : realloc(*place, want);
+	if (!p)
+		return false;
+	*place = p;
+	*room = want;
+	return true;
+}
+
+bool tn_ps_part_reserve(ps_part *part, uint64_t keys)
+{
+	uint64_t bytes = part->keys_room * sizeof(uint64_t), half = part->keys_room * sizeof(uint32_t);
+
+	if (!grow(&part->keys_buf, &bytes, keys * sizeof(uint64_t)) ||
+	    !grow(&part->places_buf, &half, keys * sizeof(uint32_t)))
+		return false;
+	part->keys_room = TN_MIN(bytes / sizeof(uint64_t), half / sizeof(uint32_t));
+	return true;
+}
+
+/* Parts that were made and will not be sent are not counted: they stay in the list until the call ends. */
+static uint32_t unmake(ps_call *call, uint32_t made)
+{
+	atomic_fetch_sub_explicit(&call->pending, made, memory_order_relaxed);
+	return 0;
+}
+
+/* All keys of the call, for the only server. */
+static uint32_t whole(ps_call *call, const ps_route *route, ps_part **made)
+{
+	made[0] = tn_ps_part_new(call, route->hosts[0], 0);
+	if (!made[0])
+		return 0;
+	made[0]->keys = call->keys;
+	made[0]->count = call->count;
+	return 1;
+}
+
+uint32_t tn_ps_parts_split(ps_call *call, const ps_part *from, ps_part **made)
+{
+	const ps_route *route = tn_ps_route(call->ps);
+	const uint64_t *keys = from ? from->keys : call->keys;
+	uint64_t count = from ? from->count : call->count, counts[TN_PS_SERVERS_MAX];
+	uint64_t *keys_out[TN_PS_SERVERS_MAX];
+	uint32_t *places_out[TN_PS_SERVERS_MAX], n = 0;
+
+	TN_ASSERT(count > 0);
+	if (route->map.servers == 1 && !from)
+		return whole(call, route, made);
+	tn_ps_split_count(&route->map, keys, count, counts);
+	for (uint32_t s = 0; s < route->map.servers; s++) {
+		ps_part *part;
+
+		if (counts[s] == 0)
+			continue;
+		part = tn_ps_part_new(call, route->hosts[s], s);
+		if (!part)
+			return unmake(call, n);
+		made[n++] = part;
+		if (!tn_ps_part_reserve(part, counts[s]))
+			return unmake(call, n);
+		part->count = counts[s];
+		part->keys = keys_out[s] = part->keys_buf;
+		part->places = places_out[s] = part->places_buf;
+	}
+	tn_ps_split_fill(&route->map, keys, from ? from->places : NULL, count, keys_out, places_out);
+	return n;
+}
+
+/* ---- rows ---- */
+
+static bool buffer_reserve(ps_part *part, uint64_t bytes)
+{
+	tern_ps *ps = part->call->ps;
+	uint32_t access = TERN_ACCESS_READ | TERN_ACCESS_WRITE;
+	uint64_t room = 65536;
+	void *p;
+
+	if (bytes <= part->buffer_room)
+		return true;
+	while (room < bytes)
+		room *= 2;
+	free_buffer(ps, part);
+	if (TN_FAULT("ps.part.buffer") ||
+	    tern_mem_alloc(ps->mem, room, 4096, access, TERN_MEM_HOST, &p) != TERN_OK)
+		return false;
+	part->buffer = p;
+	if (tern_mem_export(ps->mem, p, room, access, &part->buffer_key) != TERN_OK) {
+		free_buffer(ps, part);
+		return false;
+	}
+	part->buffer_room = room;
+	return true;
+}
+
+static uint8_t *row_of(const ps_part *part, uint64_t i)
+{
+	const ps_call *call = part->call;
+
+	return call->rows + (part->places ? part->places[i] : i) * call->stride;
+}
+
+static void gather_rows(const ps_part *part, uint8_t *to)
+{
+	const ps_call *call = part->call;
+
+	if (!part->places && call->stride == call->row_bytes)
+		memcpy(to, call->rows, part->count * call->row_bytes);
+	else
+		for (uint64_t i = 0; i < part->count; i++)
+			memcpy(to + i * call->row_bytes, row_of(part, i), call->row_bytes);
+	TN_PS_COUNT(call->ps->counters, copies, 1);
+	TN_PS_COUNT(call->ps->counters, copy_bytes, part->count * call->row_bytes);
+}
+
+static void scatter_rows(const ps_part *part, const uint8_t *from)
+{
+	const ps_call *call = part->call;
+
+	if (!part->places && call->stride == call->row_bytes)
+		memcpy(call->rows, from, part->count * call->row_bytes);
+	else
+		for (uint64_t i = 0; i < part->count; i++)
+			memcpy(row_of(part, i), from + i * call->row_bytes, call->row_bytes);
+	TN_PS_COUNT(call->ps->counters, copies, 1);
+	TN_PS_COUNT(call->ps->counters, copy_bytes, part->count * call->row_bytes);
+}
+
+/* ---- sent ---- */
+
+static bool is_packed(const ps_part *part)
+{
+	return part->packed || atomic_load_explicit(&part->host->packed, memory_order_relaxed);
+}
+
+#define ANSWER_ROWS_MAX (256u << 10) /* from here on a one-sided write costs less than the copies it saves */
+
+/* Where rows go or are read: the sink, and what of it goes into the head. False: no memory. */
+static bool place_rows(ps_part *part, tn_ps_batch *head, tern_rpc_sink *sink, unsigned *sinks)
+{
+	const ps_call *call = part->call;
+	bool packed = is_packed(part), close = !part->places && call->stride == call->row_bytes;
+	uint64_t bytes = part->count * call->row_bytes;
+
+	*sinks = 1;
+	part->in_buffer = false;
+	if (packed && (call->kind == PS_PUSH || bytes <= ANSWER_ROWS_MAX)) {
+		*sinks = 0;
+		head->flags |= call->kind == PS_PUSH ? TN_PS_INLINE : TN_PS_ANSWER_ROWS;
+		return true;
+	}
+	if (call->lease && (!packed || close)) {
+		*sink = (tern_rpc_sink){.key = call->lease->key, .bytes = call->lease_bytes};
+		head->flags |= part->places ? TN_PS_PLACES : 0;
+		head->stride = call->stride;
+		return true;
+	}
+	part->in_buffer = true;
+	if (!buffer_reserve(part, bytes))
+		return false;
+	if (call->kind == PS_PUSH)
+		gather_rows(part, part->buffer);
+	*sink = (tern_rpc_sink){.key = part->buffer_key, .bytes = bytes};
+	return true;
+}
+
+static uint64_t low_water(tern_ps *ps)
+{
+	uint64_t low;
+
+	pthread_mutex_lock(&ps->lock);
+	low = tn_list_empty(&ps->pushes) ? ps->next_seq
+					 : TN_CONTAINER_OF(ps->pushes.next, ps_call, push_node)->seq;
+	pthread_mutex_unlock(&ps->lock);
+	return low;
+}
+
+/* Head, keys, places, gradients. False: no memory. */
+static bool build_args(ps_part *part, const tn_ps_batch *head, uint64_t *bytes)
+{
+	const ps_call *call = part->call;
+	uint64_t keys = part->count * sizeof(uint64_t);
+	uint64_t places = head->flags & TN_PS_PLACES ? part->count * sizeof(uint32_t) : 0;
+	uint64_t grads = head->flags & TN_PS_INLINE ? part->count * call->row_bytes : 0;
+	uint8_t *at;
+
+	*bytes = TN_PS_BATCH_BYTES + keys + places + grads;
+	if (!grow(&part->args, &part->args_room, *bytes))
+		return false;
+	at = part->args + TN_PS_BATCH_BYTES;
+	tn_ps_batch_encode(part->args, head);
+	memcpy(at, part->keys, keys);
+	if (places)
+		memcpy(at + keys, part->places, places);
+	if (grads)
+		gather_rows(part, at + keys);
+	return true;
+}
+
+static const struct {
+	uint32_t method;
+	tern_rpc_class service_class;
+} kinds[] = {
+	[PS_PULL] = {TN_PS_PULL, TERN_RPC_LATENCY},
+	[PS_PUSH] = {TN_PS_PUSH, TERN_RPC_BULK},
+	[PS_ERASE] = {TN_PS_ERASE, TERN_RPC_NORMAL},
+};
+
+static tern_status no_memory(const ps_part *part)
+{
+	return tn_fail(TERN_E_NOMEM, "no memory for an operation with %llu keys",
+		       (unsigned long long)part->count);
+}
+
+/* TERN_OK: on_answer follows. */
+static tern_status send_call(ps_part *part, uint64_t now)
+{
+	const ps_call *call = part->call;
+	tern_ps *ps = call->ps;
+	tn_ps_batch head = {.how = call->how,
+			    .flags = call->found ? TN_PS_FOUND : 0,
+			    .dtype = (uint8_t)call->dtype,
+			    .lr_scale = call->lr_scale,
+			    .table = call->table->id,
+			    .schema = call->table->hash,
+			    .map_version = tn_ps_route(ps)->map.version,
+			    .count = part->count,
+			    .step = call->step,
+			    .client = ps->id};
+	tern_rpc_call_params params = {.method = kinds[call->kind].method,
+				       .service_class = kinds[call->kind].service_class,
+				       .flags = TERN_RPC_IDEMPOTENT};
+	tern_rpc_sink sink;
+
+	if (call->kind == PS_PUSH) {
+		head.seq = call->seq;
+		head.low_water = low_water(ps);
+		atomic_store_explicit(&part->host->pushed, true, memory_order_relaxed);
+	}
+	if (call->kind != PS_ERASE && !place_rows(part, &head, &sink, &params.sink_count))
+		return no_memory(part);
+	params.answer_capacity = TN_PS_ANSWER_BYTES + (call->found ? (part->count + 7) / 8 : 0) +
+				 (head.flags & TN_PS_ANSWER_ROWS ? part->count * call->row_bytes : 0);
+	if (!grow(&part->answer, &part->answer_room, params.answer_capacity))
+		return no_memory(part);
+	if (!build_args(part, &head, &params.args_bytes))
+		return no_memory(part);
+	params.args = part->args;
+	params.sinks = &sink;
+	params.answer = part->answer;
+	tern_op_init(&part->op, on_answer, part);
+	part->op.timeout_ns = call->deadline_ns - now;
+	return tern_rpc_call(part->host->rpc, &params, &part->op);
+}
+
+static void part_done(ps_part *part)
+{
+	tn_ps_call_put(part->call);
+}
+
+static void part_fault(ps_part *part, tern_status status, const char *text)
+{
+	tern_status said = status;
+
+	if (part->maybe && tern_status_radius(status) != TERN_RADIUS_CALLER)
+		said = TERN_E_INDETERMINATE;
+	tn_ps_call_fault(part->call, said, "server %u at %s: %s%s", part->server, part->host->address,
+			 said == status ? "" : "the push may have been applied: ",
+			 text && text[0] ? text : tern_status_text(status));
+}
+
+/* Try it again after a pause. */
+static void again(ps_part *part, uint64_t pause_ns)
+{
+	tern_ps *ps = part->call->ps;
+	uint64_t pause = ps->retry_ns << TN_MIN(part->tries, 20u);
+
+	TN_PS_COUNT(ps->counters, retries, 1);
+	part->tries++;
+	pause = TN_MAX(TN_MIN(pause, ps->retry_ns * TN_PS_RETRY_MAX), pause_ns);
+	atomic_store_explicit(&part->waiting, true, memory_order_release);
+	tn_ctx_timer_set(ps->ctx, &part->timer, tn_ctx_now(ps->ctx) + pause);
+}
+
+static bool ended_early(ps_part *part, uint64_t now)
+{
+	ps_call *call = part->call;
+
+	if (atomic_load_explicit(&call->canceled, memory_order_seq_cst))
+		part_fault(part, TERN_E_CANCELED, "the operation was given up");
+	else if (now >= call->deadline_ns)
+		part_fault(part, TERN_E_DEADLINE, "the deadline passed between two tries");
+	else
+		return false;
+	part_done(part);
+	return true;
+}
+
+tern_status tn_ps_part_send(ps_part *part, bool first)
+{
+	ps_call *call = part->call;
+	tern_ps *ps = call->ps;
+	uint64_t now = tn_ctx_now(ps->ctx);
+	tern_status status;
+
+	if (!first && ended_early(part, now))
+		return TERN_OK;
+	atomic_fetch_add_explicit(&call->pending, 1, memory_order_relaxed); /* the part may end at once */
+	status = send_call(part, now);
+	if (status == TERN_OK) {
+		if (atomic_load_explicit(&call->canceled, memory_order_seq_cst))
+			(void)tern_rpc_cancel(part->host->rpc, &part->op);
+	} else if (!first && status == TERN_AGAIN) {
+		again(part, 0);
+	} else if (!first) {
+		part_fault(part, status, tern_detail());
+		part_done(part);
+	}
+	if (first && status != TERN_OK) {
+		atomic_fetch_sub_explicit(&call->pending, 1, memory_order_relaxed);
+		return status;
+	}
+	tn_ps_call_put(call);
+	return TERN_OK;
+}
+
+static void on_timer(tn_ctx_timer *timer)
+{
+	ps_part *part = TN_CONTAINER_OF(timer, ps_part, timer);
+
+	if (atomic_exchange_explicit(&part->waiting, false, memory_order_acq_rel))
+		(void)tn_ps_part_send(part, false);
+}
+
+void tn_ps_part_cancel(ps_part *part)
+{
+	tern_ps *ps = part->call->ps;
+
+	(void)tern_rpc_cancel(part->host->rpc, &part->op);
+	if (atomic_load_explicit(&part->waiting, memory_order_acquire))
+		tn_ctx_timer_set(ps->ctx, &part->timer, tn_ctx_now(ps->ctx));
+}
+
+/* ---- answered ---- */
+
+/* The map came, or did not: split what the old one sent to the wrong server. */
+static void on_map(tern_op *op, void *arg)
+{
+	ps_part *part = arg;
+	ps_call *call = part->call;
+	tern_ps *ps = call->ps;
+	uint64_t old = tn_ps_route(ps)->map.version;
+	ps_part *made[TN_PS_SERVERS_MAX];
+	uint32_t n;
+
+	if (op->status == TERN_OK)
+		(void)tn_ps_route_set(ps, part->args, op->length);
+	if (tn_ps_route(ps)->map.version == old && part->tries > 0) {
+		again(part, 0); /* servers do not agree yet */
+		return;
+	}
+	part->tries++;
+	n = tn_ps_parts_split(call, part, made);
+	if (n == 0) {
+		again(part, 0);
+		return;
+	}
+	for (uint32_t i = 0; i < n; i++)
+		(void)tn_ps_part_send(made[i], false);
+	part_done(part);
+}
+
+static void fetch_map(ps_part *part)
+{
+	ps_call *call = part->call;
+	tern_rpc_call_params params = {.method = TN_PS_MAP,
+				       .flags = TERN_RPC_IDEMPOTENT,
+				       .service_class = TERN_RPC_LATENCY,
+				       .answer_capacity = TN_PS_MAP_BYTES_MAX};
+	uint64_t now = tn_ctx_now(call->ps->ctx);
+
+	TN_PS_COUNT(call->ps->counters, reroutes, 1);
+	if (ended_early(part, now))
+		return;
+	if (!grow(&part->args, &part->args_room, TN_PS_MAP_BYTES_MAX)) {
+		again(part, 0);
+		return;
+	}
+	params.answer = part->args;
+	tern_op_init(&part->op, on_map, part);
+	part->op.timeout_ns = call->deadline_ns - now;
+	if (tern_rpc_call(part->host->rpc, &params, &part->op) != TERN_OK)
+		again(part, 0);
+}
+
+static void deliver(ps_part *part, const tn_ps_answer *a)
+{
+	ps_call *call = part->call;
+
+	if (a->rows)
+		scatter_rows(part, a->rows);
+	else if (call->kind == PS_PULL && part->in_buffer)
+		scatter_rows(part, part->buffer);
+	for (uint64_t i = 0; call->found && a->found_bits && i < part->count; i++)
+		call->found[part->places ? part->places[i] : i] = a->found_bits[i / 8] >> (i % 8) & 1;
+	atomic_fetch_add_explicit(&call->length, call->kind == PS_PULL ? a->found : a->applied,
+				  memory_order_relaxed);
+	if (a->status != TERN_OK)
+		part_fault(part, a->status,
+			   a->status == TERN_E_NOT_FOUND ? "a key has no row"
+			   : a->status == TERN_E_BUDGET  ? "the table's budget is spent: some keys got no row"
+			   : a->status == TERN_E_CORRUPT ? "a gradient is not finite: nothing was applied"
+			   : a->status == TERN_E_INVALID ? "a key is past the last row of a dense table"
+							 : NULL);
+	part_done(part);
+}
+
+static void answered(ps_part *part, uint64_t bytes)
+{
+	ps_host *host = part->host;
+	tn_ps_answer a;
+
+	if (!tn_ps_answer_decode(part->answer, bytes, part->count, part->call->found, part->call->row_bytes,
+				 &a)) {
+		part_fault(part, TERN_E_PROTOCOL, "its answer can't be read: another version?");
+		part_done(part);
+		return;
+	}
+	if (a.flags & TN_PS_WRONG_SERVER) {
+		fetch_map(part);
+		return;
+	}
+	part->packed = a.flags & TN_PS_NEED_PACKED;
+	if (part->call->kind != PS_ERASE) /* what the server can do for this side now */
+		atomic_store_explicit(&host->packed, !(a.flags & TN_PS_DIRECT), memory_order_relaxed);
+	if (part->packed) {
+		(void)tn_ps_part_send(part, false);
+		return;
+	}
+	if (a.flags & TN_PS_RUNNING)
+		again(part, 0);
+	else
+		deliver(part, &a);
+}
+
+/* May another try end better? */
+static bool worth_a_try(tern_status status)
+{
+	return status == TERN_E_INDETERMINATE || status == TERN_E_OVERLOAD || status == TERN_E_LANE ||
+	       status == TERN_E_PEER_LOST || status == TERN_E_PEER_RESTARTED || status == TERN_E_PEER_CLOSED;
+}
+
+static void on_answer(tern_op *op, void *arg)
+{
+	ps_part *part = arg;
+	tern_status status = op->status;
+
+	if (status == TERN_OK) {
+		answered(part, op->length);
+		return;
+	}
+	if (part->call->kind == PS_PUSH && status != TERN_E_OVERLOAD &&
+	    (worth_a_try(status) || status == TERN_E_DEADLINE))
+		part->maybe = true;
+	if (worth_a_try(status)) {
+		again(part, status == TERN_E_OVERLOAD ? op->length : 0);
+		return;
+	}
+	part_fault(part, status, tern_detail());
+	part_done(part);
+}

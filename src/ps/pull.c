@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pulls at a server. Rows go from the table to the caller in one copy where its memory can be reached (shm), else in
+ * two: into a pack, and over the wire from there.
+ *
+ * Threads: the driver or a worker; the put's completion in dispatch. Tests: tests/unit/ps/ps_test.c.
+ */
+#include <string.h>
+
+#include "base/check.h"
+#include "base/fail.h"
+#include "channel/dispatch.h"
+#include "ps/server.h"
+#include "rpc/direct.h"
+
+#define CHUNK 16384u /* keys for which the caller's memory stays mapped at most */
+
+static tn_pull how_of(const ps_task *t)
+{
+	return (tn_pull){.unknown = (tern_unknown)t->batch.how,
+			 .dtype = (tern_dtype)t->batch.dtype,
+			 .flags = TN_PULL_TOUCH,
+			 .stride = t->stride,
+			 .step = t->batch.step};
+}
+
+/* Did the engine do what it could? Then the rows are there, and the status is for the caller. */
+static bool rows_written(tern_status status)
+{
+	return status != TERN_E_SHAPE && status != TERN_E_UNSUPPORTED;
+}
+
+static void add(ps_task *t, tern_status status, const tn_pull_result *r)
+{
+	if (t->answer.status == TERN_OK)
+		t->answer.status = status;
+	t->answer.found += r->found;
+	t->answer.refused += r->refused;
+}
+
+/* found bytes -> bits behind the head of the answer; returns their bytes. */
+static uint64_t pack_found(const ps_task *t)
+{
+	uint64_t n = t->batch.count, bytes = (n + 7) / 8;
+	uint8_t *bits = t->bench->answer + TN_PS_ANSWER_BYTES;
+
+	if (!(t->batch.flags & TN_PS_FOUND))
+		return 0;
+	memset(bits, 0, bytes);
+	for (uint64_t i = 0; i < n; i++)
+		bits[i / 8] |= (uint8_t)((t->bench->found[i] != 0) << (i % 8));
+	return bytes;
+}
+
+/* ---- into the caller's memory ---- */
+
+/* The rows of sink 0 that keys first .. first + n - 1 go to: [*from, *to). False: outside of the sink. */
+static bool reach_of(const ps_task *t, uint64_t first, uint64_t n, uint64_t *from, uint64_t *to)
+{
+	const tern_rpc_sink *sink = tern_rpc_request_sink(t->request, 0);
+	uint64_t low = first, high = first + n - 1;
+
+	if (t->places) {
+		low = high = t->places[first];
+		for (uint64_t i = first; i < first + n; i++) {
+			low = TN_MIN(low, (uint64_t)t->places[i]);
+			high = TN_MAX(high, (uint64_t)t->places[i]);
+		}
+	}
+	/* high < 2^32: no product wraps with a stride below 2^31 */
+	if (!sink || t->stride >= 1ull << 31)
+		return false;
+	*from = low * t->stride;
+	*to = high * t->stride + t->row_bytes;
+	return *to <= sink->bytes;
+}
+
+static tern_status direct_chunk(ps_task *t, uint64_t first, uint64_t n)
+{
+	tn_pull how = how_of(t);
+	uint32_t *moved = NULL;
+	tn_pull_result result;
+	uint64_t from, to;
+	tern_status status;
+	tn_rpc_map map;
+
+	if (!reach_of(t, first, n, &from, &to))
+		return tn_fail(TERN_E_BOUNDS, "rows past the end of the sink that takes them");
+	TN_TRY(tn_rpc_request_map(t->request, 0, from, to - from, false, &map));
+	if ((uintptr_t)map.at % tern_dtype_bytes((tern_dtype)t->batch.dtype) != 0) {
+		tn_rpc_request_unmap(&map);
+		return tn_fail(TERN_E_INVALID, "the sink is not aligned to its elements");
+	}
+	if (t->places) { /* counted from the first row that is mapped; a copy, because the peer may change them */
+		moved = t->bench->places;
+		for (uint64_t i = 0; i < n; i++) {
+			uint32_t place = t->places[first + i];
+
+			moved[first + i] = place - (uint32_t)(from / t->stride);
+			if (moved[first + i] > (to - from) / t->stride)
+				moved[first + i] = 0;
+		}
+		moved += first;
+	}
+	memset(&result, 0, sizeof(result));
+	status = tn_table_pull(t->share->engine, t->keys + first, n, &how, map.at, moved,
+			       t->batch.flags & TN_PS_FOUND ? t->bench->found + first : NULL, &result);
+	tn_rpc_request_unmap(&map);
+	if (!rows_written(status))
+		return status;
+	add(t, status, &result);
+	return TERN_OK;
+}
+
+/* TERN_AGAIN, TERN_E_UNSUPPORTED: nothing was done, or only what may be done again. */
+static tern_status direct(ps_task *t)
+{
+	for (uint64_t first = 0; first < t->batch.count; first += CHUNK)
+		TN_TRY(direct_chunk(t, first, TN_MIN(CHUNK, t->batch.count - first)));
+	TN_PS_COUNT(t->server->counters, in_place, 1);
+	t->answer.flags |= TN_PS_DIRECT;
+	return TERN_OK;
+}
+
+/* ---- packed ---- */
+
+static void on_put(tern_op *op, void *arg)
+{
+	ps_pack *pack = arg;
+	tern_ps_server *server = pack->server;
+	tern_rpc_request *request = pack->request;
+	const char *text = tern_detail();
+
+	if (op->status == TERN_OK)
+		tern_rpc_reply(request, TERN_OK, pack->answer, pack->answer_bytes);
+	else
+		tern_rpc_reply(request, op->status, text, strlen(text));
+	tn_ps_pack_put(pack);
+	atomic_fetch_sub_explicit(&server->busy, 1, memory_order_release);
+}
+
+/* The channel has no room for one more put: in a worker wait for it, in the driver say so. */
+static tern_status put_rows(ps_task *t, ps_pack *pack, uint64_t bytes)
+{
+	tern_status status;
+
+	tern_op_init(&pack->op, on_put, pack);
+	pack->request = t->request;
+	atomic_fetch_add_explicit(&t->server->busy, 1, memory_order_relaxed);
+	do {
+		status = tern_rpc_request_put(t->request, 0, 0, pack->memory, bytes, &pack->op);
+		if (status == TERN_AGAIN && !tn_in_dispatch())
+			tern_ctx_wait(t->server->ctx, 1000000);
+	} while (status == TERN_AGAIN && !tn_in_dispatch());
+	if (status != TERN_OK)
+		atomic_fetch_sub_explicit(&t->server->busy, 1, memory_order_release);
+	return status == TERN_AGAIN ? tn_fail(TERN_E_OVERLOAD, "too many rows are on their way: try again")
+				    : status;
+}
+
+static void packed(ps_task *t)
+{
+	uint64_t bytes = t->batch.count * t->row_bytes;
+	tn_pull how = how_of(t);
+	tn_pull_result result = {0};
+	uint64_t answer_bytes;
+	tern_status status;
+	ps_pack *pack;
+
+	pack = tn_ps_pack_get(t->server, bytes, t->bench->answer_room);
+	if (!pack) {
+		tn_ps_refuse(t, TERN_E_NOMEM, "the server has no memory to pack %llu bytes of rows",
+			     (unsigned long long)bytes);
+		return;
+	}
+	how.stride = t->row_bytes;
+	status = tn_table_pull(t->share->engine, t->keys, t->batch.count, &how, pack->memory, NULL,
+			       t->batch.flags & TN_PS_FOUND ? t->bench->found : NULL, &result);
+	if (rows_written(status)) {
+		TN_PS_COUNT(t->server->counters, packed, 1);
+		TN_PS_COUNT(t->server->counters, packed_bytes, bytes);
+		add(t, status, &result);
+		t->answer.map_version = t->view->map.version;
+		answer_bytes = TN_PS_ANSWER_BYTES + pack_found(t);
+		tn_ps_answer_encode(t->bench->answer, &t->answer);
+		memcpy(pack->answer, t->bench->answer, answer_bytes);
+		pack->answer_bytes = answer_bytes;
+		status = put_rows(t, pack, bytes);
+		if (status == TERN_OK)
+			return;
+	}
+	tn_ps_refuse(t, status, "%s", tn_detail_get());
+	tn_ps_pack_put(pack);
+}
+
+/* Rows behind the head and the found bits of the answer. */
+static void in_answer(ps_task *t)
+{
+	uint64_t bits = t->batch.flags & TN_PS_FOUND ? (t->batch.count + 7) / 8 : 0;
+	uint64_t rows = t->batch.count * t->row_bytes, at = TN_PS_ANSWER_BYTES + bits;
+	uint64_t place = (at + 15) & ~15ull; /* gathered aligned, then moved down to the bits */
+	tn_pull how = how_of(t);
+	tn_pull_result result = {0};
+	tern_status status;
+
+	if (!tn_ps_bench_answer(t->bench, place + rows)) {
+		tn_ps_refuse(t, TERN_E_NOMEM, "the server has no memory for %llu bytes of rows",
+			     (unsigned long long)rows);
+		return;
+	}
+	how.stride = t->row_bytes;
+	status = tn_table_pull(t->share->engine, t->keys, t->batch.count, &how, t->bench->answer + place,
+			       NULL, bits ? t->bench->found : NULL, &result);
+	if (!rows_written(status)) {
+		tn_ps_refuse(t, status, "%s", tn_detail_get());
+		return;
+	}
+	if (place != at)
+		memmove(t->bench->answer + at, t->bench->answer + place, rows);
+	TN_PS_COUNT(t->server->counters, packed, 1);
+	TN_PS_COUNT(t->server->counters, packed_bytes, rows);
+	add(t, status, &result);
+	t->answer.flags |= TN_PS_ROWS;
+	(void)pack_found(t);
+	tn_ps_reply(t, bits + rows);
+}
+
+void tn_ps_pull(ps_task *t)
+{
+	tern_status status;
+
+	if (t->batch.how > TERN_UNKNOWN_ERROR) {
+		tn_ps_refuse(t, TERN_E_INVALID, "no policy for unknown keys has the number %u", t->batch.how);
+		return;
+	}
+	if (t->batch.count == 0) {
+		tn_ps_reply(t, 0);
+		return;
+	}
+	if (t->batch.flags & TN_PS_ANSWER_ROWS) {
+		if (tn_direct_can(tern_rpc_request_link(t->request)))
+			t->answer.flags |= TN_PS_DIRECT; /* the next one with a sink, please */
+		in_answer(t);
+		return;
+	}
+	status = direct(t);
+	if (status == TERN_OK) {
+		tn_ps_reply(t, pack_found(t));
+		return;
+	}
+	if (status != TERN_E_UNSUPPORTED && status != TERN_AGAIN) {
+		tn_ps_refuse(t, status, "%s", tn_detail_get());
+		return;
+	}
+	t->answer = (tn_ps_answer){.flags = status == TERN_AGAIN ? TN_PS_DIRECT : 0};
+	if (!t->places && t->stride == t->row_bytes) {
+		packed(t);
+	} else {
+		t->answer.flags |= TN_PS_NEED_PACKED;
+		tn_ps_reply(t, 0);
+	}
+}

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside a parameter server.
+ *
+ *   server  one per context: the map, tables, workers, buffers
+ *   share   this server's part of one table: engine, and which pushes it holds (dedup.h)
+ *   view    the map as of now, and the slots that are this server's; replaced whole, never changed
+ *   bench   what one thread needs to work on a batch; the driver has one, each worker has one
+ *   job     a batch that goes to a worker, with a copy of its arguments
+ *   pack    registered memory from which rows are put
+ *
+ *   a batch:  head -> share, schema -> body -> owner of every key -> engine -> answer
+ *             direct   (shm)   the engine writes into the caller's rows, or reads its gradients there
+ *             packed           the engine writes into a pack, one put carries it over, the answer waits for it
+ *
+ *   share.refs = 1 while it is in the list + batches at work
+ *   server.busy = jobs + packs under way: close waits for 0
+ *
+ * Locks: tables_lock (the list of shares), share->lock (dedup), work_lock (jobs), pack_lock. None is held while another
+ * is taken, or over a call of rpc. hold: batches that write hold it shared while they apply; who wants all pushes to
+ * stand still (a cut) takes it exclusively.
+ * Tests: tests/unit/ps.
+ */
+#ifndef TN_PS_SERVER_H
+#define TN_PS_SERVER_H
+
+#include <pthread.h>
+
+#include <tern/rpc.h>
+
+#include "base/list.h"
+#include "ps/dedup.h"
+#include "ps/state.h"
+#include "ps/table.h"
+#include "ps/wire.h"
+
+#define TN_PS_TABLES_MAX 256u
+#define TN_PS_PACKS_KEPT 16u
+
+typedef struct ps_share {
+	_Atomic uint32_t refs;
+	tn_table *engine;
+	tern_table_schema schema;
+	uint64_t id, hash;
+	uint64_t row_bytes; /* in the table's dtype */
+	uint64_t cost;      /* bytes of a record: what working on one key touches */
+	pthread_mutex_t lock;
+	tn_ps_dedup *dedup;
+	_Atomic uint64_t duplicates;
+} ps_share;
+
+typedef struct ps_view {
+	struct ps_view *older;
+	tn_ps_slots mine;
+	bool all; /* every slot is this server's */
+	uint32_t index;
+	tn_ps_map map;
+} ps_view;
+
+typedef struct ps_bench {
+	uint64_t *keys;
+	uint32_t *places;
+	uint8_t *found;
+	uint64_t room; /* keys that fit */
+	uint8_t *answer;
+	uint64_t answer_room;
+} ps_bench;
+
+typedef struct ps_pack {
+	struct ps_pack *next;
+	struct tern_ps_server *server;
+	uint8_t *memory;
+	uint64_t bytes;
+	tern_op op;
+	tern_rpc_request *request;
+	uint8_t *answer;
+	uint64_t answer_bytes, answer_room;
+} ps_pack;
+
+typedef struct ps_job {
+	tn_list node;
+	tern_rpc_request *request;
+	tn_ps_method method;
+	uint64_t bytes;
+	_Alignas(16) uint8_t args[];
+} ps_job;
+
+struct tern_ps_server {
+	tern_ctx *ctx;
+	tn_ps_state *state;
+	tn_ps_counters *counters;
+	uint64_t budget_bytes, inline_bytes;
+	_Atomic(ps_view *) view;
+	pthread_mutex_t view_lock; /* remap */
+	pthread_rwlock_t hold;
+	pthread_mutex_t tables_lock;
+	ps_share *shares[TN_PS_TABLES_MAX];
+	uint32_t share_count;
+	ps_bench bench; /* the driver's */
+	pthread_mutex_t pack_lock;
+	ps_pack *packs;
+	uint32_t packs_kept;
+	pthread_mutex_t work_lock;
+	pthread_cond_t work_ready;
+	tn_list jobs;
+	bool stopping;
+	pthread_t *workers;
+	uint32_t worker_count;
+	_Atomic uint64_t busy;
+};
+
+static inline const ps_view *tn_ps_view(tern_ps_server *server)
+{
+	return atomic_load_explicit(&server->view, memory_order_acquire);
+}
+
+/* ---- shares.c ---- */
+
+/* With a reference, or NULL. */
+ps_share *tn_ps_share_get(tern_ps_server *server, uint64_t id);
+void tn_ps_share_put(ps_share *share);
+void tn_ps_shares_free(tern_ps_server *server);
+void tn_ps_on_create(tern_rpc_request *request, const void *args, uint64_t bytes, void *server);
+void tn_ps_on_describe(tern_rpc_request *request, const void *args, uint64_t bytes, void *server);
+void tn_ps_on_drop(tern_rpc_request *request, const void *args, uint64_t bytes, void *server);
+void tn_ps_on_list(tern_rpc_request *request, const void *args, uint64_t bytes, void *server);
+void tn_ps_on_stats(tern_rpc_request *request, const void *args, uint64_t bytes, void *server);
+void tn_ps_on_bye(tern_rpc_request *request, const void *args, uint64_t bytes, void *server);
+
+/* ---- batch.c ---- */
+
+/* Work on a batch in this thread, or hand it to a worker, and answer. */
+void tn_ps_serve(tern_ps_server *server, tern_rpc_request *request, tn_ps_method method, const void *args,
+		 uint64_t bytes);
+/* In this thread whatever it takes. */
+void tn_ps_work_on(tern_ps_server *server, ps_bench *bench, tern_rpc_request *request, tn_ps_method method,
+		   const void *args, uint64_t bytes);
+
+/* What a batch is about: filled step by step. */
+typedef struct ps_task {
+	tern_ps_server *server;
+	ps_bench *bench;
+	tern_rpc_request *request;
+	ps_share *share;
+	const ps_view *view;
+	tn_ps_batch batch;
+	const uint64_t *keys;   /* aligned */
+	const uint32_t *places; /* aligned, or NULL */
+	uint64_t row_bytes;     /* outside of the table */
+	uint64_t stride;
+	tn_ps_slots slots; /* that keys are in; not filled where the whole view is meant */
+	tn_ps_answer answer;
+} ps_task;
+
+void tn_ps_reply(ps_task *t, uint64_t more_bytes);
+void tn_ps_refuse(ps_task *t, tern_status status, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+bool tn_ps_bench_reserve(ps_bench *bench, uint64_t keys);
+/* Room for an answer of so many bytes. */
+bool tn_ps_bench_answer(ps_bench *bench, uint64_t bytes);
+void tn_ps_bench_free(ps_bench *bench);
+
+/* ---- pull.c, push.c: decoded, its keys owned; they answer ---- */
+
+void tn_ps_pull(ps_task *t);
+void tn_ps_push(ps_task *t);
+void tn_ps_erase(ps_task *t);
+
+/* ---- pack.c ---- */
+
+/* NULL: no memory. */
+ps_pack *tn_ps_pack_get(tern_ps_server *server, uint64_t bytes, uint64_t answer_bytes);
+void tn_ps_pack_put(ps_pack *pack);
+void tn_ps_packs_free(tern_ps_server *server);
+
+/* ---- work.c ---- */
+
+tern_status tn_ps_work_start(tern_ps_server *server, uint32_t workers);
+/* Ends when all jobs are done. */
+void tn_ps_work_stop(tern_ps_server *server);
+/* A copy of the arguments waits for a worker. False: no memory. */
+bool tn_ps_work_hand(tern_ps_server *server, tern_rpc_request *request, tn_ps_method method, const void *args,
+		     uint64_t bytes);
+
+#endif

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Options and counters of the layer. Threads: any. Tests: tests/unit/ps.
+ */
+#include "ps/state.h"
+
+#include <stdlib.h>
+
+#define ROW(row_name, row_type, row_dflt, row_min, row_max, row_help)                                \
+	{                                                                                            \
+		.layer = "ps", .name = row_name, .type = row_type, .dflt = row_dflt, .min = row_min, \
+		.max = row_max, .help = row_help                                                     \
+	}
+
+const tn_option_row tn_ps_options[] = {
+	ROW("workers", TN_OPT_U64, "1", 1, 64, "threads of a server for batches that take long"),
+	ROW("inline_bytes", TN_OPT_BYTES, "1MiB", 0, 0,
+	    "rows of a batch that a server works on where it came in; larger ones go to its workers"),
+	ROW("in_flight", TN_OPT_U64, "256", 1, 1024, "operations of one client object in flight"),
+	ROW("retry", TN_OPT_DURATION, "1ms", 10000, 0,
+	    "pause before a piece of an operation is sent again; doubled each time, up to 100 times as long"),
+	{0},
+};
+#undef ROW
+TN_OPTION_TABLE(ps, tn_ps_options)
+
+static void state_counters(tn_ctx_slot *slot, tern_counter_fn fn, void *arg)
+{
+	tn_ps_counters *c = &((tn_ps_state *)slot)->counters;
+
+#define ROW(name) fn("ps." #name, atomic_load_explicit(&c->name, memory_order_relaxed), arg);
+	TN_PS_COUNTERS(ROW)
+#undef ROW
+}
+
+static void state_destroy(tn_ctx_slot *slot)
+{
+	free(slot);
+}
+
+tn_ps_state *tn_ps_state_get(tern_ctx *ctx)
+{
+	tn_ps_state *state = (tn_ps_state *)tn_ctx_slot_get(ctx, TN_SLOT_PS);
+	tn_ps_state *winner;
+
+	if (state)
+		return state;
+	state = calloc(1, sizeof(*state));
+	if (!state)
+		return NULL;
+	state->slot.destroy = state_destroy;
+	state->slot.counters = state_counters;
+	winner = (tn_ps_state *)tn_ctx_slot_set(ctx, TN_SLOT_PS, &state->slot);
+	if (winner != state)
+		free(state);
+	return winner;
+}
