@@ -9,6 +9,7 @@ struct train_options;
 
 int cmd_train(int argc, char **argv);
 int cmd_perf(int argc, char **argv);
+int cmd_server(int argc, char **argv);
 int cmd_table(int argc, char **argv);
 int cmd_info(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);

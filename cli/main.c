@@ -23,7 +23,9 @@ typedef struct command {
 static const command commands[] = {
 	{"train", cmd_train, "train a model over parameter servers, on this host or as part of a job"},
 	{"perf", cmd_perf, "latency and bandwidth between two processes, beside the physical limits"},
-	{"table", cmd_table, "tables of the parameter server: look into checkpoints, verify them"},
+	{"server", cmd_server, "a parameter server: tables in memory, until it is ended"},
+	{"table", cmd_table,
+	 "tables of the parameter server: made, described, dropped; checkpoints looked into"},
 	{"info", cmd_info, "version, providers, limits of this host, options"},
 	{"doctor", cmd_doctor, "is this host ready for RDMA; what to change; a report to send in"},
 	{"demo", cmd_demo, "the tour: train, compare the ways of communication, sum up"},

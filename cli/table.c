@@ -15,6 +15,11 @@ static const struct subcommand {
 	int (*run)(int argc, char **argv);
 	const char *help;
 } subcommands[] = {
+	{"list", table_list, "the tables of running servers"},
+	{"create", table_create, "make a table"},
+	{"describe", table_describe, "the schema of a table"},
+	{"drop", table_drop, "drop a table"},
+	{"stats", table_stats, "rows, bytes and what happened to them"},
 	{"inspect", table_inspect, "what is in a checkpoint: tables, schemas, rows, files"},
 	{"verify", table_verify, "read a checkpoint through and compare it with its checksums"},
 };

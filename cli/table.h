@@ -9,4 +9,11 @@
 int table_inspect(int argc, char **argv);
 int table_verify(int argc, char **argv);
 
+/* At running servers (table_live.c). */
+int table_list(int argc, char **argv);
+int table_create(int argc, char **argv);
+int table_describe(int argc, char **argv);
+int table_drop(int argc, char **argv);
+int table_stats(int argc, char **argv);
+
 #endif

@@ -13,7 +13,12 @@ _tern_options() { # COMMAND or COMMAND/SUBCOMMAND
 	perf) echo --op --sizes --transport --spin --block --rounds --round-time --threads --json --help ;;
 	info) echo --memory --config --json --help ;;
 	doctor) echo --peer --report --conformance --no-self-test --json --help ;;
-	table) echo inspect verify --help ;;
+	server) echo --listen --name --servers --index --map-version --budget --ps-workers --transport --insecure --json --help ;;
+	table) echo list create describe drop stats inspect verify --help ;;
+	table/list | table/describe | table/stats) echo --server --timeout --json --help ;;
+	table/create) echo --server --timeout --dim --dtype --rows --optimizer --lr --init --init-value --seed --budget \
+		--eviction --ttl --admit-after --help ;;
+	table/drop) echo --server --timeout --help ;;
 	table/inspect) echo --sequence --json --help ;;
 	table/verify) echo --sequence --quiet --help ;;
 	demo) echo --epochs --steps --data --quiet --help ;;
@@ -27,6 +32,10 @@ _tern_choices() { # OPTION
 	--transport) echo auto shm tcp verbs ;;
 	--comm) echo zerocopy copy rpc ;;
 	--role) echo launcher server worker ;;
+	--dtype) echo f32 bf16 f16 ;;
+	--optimizer) echo none sgd momentum adagrad adam adamw ftrl rmsprop ;;
+	--init) echo zeros constant uniform normal ;;
+	--eviction) echo none lru lfu ;;
 	esac
 }
 
@@ -50,10 +59,10 @@ _tern() {
 		previous=${COMP_WORDS[COMP_CWORD - 2]}
 	fi
 	if ((COMP_CWORD == 1)); then
-		words="train perf table info doctor demo --help --version"
+		words="train perf server table info doctor demo --help --version"
 	else
 		case $previous in
-		--model | --transport | --comm | --role) words=$(_tern_choices "$previous") ;;
+		--model | --transport | --comm | --role | --dtype | --optimizer | --init | --eviction) words=$(_tern_choices "$previous") ;;
 		--op)
 			words=$(_tern_list "$current" put notify get send call)
 			compopt -o nospace 2>/dev/null
@@ -70,7 +79,8 @@ _tern() {
 			;;
 		--servers | --workers | --batch | --epochs | --steps | --seed | --lr | --momentum | --kernel-threads | \
 			--peer | --timeout | --index | --hidden | --features | --classes | --listen | \
-			--sizes | --rounds | --round-time | --threads | --sequence)
+			--sizes | --rounds | --round-time | --threads | --sequence | --name | --map-version | --budget | \
+			--ps-workers | --server | --dim | --rows | --init-value | --ttl | --admit-after)
 			return
 			;;
 		*)

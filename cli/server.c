@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `tern server`: one parameter server, until a signal ends it. Prints its address once it serves, so that a script can
+ * read it. Threads: main, the library's beside it.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <tern/ps.h>
+
+#include "args.h"
+#include "commands.h"
+#include "json.h"
+
+#define SERVERS_MAX 256
+
+typedef struct server_options {
+	const char *listen, *name, *servers, *transport;
+	uint64_t index, map_version, budget, workers;
+	bool insecure, json;
+} server_options;
+
+static int failed(const char *what)
+{
+	fprintf(stderr, "tern server: %s: %s\n", what, tern_detail());
+	return 1;
+}
+
+/* "a:1,b:2" into places of list; the text is cut. 0: too many. */
+static uint32_t split_list(char *text, const char **list)
+{
+	uint32_t n = 0;
+
+	for (char *part = strtok(text, ","); part; part = strtok(NULL, ",")) {
+		if (n == SERVERS_MAX)
+			return 0;
+		list[n++] = part;
+	}
+	return n;
+}
+
+static void say(const server_options *o, const char *address, uint32_t count)
+{
+	json j;
+
+	if (!o->json) {
+		printf("%s\n", address);
+	} else {
+		json_init(&j, stdout);
+		json_object(&j, NULL);
+		json_string(&j, "address", address);
+		json_string(&j, "name", o->name);
+		json_u64(&j, "index", o->index);
+		json_u64(&j, "servers", count);
+		json_object_end(&j);
+		putchar('\n');
+	}
+	fflush(stdout);
+}
+
+/* Serve until SIGINT or SIGTERM, which are blocked in every thread. */
+static int serve(const server_options *o, tern_ctx *ctx, const tern_ps_server_params *params)
+{
+	tern_ps_server *server;
+	sigset_t ends;
+	int sig;
+
+	if (tern_ps_server_open(ctx, params, &server) != TERN_OK)
+		return failed("cannot serve");
+	say(o, tern_ctx_address(ctx), params->count ? params->count : 1);
+	sigemptyset(&ends);
+	sigaddset(&ends, SIGINT);
+	sigaddset(&ends, SIGTERM);
+	while (sigwait(&ends, &sig) != 0)
+		;
+	fprintf(stderr, "tern server: %s: ending\n", strsignal(sig));
+	sigprocmask(SIG_UNBLOCK, &ends, NULL); /* a second one ends it at once */
+	tern_ps_server_close(server);
+	return 0;
+}
+
+static int run(const server_options *o, char *list_text)
+{
+	tern_ctx_params params = {.name = o->name,
+				  .listen = o->listen,
+				  .transports = o->transport,
+				  .flags = o->insecure ? TERN_CTX_INSECURE : 0};
+	const char *list[SERVERS_MAX];
+	tern_ps_server_params ps = {.index = (uint32_t)o->index,
+				    .map_version = o->map_version,
+				    .budget_bytes = o->budget,
+				    .workers = (uint32_t)o->workers};
+	sigset_t ends;
+	tern_ctx *ctx;
+	int rc;
+
+	if (list_text) {
+		ps.servers = list;
+		ps.count = split_list(list_text, list);
+		if (ps.count == 0) {
+			fprintf(stderr, "tern server: --servers: 1 to %d addresses with commas between\n",
+				SERVERS_MAX);
+			return 2;
+		}
+	}
+	sigemptyset(&ends);
+	sigaddset(&ends, SIGINT);
+	sigaddset(&ends, SIGTERM);
+	sigprocmask(SIG_BLOCK, &ends, NULL); /* before there are threads */
+	if (tern_ctx_create(&params, &ctx) != TERN_OK)
+		return failed("cannot start");
+	rc = serve(o, ctx, &ps);
+	tern_ctx_destroy(ctx);
+	return rc;
+}
+
+int cmd_server(int argc, char **argv)
+{
+	static const arg_usage usage = {
+		.command = "tern server",
+		.summary = "a parameter server: tables in memory, until Ctrl-C or SIGTERM",
+		.synopsis = "tern server [--listen HOST:PORT] [--servers LIST --index N] [options]",
+		.epilogue = "Prints its address when it serves. Tables are made by clients, or with\n"
+			    "`tern table create --server ADDRESS NAME`.",
+	};
+	server_options o = {.listen = "127.0.0.1:0"};
+	const arg_row rows[] = {
+		{"listen", ARG_STRING, &o.listen, "HOST:PORT",
+		 "where to listen (default 127.0.0.1:0: any port)", 0, 0, false, NULL},
+		{"name", ARG_STRING, &o.name, "NAME",
+		 "of this node; different ones in a job (default: server and its number)", 0, 0, false, NULL},
+		{"servers", ARG_STRING, &o.servers, "LIST",
+		 "all servers of the job, \"host:port,...\", the same for each", 0, 0, false, NULL},
+		{"index", ARG_U64, &o.index, "N", "which of them this one is", 0, SERVERS_MAX - 1, false,
+		 NULL},
+		{"map-version", ARG_U64, &o.map_version, "N",
+		 "of the list: a later list has a higher one (default 1)", 0, 0, false, NULL},
+		{"budget", ARG_BYTES, &o.budget, "BYTES",
+		 "memory of all tables; tables then say how much of it is theirs", 0, 0, false, NULL},
+		{"ps-workers", ARG_U64, &o.workers, "N", "threads for batches that take long", 0, 64, false,
+		 NULL},
+		{"transport", ARG_STRING, &o.transport, "LIST", "shm, tcp, verbs or several (default auto)",
+		 0, 0, false, NULL},
+		{"insecure", ARG_FLAG, &o.insecure, NULL, "listen beyond this host without a shared secret",
+		 0, 0, false, NULL},
+		{"json", ARG_FLAG, &o.json, NULL, "say the address as one JSON object", 0, 0, false, NULL},
+		{0},
+	};
+	char *text = NULL, name[32];
+	int rc = args_parse(&usage, rows, argc, argv, NULL);
+
+	if (rc >= 0)
+		return rc;
+	snprintf(name, sizeof(name), "server%u", (unsigned)o.index);
+	if (!o.name)
+		o.name = name;
+	if (o.servers && !(text = strdup(o.servers)))
+		return 1;
+	rc = run(&o, text);
+	free(text);
+	return rc;
+}
