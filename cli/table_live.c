@@ -217,8 +217,9 @@ static tern_table_schema schema_of(const wanted *o, const char *name)
 
 	snprintf(s.name, sizeof(s.name), "%s", name);
 	if (o->optimizer)
-		tern_optimizer_init(&s.optimizer, (tern_optimizer)o->optimizer, (float)o->lr);
-	s.init = (tern_row_init){.kind = (tern_init)o->init, .value = (float)o->init_value, .seed = o->seed};
+		tern_optimizer_init(&s.optimizer, (tern_row_optimizer)o->optimizer, (float)o->lr);
+	s.init = (tern_row_init){
+		.kind = (tern_row_start)o->init, .value = (float)o->init_value, .seed = o->seed};
 	return s;
 }
 
@@ -298,10 +299,11 @@ int table_drop(int argc, char **argv)
 	return rc;
 }
 
-#define STATS(X)                                                                                       \
-	X(rows)                                                                                        \
-	X(bytes) X(record_bytes) X(created) X(erased) X(evicted) X(expired) X(not_admitted) X(refused) \
-		X(nonfinite) X(pulled) X(pushed) X(duplicates)
+#define STATS(X)                                                                                           \
+	X(rows)                                                                                            \
+	X(bytes)                                                                                           \
+	X(record_bytes) X(created) X(erased) X(evicted) X(expired) X(not_admitted) X(refused) X(nonfinite) \
+		X(pulled) X(pushed) X(duplicates)
 
 static void print_stats(const tern_table_stats *s, bool as_json)
 {

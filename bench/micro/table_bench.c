@@ -59,7 +59,7 @@ static uint64_t key_of(uint64_t i)
 	return tn_hash_u64(i, 0x6b657973);
 }
 
-static tn_table *table_of(tern_optimizer kind, uint32_t flags, uint64_t n, uint64_t width)
+static tn_table *table_of(tern_row_optimizer kind, uint32_t flags, uint64_t n, uint64_t width)
 {
 	tern_table_schema s = {.name = "bench", .dim = (uint32_t)width, .flags = flags};
 	tn_pull how = {.unknown = TERN_UNKNOWN_CREATE};
@@ -204,7 +204,7 @@ static void bench_push(void)
 	for (uint64_t i = 0; i < batch * dim; i++)
 		grads[i] = (float)tn_rand_double(&r) - 0.5f;
 	for (int kind = 0; kind <= TERN_OPT_RMSPROP; kind++) {
-		tn_table *t = table_of((tern_optimizer)kind, 0, keys_n, dim);
+		tn_table *t = table_of((tern_row_optimizer)kind, 0, keys_n, dim);
 		double m[ROUNDS_MAX];
 
 		for (uint64_t i = 0; i < rounds; i++) {

@@ -44,7 +44,7 @@ tern_table_schema bench_schema(void)
 	tern_table_schema s = {.name = "bench", .dim = opt.dim};
 
 	tern_optimizer_init(&s.optimizer, TERN_OPT_ADAGRAD, 0.01f);
-	s.init = (tern_row_init){.kind = TERN_INIT_UNIFORM, .value = 0.1f, .seed = 1};
+	s.init = (tern_row_init){.kind = TERN_ROW_UNIFORM, .value = 0.1f, .seed = 1};
 	return s;
 }
 

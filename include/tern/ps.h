@@ -46,7 +46,7 @@ typedef enum tern_table_kind {
  *
  * t counts the updates of that row, not steps of the job: a row that comes late starts unbiased as well.
  */
-typedef enum tern_optimizer {
+typedef enum tern_row_optimizer {
 	TERN_OPT_NONE = 0,
 	TERN_OPT_SGD = 1,
 	TERN_OPT_MOMENTUM = 2,
@@ -55,11 +55,11 @@ typedef enum tern_optimizer {
 	TERN_OPT_ADAMW = 5,
 	TERN_OPT_FTRL = 6,
 	TERN_OPT_RMSPROP = 7,
-} tern_optimizer;
+} tern_row_optimizer;
 
 /* Fields that an optimiser does not use are ignored. tern_optimizer_init() fills in the usual values. */
 typedef struct tern_optimizer_params {
-	tern_optimizer kind;
+	tern_row_optimizer kind;
 	float lr;       /* > 0 but for NONE */
 	float momentum; /* [0, 1) */
 	float beta1;    /* [0, 1) */
@@ -75,21 +75,21 @@ typedef struct tern_optimizer_params {
 
 /* The usual values: momentum 0.9, betas 0.9 and 0.999, rho 0.9, epsilon 1e-8 (ADAGRAD 1e-10), no decay, no l1 and
    l2, lr_power -0.5, accumulators from 0 (ADAGRAD, FTRL 0.1). Any thread. */
-void tern_optimizer_init(tern_optimizer_params *params, tern_optimizer kind, float lr);
+void tern_optimizer_init(tern_optimizer_params *params, tern_row_optimizer kind, float lr);
 
 /*
  * What a row is when it comes into being. Random values are a pure function of seed, the table's name, key and
  * column: whoever creates the row, and when, it is the same row.
  */
-typedef enum tern_init {
-	TERN_INIT_ZEROS = 0,
-	TERN_INIT_CONSTANT = 1, /* value */
-	TERN_INIT_UNIFORM = 2,  /* [-value, value) */
-	TERN_INIT_NORMAL = 3,   /* mean 0, standard deviation value */
-} tern_init;
+typedef enum tern_row_start {
+	TERN_ROW_ZEROS = 0,
+	TERN_ROW_CONSTANT = 1, /* value */
+	TERN_ROW_UNIFORM = 2,  /* [-value, value) */
+	TERN_ROW_NORMAL = 3,   /* mean 0, standard deviation value */
+} tern_row_start;
 
 typedef struct tern_row_init {
-	tern_init kind;
+	tern_row_start kind;
 	float value;
 	uint64_t seed;
 } tern_row_init;

@@ -15,7 +15,7 @@
 
 #define ROWS_MAX ((1ull << 32) - 2) /* of one server's share: record ids are 32 bits */
 
-void tern_optimizer_init(tern_optimizer_params *params, tern_optimizer kind, float lr)
+void tern_optimizer_init(tern_optimizer_params *params, tern_row_optimizer kind, float lr)
 {
 	bool accumulates = kind == TERN_OPT_ADAGRAD || kind == TERN_OPT_FTRL;
 
@@ -163,13 +163,13 @@ static tern_status check_memory(const tern_table_schema *s)
 
 static tern_status check_values(const tern_table_schema *s)
 {
-	if (s->init.kind != TERN_INIT_ZEROS && s->init.kind != TERN_INIT_CONSTANT &&
-	    s->init.kind != TERN_INIT_UNIFORM && s->init.kind != TERN_INIT_NORMAL)
+	if (s->init.kind != TERN_ROW_ZEROS && s->init.kind != TERN_ROW_CONSTANT &&
+	    s->init.kind != TERN_ROW_UNIFORM && s->init.kind != TERN_ROW_NORMAL)
 		return tn_fail(TERN_E_INVALID,
 			       "table \"%s\": init.kind %d is none of zeros (0), constant (1), uniform (2), "
 			       "normal (3)",
 			       s->name, (int)s->init.kind);
-	if (!isfinite(s->init.value) || (s->init.kind > TERN_INIT_CONSTANT && s->init.value < 0))
+	if (!isfinite(s->init.value) || (s->init.kind > TERN_ROW_CONSTANT && s->init.value < 0))
 		return tn_fail(TERN_E_INVALID,
 			       "table \"%s\": init.value is %g; a finite number, and a width not below 0",
 			       s->name, (double)s->init.value);

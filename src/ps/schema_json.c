@@ -151,7 +151,7 @@ static tern_dtype parse_dtype(parser *p, const json_t *object)
 
 static void parse_optimizer(parser *p, const json_t *object, tern_optimizer_params *o)
 {
-	o->kind = (tern_optimizer)parse_enum(p, object, "kind", NAMES(OPTIMIZERS));
+	o->kind = (tern_row_optimizer)parse_enum(p, object, "kind", NAMES(OPTIMIZERS));
 #define GET(name) o->name = parse_float(p, object, #name);
 	FLOAT_FIELDS(GET)
 #undef GET
@@ -174,7 +174,7 @@ tern_status tn_schema_parse(const json_t *json, tern_table_schema *s)
 	s->flags = parse_u32(&p, json, "flags");
 	s->rows = parse_u64(&p, json, "rows");
 	parse_optimizer(&p, json_object_get(json, "optimizer"), &s->optimizer);
-	s->init.kind = (tern_init)parse_enum(&p, init, "kind", NAMES(INITS));
+	s->init.kind = (tern_row_start)parse_enum(&p, init, "kind", NAMES(INITS));
 	s->init.value = parse_float(&p, init, "value");
 	s->init.seed = parse_u64(&p, init, "seed");
 	s->nonfinite = (tern_nonfinite)parse_enum(&p, json, "nonfinite", NAMES(NONFINITES));

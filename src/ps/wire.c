@@ -248,7 +248,7 @@ static void put_optimizer(tn_writer *w, const tern_optimizer_params *o)
 
 static void get_optimizer(tn_reader *r, tern_optimizer_params *o)
 {
-	o->kind = (tern_optimizer)tn_get_u8(r);
+	o->kind = (tern_row_optimizer)tn_get_u8(r);
 	o->lr = get_f32(r);
 	o->momentum = get_f32(r);
 	o->beta1 = get_f32(r);
@@ -301,7 +301,7 @@ bool tn_ps_schema_decode(const void *data, uint64_t bytes, tern_table_schema *s,
 	s->flags = tn_get_u32(&r);
 	s->rows = tn_get_u64(&r);
 	get_optimizer(&r, &s->optimizer);
-	s->init.kind = (tern_init)tn_get_u8(&r);
+	s->init.kind = (tern_row_start)tn_get_u8(&r);
 	s->init.value = get_f32(&r);
 	s->init.seed = tn_get_u64(&r);
 	s->nonfinite = (tern_nonfinite)tn_get_u8(&r);

@@ -75,16 +75,16 @@ void tn_init_row(float *row, uint32_t dim, const tern_row_init *init, uint64_t t
 {
 	uint64_t base = tn_hash_u64(key, table_seed);
 
-	if (init->kind == TERN_INIT_ZEROS) {
+	if (init->kind == TERN_ROW_ZEROS) {
 		memset(row, 0, dim * sizeof(*row));
 		return;
 	}
 	for (uint32_t i = 0; i < dim; i++) {
 		uint64_t x = tn_hash_u64(base + (i + 1) * 0x9e3779b97f4a7c15ull, 0);
 
-		if (init->kind == TERN_INIT_CONSTANT)
+		if (init->kind == TERN_ROW_CONSTANT)
 			row[i] = init->value;
-		else if (init->kind == TERN_INIT_UNIFORM)
+		else if (init->kind == TERN_ROW_UNIFORM)
 			row[i] = ((float)(x >> 40) * 0x1p-23f - 1) * init->value;
 		else
 			row[i] = (float)(tn_normal_quantile(((double)(x >> 12) + 0.5) * 0x1p-52) *

@@ -121,7 +121,7 @@ const char *tn_optim_slot_name(const tn_optim *optim, uint32_t slot)
 }
 
 /* The slot that starts at initial_accumulator. */
-static int accumulator_slot(tern_optimizer kind)
+static int accumulator_slot(tern_row_optimizer kind)
 {
 	return kind == TERN_OPT_ADAGRAD || kind == TERN_OPT_RMSPROP ? 0 : kind == TERN_OPT_FTRL ? 1 : -1;
 }
@@ -201,7 +201,7 @@ bool tn_optim_apply(const tn_optim *optim, float lr_scale, uint32_t dim, const f
 	const tn_loops *loops = tn_loops_get();
 	const float *s = state;
 	float *s_out = state_out;
-	tern_optimizer kind = optim->params.kind;
+	tern_row_optimizer kind = optim->params.kind;
 	tn_coef c = coefficients(optim, lr_scale);
 	tn_operands o = {w, s, s, grad, w_out, s_out, s_out};
 

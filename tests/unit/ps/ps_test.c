@@ -230,7 +230,7 @@ static void unknown_keys(void **state)
 	tern_table *table;
 
 	(void)state;
-	s.init = (tern_row_init){.kind = TERN_INIT_CONSTANT, .value = 2.5f};
+	s.init = (tern_row_init){.kind = TERN_ROW_CONSTANT, .value = 2.5f};
 	assert_success(tern_table_create(w.ps, &s, &table));
 	pull.unknown = TERN_UNKNOWN_ZERO;
 	assert_success(tern_table_pull_wait(table, &pull, 0));

@@ -42,7 +42,7 @@ static int drop_dir(void **state)
 	return rmdir(path);
 }
 
-static tern_table_schema schema_of(tern_optimizer optimizer, tern_dtype dtype, uint32_t flags)
+static tern_table_schema schema_of(tern_row_optimizer optimizer, tern_dtype dtype, uint32_t flags)
 {
 	tern_table_schema schema = {.name = "items/ads.v1", .dim = DIM, .dtype = dtype, .flags = flags};
 
@@ -205,7 +205,7 @@ static void restore_equals(const image *wanted, uint64_t sequence, uint32_t serv
 	tn_ckpt_close(&reader);
 }
 
-static void check_config(tern_optimizer optimizer, tern_dtype dtype, uint32_t flags, uint64_t part_bytes)
+static void check_config(tern_row_optimizer optimizer, tern_dtype dtype, uint32_t flags, uint64_t part_bytes)
 {
 	tern_table_schema schema = schema_of(optimizer, dtype, flags);
 	tern_checkpoint *checkpoint;
@@ -231,7 +231,7 @@ static void a_cut_comes_back_bit_for_bit_on_any_number_of_servers(void **state)
 	(void)state;
 	for (int optimizer = TERN_OPT_NONE; optimizer <= TERN_OPT_RMSPROP; optimizer++) {
 		assert_int_equal(make_dir(NULL), 0);
-		check_config((tern_optimizer)optimizer, optimizer % 2 ? TERN_F32 : TERN_BF16,
+		check_config((tern_row_optimizer)optimizer, optimizer % 2 ? TERN_F32 : TERN_BF16,
 			     optimizer % 3 ? 0 : TERN_TABLE_NO_META, optimizer % 2 ? 0 : 20000);
 		assert_int_equal(drop_dir(NULL), 0);
 	}

@@ -30,7 +30,7 @@ static void usual_tables_are_fine(void **state)
 	for (int kind = TERN_OPT_NONE; kind <= TERN_OPT_RMSPROP; kind++) {
 		tern_table_schema s = usual();
 
-		tern_optimizer_init(&s.optimizer, (tern_optimizer)kind, 0.1f);
+		tern_optimizer_init(&s.optimizer, (tern_row_optimizer)kind, 0.1f);
 		assert_ok(tern_table_schema_check(&s));
 		s.kind = TERN_TABLE_DENSE;
 		s.rows = 10;
@@ -69,15 +69,15 @@ static void each_fault_has_its_text(void **state)
 	REFUSED(s.eviction = (tern_eviction)3, TERN_E_INVALID, "eviction");
 	REFUSED(s.admit_after = 256, TERN_E_INVALID, "admit_after");
 	REFUSED(s.nonfinite = (tern_nonfinite)3, TERN_E_INVALID, "nonfinite");
-	REFUSED(s.init.kind = (tern_init)4, TERN_E_INVALID, "init.kind");
+	REFUSED(s.init.kind = (tern_row_start)4, TERN_E_INVALID, "init.kind");
 	REFUSED(s.init.value = NAN, TERN_E_INVALID, "init.value");
-	REFUSED((s.init.kind = TERN_INIT_UNIFORM, s.init.value = -1), TERN_E_INVALID, "init.value");
+	REFUSED((s.init.kind = TERN_ROW_UNIFORM, s.init.value = -1), TERN_E_INVALID, "init.value");
 }
 
 static void rates_are_checked(void **state)
 {
 	(void)state;
-	REFUSED(s.optimizer.kind = (tern_optimizer)8, TERN_E_INVALID, "optimizer.kind");
+	REFUSED(s.optimizer.kind = (tern_row_optimizer)8, TERN_E_INVALID, "optimizer.kind");
 	REFUSED(s.optimizer.lr = 0, TERN_E_INVALID, "lr");
 	REFUSED(s.optimizer.lr = NAN, TERN_E_INVALID, "lr");
 	REFUSED(s.optimizer.epsilon = -1, TERN_E_INVALID, "epsilon");

@@ -13,7 +13,7 @@
 #include "base/rand.h"
 #include "ps/table.h"
 
-static tern_table_schema schema_of(tern_optimizer kind, uint32_t dim)
+static tern_table_schema schema_of(tern_row_optimizer kind, uint32_t dim)
 {
 	tern_table_schema s = {.name = "edge", .dim = dim};
 
@@ -389,7 +389,7 @@ static void unknown_keys_are_a_policy_of_each_call(void **state)
 	tn_pull how = {0};
 
 	(void)state;
-	s.init = (tern_row_init){TERN_INIT_CONSTANT, 3, 0};
+	s.init = (tern_row_init){TERN_ROW_CONSTANT, 3, 0};
 	t = table_of(&s);
 	how.unknown = TERN_UNKNOWN_ERROR;
 	assert_status(tn_table_pull(t, &key, 1, &how, &x, NULL, &found, NULL), TERN_E_NOT_FOUND);

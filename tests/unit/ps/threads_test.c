@@ -37,7 +37,7 @@ typedef struct thread {
 	uint64_t seed;
 } thread;
 
-static tn_table *table_of(tern_optimizer kind, uint64_t budget, tern_eviction eviction, tern_dtype dtype)
+static tn_table *table_of(tern_row_optimizer kind, uint64_t budget, tern_eviction eviction, tern_dtype dtype)
 {
 	tern_table_schema s = {
 		.name = "t", .dim = DIM, .dtype = dtype, .budget_bytes = budget, .eviction = eviction};

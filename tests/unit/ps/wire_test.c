@@ -193,7 +193,7 @@ static void schema_round(void **state)
 			       .ttl_steps = 1000,
 			       .admit_after = 3,
 			       .eviction = TERN_EVICT_LFU,
-			       .init = {.kind = TERN_INIT_NORMAL, .value = 0.01f, .seed = 42}},
+			       .init = {.kind = TERN_ROW_NORMAL, .value = 0.01f, .seed = 42}},
 			  got, f32 = {.name = "a", .dim = 1}, zero = {.name = "a", .dim = 1};
 	uint8_t out[TN_PS_SCHEMA_BYTES];
 	uint64_t bytes, used;

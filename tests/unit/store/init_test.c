@@ -9,7 +9,7 @@
 
 static void the_same_row_every_time(void **state)
 {
-	tern_row_init init = {TERN_INIT_UNIFORM, 0.5f, 9};
+	tern_row_init init = {TERN_ROW_UNIFORM, 0.5f, 9};
 	uint64_t seed = tn_init_seed(init.seed, "a");
 	float x[64], y[64];
 
@@ -32,7 +32,7 @@ static void the_same_row_every_time(void **state)
 /* The bits are part of the contract: rows are created anew on other servers. */
 static void bits_do_not_change(void **state)
 {
-	tern_row_init uniform = {TERN_INIT_UNIFORM, 1, 1}, normal = {TERN_INIT_NORMAL, 1, 1};
+	tern_row_init uniform = {TERN_ROW_UNIFORM, 1, 1}, normal = {TERN_ROW_NORMAL, 1, 1};
 	float u[2], n[2];
 
 	(void)state;
@@ -51,7 +51,7 @@ static void uniform_and_normal_are_what_they_say(void **state)
 
 	(void)state;
 	for (int kind = 0; kind < 2; kind++) {
-		tern_row_init init = {kind ? TERN_INIT_NORMAL : TERN_INIT_UNIFORM, 2, 3};
+		tern_row_init init = {kind ? TERN_ROW_NORMAL : TERN_ROW_UNIFORM, 2, 3};
 
 		for (uint64_t key = 0; key < KEYS; key++) {
 			tn_init_row(row, DIM, &init, 42, key);
@@ -87,14 +87,14 @@ static void quantiles_are_inverse(void **state)
 
 static void zeros_and_constants(void **state)
 {
-	tern_row_init init = {TERN_INIT_CONSTANT, -3, 0};
+	tern_row_init init = {TERN_ROW_CONSTANT, -3, 0};
 	float row[5];
 
 	(void)state;
 	tn_init_row(row, 5, &init, 1, 2);
 	for (int i = 0; i < 5; i++)
 		assert_true(row[i] == -3);
-	init.kind = TERN_INIT_ZEROS;
+	init.kind = TERN_ROW_ZEROS;
 	tn_init_row(row, 5, &init, 1, 2);
 	for (int i = 0; i < 5; i++)
 		assert_true(row[i] == 0);

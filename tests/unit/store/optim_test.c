@@ -21,7 +21,7 @@ static float draw(tn_rand *r)
 	return (float)(tn_rand_double(r) - 0.5) * 2;
 }
 
-static tern_optimizer_params usual(tern_optimizer kind, tn_rand *r)
+static tern_optimizer_params usual(tern_row_optimizer kind, tn_rand *r)
 {
 	tern_optimizer_params p;
 
@@ -35,7 +35,7 @@ static tern_optimizer_params usual(tern_optimizer kind, tn_rand *r)
 }
 
 /* A few updates of one row, as the oracle says, by the loops in use, in place or beside. */
-static void one_row(tern_optimizer kind, tn_rand *r)
+static void one_row(tern_row_optimizer kind, tn_rand *r)
 {
 	tern_optimizer_params p = usual(kind, r);
 	uint32_t dim = 1 + (uint32_t)tn_rand_below(r, DIM_MAX);
@@ -85,7 +85,7 @@ static void each_instruction_set_gives_the_same_bits(void **state)
 		printf("  %s\n", tn_loops_get()->name);
 		for (int round = 0; round < 300; round++) {
 			for (int kind = 0; kind <= TERN_OPT_RMSPROP; kind++)
-				one_row((tern_optimizer)kind, &r);
+				one_row((tern_row_optimizer)kind, &r);
 		}
 	}
 	tn_loops_use(-1);
@@ -135,7 +135,7 @@ static void rows_by_each_instruction_set(void **state)
 static void first_steps_by_hand(void **state)
 {
 	const struct {
-		tern_optimizer kind;
+		tern_row_optimizer kind;
 		double want;
 	} by_hand[] = {
 		{TERN_OPT_NONE, 1 + 0.5},
@@ -173,7 +173,7 @@ static void what_is_not_finite_is_seen(void **state)
 	for (unsigned i = 0; tn_loops_at(i); i++) {
 		tn_loops_use((int)i);
 		for (int kind = 0; kind <= TERN_OPT_RMSPROP; kind++) {
-			tern_optimizer_params p = usual((tern_optimizer)kind, &r);
+			tern_optimizer_params p = usual((tern_row_optimizer)kind, &r);
 			float w[40] = {0}, g[40] = {0}, s[81];
 			tn_optim o;
 
@@ -222,7 +222,7 @@ static void slots_have_names(void **state)
 
 	(void)state;
 	for (int kind = 0; kind <= TERN_OPT_RMSPROP; kind++) {
-		tern_optimizer_init(&p, (tern_optimizer)kind, 1);
+		tern_optimizer_init(&p, (tern_row_optimizer)kind, 1);
 		tn_optim_prepare(&o, &p);
 		for (uint32_t i = 0; i < 3; i++)
 			assert_int_equal(tn_optim_slot_name(&o, i) != NULL, i < o.slots);
