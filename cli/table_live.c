@@ -21,31 +21,13 @@ static const char *const kinds[] = {"sparse", "dense"};
 static const char *const optimizers[] = {"none", "sgd",   "momentum", "adagrad",
 					 "adam", "adamw", "ftrl",     "rmsprop"};
 
-/* What all of them take. */
-typedef struct reach {
-	const char *command, *server;
-	uint64_t timeout_ns;
-	bool as_json;
-	char *text;
-	tern_ctx *ctx;
-	tern_ps *ps;
-} reach;
-
-#define REACH_ROWS(r)                                                                                        \
-	{"server", ARG_STRING, &(r)->server, "LIST", "servers, \"host:port,...\"; one of the job is enough", \
-	 0,        0,          false,        NULL},                                                          \
-	{                                                                                                    \
-		"timeout", ARG_SECONDS, &(r)->timeout_ns, "TIME", "for each server (default 10s)", 0, 0,     \
-			false, NULL                                                                          \
-	}
-
-static int failed(const reach *r)
+int table_failed(const reach *r)
 {
 	fprintf(stderr, "tern table %s: %s\n", r->command, tern_detail());
 	return 1;
 }
 
-static void leave(reach *r)
+void table_leave(reach *r)
 {
 	tern_ps_close(r->ps);
 	if (r->ctx)
@@ -53,7 +35,7 @@ static void leave(reach *r)
 	free(r->text);
 }
 
-static int enter(reach *r)
+int table_enter(reach *r)
 {
 	char name[48];
 	const char *servers[SERVERS_MAX];
@@ -72,8 +54,8 @@ static int enter(reach *r)
 		servers[ps.count++] = part;
 	if (tern_ctx_create(&params, &r->ctx) == TERN_OK && tern_ps_open(r->ctx, &ps, &r->ps) == TERN_OK)
 		return 0;
-	failed(r);
-	leave(r);
+	table_failed(r);
+	table_leave(r);
 	return 1;
 }
 
@@ -138,18 +120,18 @@ int table_list(int argc, char **argv)
 	listing l;
 	int rc = args_parse(&usage, rows, argc, argv, NULL);
 
-	if (rc >= 0 || (rc = enter(&r)) != 0)
+	if (rc >= 0 || (rc = table_enter(&r)) != 0)
 		return rc;
 	l.as_json = r.as_json;
 	json_init(&l.j, stdout);
 	if (l.as_json)
 		json_array(&l.j, NULL);
-	rc = tern_table_list(r.ps, list_one, &l) == TERN_OK ? 0 : failed(&r);
+	rc = tern_table_list(r.ps, list_one, &l) == TERN_OK ? 0 : table_failed(&r);
 	if (l.as_json) {
 		json_array_end(&l.j);
 		putchar('\n');
 	}
-	leave(&r);
+	table_leave(&r);
 	return rc;
 }
 
@@ -162,7 +144,7 @@ static int enter_named(reach *r, const char *name)
 		fprintf(stderr, "tern table %s: which table? Give its name\n", r->command);
 		return 2;
 	}
-	rc = enter(r);
+	rc = table_enter(r);
 	return rc ? rc : -1;
 }
 
@@ -183,7 +165,7 @@ int table_describe(int argc, char **argv)
 
 	if (rc >= 0 || (rc = enter_named(&r, name)) >= 0)
 		return rc;
-	rc = tern_table_describe(r.ps, name, &schema) == TERN_OK ? 0 : failed(&r);
+	rc = tern_table_describe(r.ps, name, &schema) == TERN_OK ? 0 : table_failed(&r);
 	json_init(&j, stdout);
 	if (rc == 0 && r.as_json) {
 		json_schema(&j, &schema);
@@ -191,7 +173,7 @@ int table_describe(int argc, char **argv)
 	} else if (rc == 0) {
 		print_schema(&schema);
 	}
-	leave(&r);
+	table_leave(&r);
 	return rc;
 }
 
@@ -233,7 +215,7 @@ static int create(reach *r, const wanted *o, const char *name)
 			sizeof(schema.name) - 1);
 		return 1;
 	}
-	return tern_table_create(r->ps, &schema, &table) == TERN_OK ? 0 : failed(r);
+	return tern_table_create(r->ps, &schema, &table) == TERN_OK ? 0 : table_failed(r);
 }
 
 int table_create(int argc, char **argv)
@@ -275,7 +257,7 @@ int table_create(int argc, char **argv)
 	if (rc >= 0 || (rc = enter_named(&r, name)) >= 0)
 		return rc;
 	rc = create(&r, &o, name);
-	leave(&r);
+	table_leave(&r);
 	return rc;
 }
 
@@ -294,16 +276,18 @@ int table_drop(int argc, char **argv)
 
 	if (rc >= 0 || (rc = enter_named(&r, name)) >= 0)
 		return rc;
-	rc = tern_table_drop(r.ps, name) == TERN_OK ? 0 : failed(&r);
-	leave(&r);
+	rc = tern_table_drop(r.ps, name) == TERN_OK ? 0 : table_failed(&r);
+	table_leave(&r);
 	return rc;
 }
 
-#define STATS(X)                                                                                           \
-	X(rows)                                                                                            \
-	X(bytes)                                                                                           \
-	X(record_bytes) X(created) X(erased) X(evicted) X(expired) X(not_admitted) X(refused) X(nonfinite) \
-		X(pulled) X(pushed) X(duplicates)
+#define STATS(X)        \
+	X(rows)         \
+	X(bytes)        \
+	X(record_bytes) \
+	X(created)      \
+	X(erased)       \
+	X(evicted) X(expired) X(not_admitted) X(refused) X(nonfinite) X(pulled) X(pushed) X(duplicates)
 
 static void print_stats(const tern_table_stats *s, bool as_json)
 {
@@ -340,9 +324,9 @@ int table_stats(int argc, char **argv)
 
 	if (rc >= 0 || (rc = enter_named(&r, name)) >= 0)
 		return rc;
-	rc = tern_table_get_stats(r.ps, name, &stats) == TERN_OK ? 0 : failed(&r);
+	rc = tern_table_get_stats(r.ps, name, &stats) == TERN_OK ? 0 : table_failed(&r);
 	if (rc == 0)
 		print_stats(&stats, r.as_json);
-	leave(&r);
+	table_leave(&r);
 	return rc;
 }

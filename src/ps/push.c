@@ -69,6 +69,11 @@ static void push_once(ps_task *t, const uint8_t *grads)
 	tn_ps_slots fresh;
 
 	pthread_rwlock_rdlock(&t->server->hold);
+	if (atomic_load(&t->server->held)) {
+		pthread_rwlock_unlock(&t->server->hold);
+		t->answer.flags |= TN_PS_RUNNING; /* a save marks its tables: ask again */
+		return;
+	}
 	pthread_mutex_lock(&share->lock);
 	verdict =
 		tn_ps_dedup_begin(share->dedup, b->client, b->seq, b->low_water, &t->slots, &fresh, &status);
@@ -186,6 +191,12 @@ void tn_ps_erase(ps_task *t)
 	uint64_t erased = 0;
 
 	pthread_rwlock_rdlock(&t->server->hold);
+	if (atomic_load(&t->server->held)) {
+		pthread_rwlock_unlock(&t->server->hold);
+		t->answer.flags |= TN_PS_RUNNING;
+		tn_ps_reply(t, 0);
+		return;
+	}
 	status = tn_table_erase(t->share->engine, t->keys, t->batch.count, &erased);
 	pthread_rwlock_unlock(&t->server->hold);
 	if (status != TERN_OK) {

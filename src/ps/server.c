@@ -111,6 +111,8 @@ static const struct {
 
 static tern_status serve(tern_ps_server *server)
 {
+	TN_TRY(tn_ps_saver_open(&server->saver, server));
+	TN_TRY(tn_ps_groups_open(&server->groups, server->ctx));
 	for (unsigned i = 0; i < TN_COUNT_OF(methods); i++) {
 		tern_status status =
 			tern_rpc_serve(server->ctx, methods[i].method, methods[i].handler, server);
@@ -209,8 +211,11 @@ tern_status tern_ps_server_open(tern_ctx *ctx, const tern_ps_server_params *para
 	if (status == TERN_OK)
 		status = serve(server);
 	if (status != TERN_OK) {
-		if (server)
+		if (server) {
+			tn_ps_saver_close(&server->saver);
+			tn_ps_groups_close(&server->groups);
 			server_free(server);
+		}
 		atomic_store_explicit(&state->server, NULL, memory_order_release);
 		return status;
 	}
@@ -227,6 +232,8 @@ void tern_ps_server_close(tern_ps_server *server)
 		return;
 	for (unsigned i = 0; i < TN_COUNT_OF(methods); i++)
 		tern_rpc_unserve(server->ctx, methods[i].method);
+	tn_ps_saver_close(&server->saver);
+	tn_ps_groups_close(&server->groups);
 	/* Puts under way end from dispatch, which this thread may have to drive. */
 	while (atomic_load_explicit(&server->busy, memory_order_acquire))
 		tern_ctx_wait(server->ctx, 1000000);

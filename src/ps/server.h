@@ -30,6 +30,8 @@
 
 #include "base/list.h"
 #include "ps/dedup.h"
+#include "ps/group.h"
+#include "ps/saver.h"
 #include "ps/state.h"
 #include "ps/table.h"
 #include "ps/wire.h"
@@ -93,6 +95,9 @@ struct tern_ps_server {
 	_Atomic(ps_view *) view;
 	pthread_mutex_t view_lock; /* remap */
 	pthread_rwlock_t hold;
+	_Atomic bool held; /* pushes are told to come again (saver.h); looked at under hold */
+	tn_ps_saver saver;
+	tn_ps_groups groups;
 	pthread_mutex_t tables_lock;
 	ps_share *shares[TN_PS_TABLES_MAX];
 	uint32_t share_count;
@@ -120,6 +125,12 @@ static inline const ps_view *tn_ps_view(tern_ps_server *server)
 ps_share *tn_ps_share_get(tern_ps_server *server, uint64_t id);
 void tn_ps_share_put(ps_share *share);
 void tn_ps_shares_free(tern_ps_server *server);
+/* A share that nobody sees yet, with one reference. TERN_E_NOMEM and what the engine refuses. */
+tern_status tn_ps_share_new(const tern_table_schema *schema, ps_share **share);
+/* Into the list, with its reference. TERN_E_EXISTS, _LIMIT, _BUDGET. */
+tern_status tn_ps_share_add(tern_ps_server *server, ps_share *share);
+/* Out of it. False: there is none of that name. */
+bool tn_ps_share_drop(tern_ps_server *server, const char *name);
 void tn_ps_on_create(tern_rpc_request *request, const void *args, uint64_t bytes, void *server);
 void tn_ps_on_describe(tern_rpc_request *request, const void *args, uint64_t bytes, void *server);
 void tn_ps_on_drop(tern_rpc_request *request, const void *args, uint64_t bytes, void *server);

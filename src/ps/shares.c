@@ -56,7 +56,7 @@ static void reply_error(tern_rpc_request *request, tern_status status)
 
 /* ---- create ---- */
 
-static tern_status share_new(const tern_table_schema *schema, ps_share **out)
+tern_status tn_ps_share_new(const tern_table_schema *schema, ps_share **out)
 {
 	ps_share *share = calloc(1, sizeof(*share));
 	tern_status status = share ? tn_table_create(schema, NULL, &share->engine) : TERN_E_NOMEM;
@@ -130,6 +130,19 @@ static void insert(tern_ps_server *server, ps_share *share)
 	server->shares[at] = share;
 }
 
+tern_status tn_ps_share_add(tern_ps_server *server, ps_share *share)
+{
+	tern_status status;
+	bool same;
+
+	pthread_mutex_lock(&server->tables_lock);
+	status = may_create(server, &share->schema, &same);
+	if (status == TERN_OK)
+		insert(server, share);
+	pthread_mutex_unlock(&server->tables_lock);
+	return status;
+}
+
 void tn_ps_on_create(tern_rpc_request *request, const void *args, uint64_t bytes, void *arg)
 {
 	tern_ps_server *server = arg;
@@ -149,7 +162,7 @@ void tn_ps_on_create(tern_rpc_request *request, const void *args, uint64_t bytes
 	if (status == TERN_OK) {
 		status = may_create(server, &schema, &same);
 		if (status == TERN_OK)
-			status = share_new(&schema, &share);
+			status = tn_ps_share_new(&schema, &share);
 		else if (same)
 			status = TERN_OK;
 		if (share)
@@ -196,25 +209,34 @@ void tn_ps_on_describe(tern_rpc_request *request, const void *args, uint64_t byt
 	tn_ps_share_put(share);
 }
 
+bool tn_ps_share_drop(tern_ps_server *server, const char *name)
+{
+	uint64_t id = tn_ps_table_id(name);
+	ps_share *gone = NULL;
+
+	pthread_mutex_lock(&server->tables_lock);
+	for (uint32_t i = 0; i < server->share_count; i++) {
+		if (server->shares[i]->id == id)
+			gone = server->shares[i];
+		if (gone && i + 1 < server->share_count)
+			server->shares[i] = server->shares[i + 1];
+	}
+	server->share_count -= gone != NULL;
+	pthread_mutex_unlock(&server->tables_lock);
+	if (!gone)
+		return false;
+	TN_LOG(INFO, PS, "table \"%s\": dropped", name);
+	tn_ps_share_put(gone);
+	return true;
+}
+
 void tn_ps_on_drop(tern_rpc_request *request, const void *args, uint64_t bytes, void *arg)
 {
-	tern_ps_server *server = arg;
-	ps_share *share = named(server, request, args, bytes);
-	bool mine = false;
+	ps_share *share = named(arg, request, args, bytes);
 
 	if (!share)
 		return;
-	pthread_mutex_lock(&server->tables_lock);
-	for (uint32_t i = 0; i < server->share_count; i++) {
-		mine |= server->shares[i] == share;
-		if (mine && i + 1 < server->share_count)
-			server->shares[i] = server->shares[i + 1];
-	}
-	server->share_count -= mine;
-	pthread_mutex_unlock(&server->tables_lock);
-	TN_LOG(INFO, PS, "table \"%s\": dropped", share->schema.name);
-	if (mine)
-		tn_ps_share_put(share);
+	tn_ps_share_drop(arg, share->schema.name);
 	tn_ps_share_put(share);
 	tern_rpc_reply(request, TERN_OK, NULL, 0);
 }

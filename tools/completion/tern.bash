@@ -14,11 +14,13 @@ _tern_options() { # COMMAND or COMMAND/SUBCOMMAND
 	info) echo --memory --config --json --help ;;
 	doctor) echo --peer --report --conformance --no-self-test --json --help ;;
 	server) echo --listen --name --servers --index --map-version --budget --ps-workers --transport --insecure --json --help ;;
-	table) echo list create describe drop stats inspect verify --help ;;
+	table) echo list create describe drop stats export import inspect verify --help ;;
 	table/list | table/describe | table/stats) echo --server --timeout --json --help ;;
 	table/create) echo --server --timeout --dim --dtype --rows --optimizer --lr --init --init-value --seed --budget \
 		--eviction --ttl --admit-after --help ;;
 	table/drop) echo --server --timeout --help ;;
+	table/export) echo --server --timeout --rate --keep --json --help ;;
+	table/import) echo --server --timeout --sequence --json --help ;;
 	table/inspect) echo --sequence --json --help ;;
 	table/verify) echo --sequence --quiet --help ;;
 	demo) echo --epochs --steps --data --quiet --help ;;
@@ -79,7 +81,7 @@ _tern() {
 			;;
 		--servers | --workers | --batch | --epochs | --steps | --seed | --lr | --momentum | --kernel-threads | \
 			--peer | --timeout | --index | --hidden | --features | --classes | --listen | \
-			--sizes | --rounds | --round-time | --threads | --sequence | --name | --map-version | --budget | \
+			--sizes | --rounds | --round-time | --threads | --sequence | --rate | --keep | --name | --map-version | --budget | \
 			--ps-workers | --server | --dim | --rows | --init-value | --ttl | --admit-after)
 			return
 			;;

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Groups of workers that train together on parameter servers: who may begin which step, and barriers.
+ *
+ *   staleness 0               bulk synchronous: a step begins when every member has ended the one before
+ *   staleness s               stale synchronous: nobody is more than s steps ahead of the slowest
+ *   TERN_PS_ASYNCHRONOUS      nobody waits
+ *
+ * A step is a number that the member says, never a count of its calls: saying it again changes nothing. Who leaves is
+ * not waited for any more; who joins begins where the slowest member is. The first server of the map keeps the groups.
+ *
+ * Threads: any; one handle is one member, so one thread at a time waits with it. Functions block; not from callbacks.
+ */
+#ifndef TERN_PS_GROUP_H
+#define TERN_PS_GROUP_H
+
+#include <tern/ps.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TERN_PS_ASYNCHRONOUS UINT64_MAX
+#define TERN_PS_NAME_MAX     48 /* of groups, members and barriers, NUL included */
+
+typedef struct tern_ps_group tern_ps_group;
+
+/* Zero it, then set what differs. */
+typedef struct tern_ps_group_params {
+	const char *name;   /* of the group: all members say the same */
+	const char *member; /* of this worker, for texts: "worker 3" */
+	uint64_t staleness; /* all members say the same: TERN_E_INVALID */
+} tern_ps_group_params;
+
+/*
+ * Become a member. *step (may be NULL): the step to begin with. Waits up to the client's timeout. TERN_E_INVALID,
+ * TERN_E_LIMIT (64 groups), as a call.
+ */
+tern_status tern_ps_group_join(tern_ps *ps, const tern_ps_group_params *params, uint64_t *step,
+			       tern_ps_group **group);
+/* Leave, and free the handle; nobody waits for this member any more. NULL is allowed. Before tern_ps_close. */
+void tern_ps_group_leave(tern_ps_group *group);
+
+/*
+ * Wait until `step` may begin. TERN_E_DEADLINE after timeout_ns (0 = the client's): tern_detail() names the members
+ * that are missing and where they are. TERN_E_CANCELED: this member was removed. TERN_E_NOT_FOUND: the server does not
+ * know it (it restarted): join again.
+ */
+tern_status tern_ps_group_begin(tern_ps_group *group, uint64_t step, uint64_t timeout_ns);
+/* This member has ended `step` and all before: its pushes of them are acknowledged. */
+tern_status tern_ps_group_end(tern_ps_group *group, uint64_t step);
+/*
+ * Wait at the barrier of that name until every member that was in the group when the first one arrived has arrived or
+ * left. Errors as begin. After a TERN_E_DEADLINE this member has arrived all the same; the next call waits on.
+ */
+tern_status tern_ps_group_barrier(tern_ps_group *group, const char *name, uint64_t timeout_ns);
+/* Remove a member that died, by its name; the youngest of that name. TERN_E_NOT_FOUND. */
+tern_status tern_ps_group_remove(tern_ps_group *group, const char *member);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Saving and restoring the tables of all servers of a job.
+ *
+ * A save is one cut: pushes stand still while every server marks its tables, which takes as long as a few messages;
+ * then they go on, and so do pulls all the time, while each server writes what its tables were at that moment. A push
+ * that was under way at that moment may be in the cut at some servers and not at others; which, is saved with the rows,
+ * so that asking for it again after a restore applies the rest of it.
+ *
+ * The directory of checkpoints must be the same for all servers and for this process (one host, or a shared file
+ * system). What is in it: <tern/checkpoint.h>.
+ *
+ * Threads: any; both functions block. Not from callbacks.
+ */
+#ifndef TERN_PS_SAVE_H
+#define TERN_PS_SAVE_H
+
+#include <tern/ps.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Zero it, then set what differs. */
+typedef struct tern_ps_save_params {
+	const char *dir;           /* of checkpoints; an absolute path; made if need be */
+	uint64_t sequence;         /* 0 = one more than the last one there */
+	uint64_t bytes_per_second; /* that each server writes at most; 0 = as fast as it can */
+	uint64_t timeout_ns;       /* 0 = an hour */
+	uint32_t keep;             /* this many checkpoints are kept, older ones are removed; 0 = all */
+	uint32_t reserved;         /* 0 */
+} tern_ps_save_params;
+
+typedef struct tern_ps_save_result {
+	uint64_t sequence;
+	uint64_t rows, bytes, files;
+	uint64_t held_ns;  /* how long pushes stood still */
+	uint64_t total_ns; /* from the call to the rename */
+} tern_ps_save_result;
+
+/*
+ * Save all tables. result may be NULL. When it returns anything but TERN_OK, nothing is left of it, and the last
+ * checkpoint is the one before. TERN_E_STATE: another save is under way; TERN_E_IO (no space: says how much there is);
+ * the server that failed is named.
+ */
+tern_status tern_ps_save(tern_ps *ps, const tern_ps_save_params *params, tern_ps_save_result *result);
+
+/*
+ * Make the tables of a checkpoint at all servers and fill them; each server takes the rows that are its own, however
+ * many servers there were when it was saved. Files are verified first. sequence UINT64_MAX: the last one. TERN_E_EXISTS:
+ * a server has a table of that name. After a failure no table is left of those that were to be restored.
+ */
+tern_status tern_ps_restore(tern_ps *ps, const char *dir, uint64_t sequence, uint64_t timeout_ns,
+			    tern_ps_save_result *result);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

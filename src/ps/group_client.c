@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Members of groups. See <tern/ps_group.h>. Each request is one call to the first server of the map, which may be
+ * repeated; the server is given the time limit, and the call a little more, so that the server can say who is missing.
+ *
+ * Threads: one at a time per handle. Tests: tests/unit/ps/group_test.c.
+ */
+#include "ps/group.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/fail.h"
+#include "base/os.h"
+#include "ps/client.h"
+
+#define GRACE_NS 2000000000u
+
+typedef struct round_row {
+	char name[TERN_PS_NAME_MAX];
+	uint64_t next;
+} round_row;
+
+struct tern_ps_group {
+	tern_ps *ps;
+	uint64_t id;
+	char name[TERN_PS_NAME_MAX];
+	round_row rounds[TN_BARRIERS_MAX];
+	uint32_t round_count;
+};
+
+static tern_status check_name(const char *what, const char *name, bool may_be_empty)
+{
+	size_t n = name ? strlen(name) : 0;
+
+	if ((n == 0 && !may_be_empty) || n >= TERN_PS_NAME_MAX)
+		return tn_fail(TERN_E_INVALID, "the name of a %s has 1 to %d bytes", what,
+			       TERN_PS_NAME_MAX - 1);
+	return TERN_OK;
+}
+
+static tern_status ask(tern_ps *ps, tn_ps_group_msg *msg, uint64_t *value)
+{
+	uint8_t args[TN_PS_GROUP_MAX];
+	uint64_t answer = 0, timeout_ns = msg->timeout_ns ? msg->timeout_ns : ps->timeout_ns;
+	tern_rpc_call_params call = {
+		.method = TN_PS_GROUP,
+		.args = args,
+		.answer = &answer,
+		.answer_capacity = sizeof(answer),
+		.flags = TERN_RPC_IDEMPOTENT,
+	};
+	tern_status status;
+
+	msg->timeout_ns = timeout_ns;
+	call.args_bytes = tn_ps_group_encode(args, msg);
+	if (__builtin_add_overflow(timeout_ns, GRACE_NS, &timeout_ns))
+		timeout_ns = UINT64_MAX;
+	status = tern_rpc_call_wait(tn_ps_route(ps)->hosts[0]->rpc, &call, timeout_ns, NULL);
+	if (status == TERN_OK && value)
+		*value = answer;
+	return status;
+}
+
+static tn_ps_group_msg message(const tern_ps_group *group, tn_ps_group_op op, uint64_t value,
+			       const char *text)
+{
+	tn_ps_group_msg msg = {.op = op, .member = group->id, .value = value};
+
+	memcpy(msg.name, group->name, sizeof(msg.name));
+	if (text)
+		strcpy(msg.text, text);
+	return msg;
+}
+
+tern_status tern_ps_group_join(tern_ps *ps, const tern_ps_group_params *params, uint64_t *step,
+			       tern_ps_group **out)
+{
+	tn_ps_group_msg msg;
+	tern_ps_group *group;
+	tern_status status;
+
+	*out = NULL;
+	TN_TRY(check_name("group", params->name, false));
+	TN_TRY(check_name("member", params->member, true));
+	group = calloc(1, sizeof(*group));
+	if (!group)
+		return tn_fail(TERN_E_NOMEM, "no memory for a member of group %s", params->name);
+	group->ps = ps;
+	strcpy(group->name, params->name);
+	status = tn_os_random(&group->id, sizeof(group->id));
+	if (status == TERN_OK) {
+		msg = message(group, TN_GROUP_JOIN, params->staleness, params->member ? params->member : "");
+		status = ask(ps, &msg, step);
+	}
+	if (status != TERN_OK) {
+		free(group);
+		return status;
+	}
+	*out = group;
+	return TERN_OK;
+}
+
+void tern_ps_group_leave(tern_ps_group *group)
+{
+	tn_ps_group_msg msg;
+
+	if (!group)
+		return;
+	msg = message(group, TN_GROUP_LEAVE, 0, NULL);
+	(void)ask(group->ps, &msg, NULL);
+	free(group);
+}
+
+tern_status tern_ps_group_begin(tern_ps_group *group, uint64_t step, uint64_t timeout_ns)
+{
+	tn_ps_group_msg msg = message(group, TN_GROUP_BEGIN, step, NULL);
+
+	msg.timeout_ns = timeout_ns;
+	return ask(group->ps, &msg, NULL);
+}
+
+tern_status tern_ps_group_end(tern_ps_group *group, uint64_t step)
+{
+	tn_ps_group_msg msg = message(group, TN_GROUP_END, step == UINT64_MAX ? step : step + 1, NULL);
+
+	return ask(group->ps, &msg, NULL);
+}
+
+/* The row of a barrier; the first time the server is asked which round is open. */
+static tern_status find_round(tern_ps_group *group, const char *name, round_row **row)
+{
+	tn_ps_group_msg msg = message(group, TN_GROUP_ROUND, 0, name);
+
+	for (uint32_t i = 0; i < group->round_count; i++) {
+		if (strcmp(group->rounds[i].name, name) == 0) {
+			*row = &group->rounds[i];
+			return TERN_OK;
+		}
+	}
+	if (group->round_count == TN_COUNT_OF(group->rounds))
+		return tn_fail(TERN_E_LIMIT, "%d barriers have names already: use one name in several rounds",
+			       TN_BARRIERS_MAX);
+	*row = &group->rounds[group->round_count];
+	TN_TRY(ask(group->ps, &msg, &(*row)->next));
+	strcpy((*row)->name, name);
+	group->round_count++;
+	return TERN_OK;
+}
+
+tern_status tern_ps_group_barrier(tern_ps_group *group, const char *name, uint64_t timeout_ns)
+{
+	tn_ps_group_msg msg;
+	round_row *row = NULL;
+
+	TN_TRY(check_name("barrier", name, false));
+	TN_TRY(find_round(group, name, &row));
+	msg = message(group, TN_GROUP_BARRIER, row->next, name);
+	msg.timeout_ns = timeout_ns;
+	TN_TRY(ask(group->ps, &msg, NULL));
+	row->next++;
+	return TERN_OK;
+}
+
+tern_status tern_ps_group_remove(tern_ps_group *group, const char *member)
+{
+	tn_ps_group_msg msg;
+
+	TN_TRY(check_name("member", member, false));
+	msg = message(group, TN_GROUP_REMOVE, 0, member);
+	return ask(group->ps, &msg, NULL);
+}

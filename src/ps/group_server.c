@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The keeper of groups. See group.h. A request that has to wait is held, with a timer of its own, until its turn comes,
+ * its time is over, its caller gives it up or the server closes: whoever claims it first, under the lock, answers it.
+ * Nothing is answered under the lock.
+ *
+ * Threads: handlers and timers run from dispatch, close in any thread. Tests: tests/unit/ps/group_test.c.
+ */
+#include "ps/group.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/fail.h"
+#include "base/os.h"
+#include "base/time.h"
+#include "channel/dispatch.h"
+
+typedef struct group_wait {
+	tn_list node; /* groups->waits, until it is claimed */
+	tn_ps_groups *groups;
+	ps_group *group;
+	tern_rpc_request *request;
+	tn_ctx_timer timer;
+	tn_clock_waiter step;
+	tn_barrier_waiter barrier;
+	bool at_barrier;
+	char name[TERN_PS_NAME_MAX]; /* of the barrier */
+	tern_status status;
+	char detail[TN_DETAIL_MAX];
+} group_wait;
+
+static void answer(tern_rpc_request *request, tern_status status, uint64_t value)
+{
+	const char *detail = tn_detail_get();
+
+	if (status == TERN_OK)
+		tern_rpc_reply(request, TERN_OK, &value, sizeof(value));
+	else
+		tern_rpc_reply(request, status, detail, strlen(detail));
+}
+
+/* ---- requests that wait ---- */
+
+/* Lock held. It is the caller's to answer now. */
+static void claim(group_wait *wait, tern_status status)
+{
+	wait->status = status;
+	tn_list_remove(&wait->node);
+	if (wait->at_barrier)
+		tn_barrier_forget(&wait->group->barriers, &wait->barrier);
+	else
+		tn_clocks_forget(&wait->group->clocks, &wait->step);
+}
+
+/* Not under the lock. */
+static void finish(group_wait *wait)
+{
+	tn_ctx_timer_cancel(wait->groups->ctx, &wait->timer);
+	tn_detail_set("%s", wait->detail);
+	answer(wait->request, wait->status, 0);
+	free(wait);
+}
+
+/* Lock held. Who waits no longer, into `done`. */
+static void take_ready(ps_group *group, tn_list *done)
+{
+	tn_barrier_waiter *at_barrier;
+	tn_clock_waiter *at_step;
+
+	while ((at_step = tn_clocks_ready(&group->clocks)) != NULL) {
+		group_wait *wait = TN_CONTAINER_OF(at_step, group_wait, step);
+
+		claim(wait, at_step->status);
+		tn_list_push_back(done, &wait->node);
+	}
+	while ((at_barrier = tn_barriers_ready(&group->barriers)) != NULL) {
+		group_wait *wait = TN_CONTAINER_OF(at_barrier, group_wait, barrier);
+
+		claim(wait, at_barrier->status);
+		tn_list_push_back(done, &wait->node);
+	}
+}
+
+static void finish_all(tn_list *done)
+{
+	tn_list *node;
+
+	while ((node = tn_list_pop_front(done)) != NULL) {
+		group_wait *wait = TN_CONTAINER_OF(node, group_wait, node);
+
+		if (wait->status == TERN_E_CANCELED)
+			snprintf(wait->detail, sizeof(wait->detail), "this worker was removed from group %s",
+				 wait->group->name);
+		finish(wait);
+	}
+}
+
+static void say_missing(group_wait *wait)
+{
+	char names[TN_DETAIL_MAX / 2];
+	uint32_t n;
+
+	if (wait->at_barrier) {
+		n = tn_barrier_missing(&wait->group->barriers, wait->name, names, sizeof(names));
+		snprintf(wait->detail, sizeof(wait->detail),
+			 "barrier %s of group %s waits for %" PRIu32 " of %" PRIu32 " workers: %s",
+			 wait->name, wait->group->name, n, wait->group->clocks.count, names);
+	} else {
+		n = tn_clocks_missing(&wait->group->clocks, wait->step.step, names, sizeof(names));
+		snprintf(wait->detail, sizeof(wait->detail),
+			 "step %" PRIu64 " of group %s waits for %" PRIu32 " of %" PRIu32 " workers: %s",
+			 wait->step.step, wait->group->name, n, wait->group->clocks.count, names);
+	}
+}
+
+/* False: somebody else answers it. */
+static bool claim_if_waiting(group_wait *wait, tern_status status)
+{
+	tn_ps_groups *groups = wait->groups;
+	bool waiting;
+
+	pthread_mutex_lock(&groups->lock);
+	waiting = tn_list_linked(&wait->node) && wait->status == TERN_BUSY;
+	if (waiting) {
+		say_missing(wait);
+		claim(wait, status);
+	}
+	pthread_mutex_unlock(&groups->lock);
+	return waiting;
+}
+
+static void on_time(tn_ctx_timer *timer)
+{
+	group_wait *wait = TN_CONTAINER_OF(timer, group_wait, timer);
+
+	if (claim_if_waiting(wait, TERN_E_DEADLINE))
+		finish(wait);
+}
+
+static void on_cancel(tern_rpc_request *request, void *arg)
+{
+	group_wait *wait = arg;
+
+	(void)request;
+	if (claim_if_waiting(wait, TERN_E_CANCELED))
+		finish(wait);
+}
+
+/* Lock held. Hold the request; TERN_OK: no need to, answer it. */
+static tern_status hold(tn_ps_groups *groups, ps_group *group, tern_rpc_request *request,
+			const tn_ps_group_msg *msg)
+{
+	group_wait *wait = calloc(1, sizeof(*wait));
+	tern_status status;
+
+	if (!wait)
+		return tn_fail(TERN_E_NOMEM, "no memory for a worker that waits");
+	wait->groups = groups;
+	wait->group = group;
+	wait->request = request;
+	wait->status = TERN_BUSY;
+	wait->timer.run = on_time;
+	wait->at_barrier = msg->op == TN_GROUP_BARRIER;
+	memcpy(wait->name, msg->text, sizeof(wait->name));
+	status = wait->at_barrier ? tn_barrier_arrive(&group->barriers, &wait->barrier, msg->text,
+						      msg->member, msg->value)
+				  : tn_clocks_begin(&group->clocks, &wait->step, msg->member, msg->value);
+	if (status != TERN_BUSY) {
+		free(wait);
+		return status;
+	}
+	tn_list_push_back(&groups->waits, &wait->node);
+	if (tern_rpc_request_on_cancel(request, on_cancel, wait) == TERN_E_CANCELED) {
+		claim(wait, TERN_E_CANCELED);
+		free(wait);
+		return tn_fail(TERN_E_CANCELED, "the worker does not wait any more");
+	}
+	tn_ctx_timer_set(groups->ctx, &wait->timer, tn_deadline(tn_ctx_now(groups->ctx), msg->timeout_ns));
+	return TERN_BUSY;
+}
+
+/* ---- groups ---- */
+
+/* Lock held. */
+static ps_group *find_group(tn_ps_groups *groups, const char *name)
+{
+	for (uint32_t i = 0; i < groups->count; i++)
+		if (strcmp(groups->rows[i]->name, name) == 0)
+			return groups->rows[i];
+	return NULL;
+}
+
+static tern_status add_group(tn_ps_groups *groups, const tn_ps_group_msg *msg, ps_group **group)
+{
+	ps_group *made;
+	uint64_t seed;
+
+	if (groups->count == TN_PS_GROUPS_MAX)
+		return tn_fail(TERN_E_LIMIT, "the server has %u groups, and no room for %s", TN_PS_GROUPS_MAX,
+			       msg->name);
+	TN_TRY(tn_os_random(&seed, sizeof(seed)));
+	made = calloc(1, sizeof(*made));
+	if (!made || tn_clocks_init(&made->clocks, msg->value, 0, seed) != TERN_OK) {
+		free(made);
+		return tn_fail(TERN_E_NOMEM, "no memory for group %s", msg->name);
+	}
+	tn_barriers_init(&made->barriers, &made->clocks);
+	memcpy(made->name, msg->name, sizeof(made->name));
+	groups->rows[groups->count++] = made;
+	*group = made;
+	return TERN_OK;
+}
+
+static tern_status join(tn_ps_groups *groups, const tn_ps_group_msg *msg, uint64_t *clock)
+{
+	ps_group *group = find_group(groups, msg->name);
+
+	if (group && group->clocks.count == 0)
+		group->clocks.staleness = msg->value; /* the first one of a new job says it */
+	if (group && group->clocks.staleness != msg->value)
+		return tn_fail(TERN_E_INVALID,
+			       "group %s has staleness %" PRIu64 ", this worker asks for %" PRIu64
+			       " (2^64-1: asynchronous): all members must say the same",
+			       msg->name, group->clocks.staleness, msg->value);
+	if (!group)
+		TN_TRY(add_group(groups, msg, &group));
+	return tn_clocks_join(&group->clocks, msg->member, msg->text, clock);
+}
+
+static void leave(ps_group *group, uint64_t member)
+{
+	tn_barriers_leave(&group->barriers, member);
+	tn_clocks_leave(&group->clocks, member);
+}
+
+static tern_status remove_named(ps_group *group, const char *name)
+{
+	for (uint32_t i = group->clocks.count; i-- > 0;) {
+		if (strcmp(group->clocks.members[i].name, name) != 0)
+			continue;
+		leave(group, group->clocks.members[i].id);
+		return TERN_OK;
+	}
+	return tn_fail(TERN_E_NOT_FOUND, "group %s has no member %s", group->name, name);
+}
+
+/* Lock held. TERN_BUSY: the request is held. */
+static tern_status act(tn_ps_groups *groups, tern_rpc_request *request, const tn_ps_group_msg *msg,
+		       uint64_t *value, ps_group **of)
+{
+	ps_group *group;
+
+	if (groups->closing)
+		return tn_fail(TERN_E_FLUSHED, "the parameter server closes");
+	if (msg->op == TN_GROUP_JOIN)
+		return join(groups, msg, value);
+	*of = group = find_group(groups, msg->name);
+	if (!group)
+		return tn_fail(TERN_E_NOT_FOUND, "there is no group %s here: join it first, or again",
+			       msg->name);
+	switch (msg->op) {
+	case TN_GROUP_LEAVE:
+		leave(group, msg->member);
+		return TERN_OK;
+	case TN_GROUP_END:
+		return tn_clocks_advance(&group->clocks, msg->member, msg->value);
+	case TN_GROUP_ROUND:
+		*value = tn_barrier_round(&group->barriers, msg->text);
+		return TERN_OK;
+	case TN_GROUP_REMOVE:
+		return remove_named(group, msg->text);
+	default:
+		return hold(groups, group, request, msg);
+	}
+}
+
+static void on_group(tern_rpc_request *request, const void *args, uint64_t bytes, void *arg)
+{
+	tn_ps_groups *groups = arg;
+	ps_group *group = NULL;
+	tn_ps_group_msg msg;
+	tern_status status;
+	uint64_t value = 0;
+	tn_list done;
+
+	if (!tn_ps_group_decode(args, bytes, &msg)) {
+		status = tn_fail(TERN_E_PROTOCOL, "a request of a group can't be read: another version?");
+		answer(request, status, 0);
+		return;
+	}
+	tn_list_init(&done);
+	pthread_mutex_lock(&groups->lock);
+	status = act(groups, request, &msg, &value, &group);
+	if (group)
+		take_ready(group, &done);
+	pthread_mutex_unlock(&groups->lock);
+	if (status != TERN_BUSY)
+		answer(request, status, value);
+	finish_all(&done);
+}
+
+tern_status tn_ps_groups_open(tn_ps_groups *groups, tern_ctx *ctx)
+{
+	memset(groups, 0, sizeof(*groups));
+	groups->ctx = ctx;
+	tn_list_init(&groups->waits);
+	pthread_mutex_init(&groups->lock, NULL);
+	return tern_rpc_serve(ctx, TN_PS_GROUP, on_group, groups);
+}
+
+void tn_ps_groups_close(tn_ps_groups *groups)
+{
+	tn_list done;
+
+	if (!groups->ctx)
+		return;
+	tn_list_init(&done);
+	pthread_mutex_lock(&groups->lock);
+	groups->closing = true;
+	TN_LIST_FOREACH_SAFE(node, &groups->waits) {
+		group_wait *wait = TN_CONTAINER_OF(node, group_wait, node);
+
+		claim(wait, TERN_E_FLUSHED);
+		snprintf(wait->detail, sizeof(wait->detail), "the parameter server closes");
+		tn_list_push_back(&done, &wait->node);
+	}
+	pthread_mutex_unlock(&groups->lock);
+	finish_all(&done);
+	tern_rpc_unserve(groups->ctx, TN_PS_GROUP);
+	for (uint32_t i = 0; i < groups->count; i++) {
+		tn_barriers_fini(&groups->rows[i]->barriers);
+		tn_clocks_fini(&groups->rows[i]->clocks);
+		free(groups->rows[i]);
+	}
+	pthread_mutex_destroy(&groups->lock);
+	groups->ctx = NULL;
+}

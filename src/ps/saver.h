@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Saves and restores: what the client that leads one and the servers say to each other, and the server's side.
+ *
+ *   request   u8 version | u8 op | u16 path bytes | u32 server | u64 token | u64 number | u64 rate | path
+ *   answer    of WRITE and RESTORE: JSON; of the others nothing
+ *
+ *              number                       path            does
+ *   HOLD       lease in ns                                  new pushes are told to come again; those at work end
+ *   CUT                                                     a cut of every table, and of which pushes it holds; then
+ *                                                           pushes go on
+ *   WRITE                                   directory       the cuts into files; {"files": [...], "tables": [...]}
+ *   END                                                     whatever was begun is over
+ *   RESTORE    sequence                     checkpoints     tables and rows; {"rows": n}
+ *
+ *   IDLE -HOLD-> HELD -CUT-> CUT -WRITE-> WRITING -> IDLE
+ *        <- END, lease over (a leader that died) -
+ *
+ * One save at a time; `server` numbers the files. Must not: hold anything of the leader's beyond its lease.
+ * Threads: handlers and timers run from dispatch; WRITE and RESTORE in a thread of their own. Tests:
+ * tests/unit/ps/saver_test.c.
+ */
+#ifndef TN_PS_SAVER_H
+#define TN_PS_SAVER_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include <tern/rpc.h>
+
+#include "base/os.h"
+#include "channel/ctx_slots.h"
+#include "ps/facts.h"
+#include "ps/table.h"
+
+#define TN_PS_SAVE         0x70730030u /* the method */
+#define TN_PS_SAVE_VERSION 1u
+#define TN_PS_SAVE_HEAD    32u
+#define TN_PS_PATH_MAX     4096u
+#define TN_PS_SAVE_MAX     (TN_PS_SAVE_HEAD + TN_PS_PATH_MAX)
+
+typedef enum tn_ps_save_op {
+	TN_SAVE_HOLD = 1,
+	TN_SAVE_CUT,
+	TN_SAVE_WRITE,
+	TN_SAVE_END,
+	TN_SAVE_RESTORE,
+} tn_ps_save_op;
+
+typedef struct tn_ps_save_msg {
+	tn_ps_save_op op;
+	uint32_t server;
+	uint64_t token, number, rate;
+	char path[TN_PS_PATH_MAX];
+} tn_ps_save_msg;
+
+/* Returns the bytes; the path fits: the caller checked it. */
+uint64_t tn_ps_save_encode(uint8_t out[TN_PS_SAVE_MAX], const tn_ps_save_msg *msg);
+bool tn_ps_save_decode(const void *data, uint64_t bytes, tn_ps_save_msg *msg);
+
+typedef enum tn_saver_state { TN_SAVER_IDLE, TN_SAVER_HELD, TN_SAVER_CUT, TN_SAVER_WORKING } tn_saver_state;
+
+/* A table of the cut, with a reference to its share. */
+typedef struct saver_table {
+	struct ps_share *share;
+	tn_cut *cut;
+	tn_ps_facts facts;
+} saver_table;
+
+typedef struct tn_ps_saver {
+	struct tern_ps_server *server;
+	pthread_mutex_t lock;
+	tn_saver_state state;
+	uint64_t token;
+	tn_ctx_timer lease;
+	saver_table *tables;
+	uint32_t table_count;
+	/* the thread of WRITE and RESTORE */
+	tn_thread thread;
+	bool joinable;
+	tern_rpc_request *request;
+	tn_ps_save_msg msg;
+	uint64_t pace_start_ns, pace_bytes;
+	_Atomic bool stop;
+} tn_ps_saver;
+
+tern_status tn_ps_saver_open(tn_ps_saver *saver, struct tern_ps_server *server);
+/* Ends what is under way; then none of it runs any more. Harmless if it was not opened. */
+void tn_ps_saver_close(tn_ps_saver *saver);
+
+#endif

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The thread of a save or restore: cuts into files, files into tables. See saver.h.
+ * Must not: answer. Threads: the saver's own. Tests: tests/unit/ps/saver_test.c.
+ */
+#include "ps/saver_work.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/fail.h"
+#include "base/log.h"
+#include "ps/save.h"
+#include "ps/server.h"
+
+#define NAP_NS (20 * TN_NS_PER_MS)
+
+static tern_status stopped(void)
+{
+	return tn_fail(TERN_E_CANCELED, "the save or restore was given up");
+}
+
+/* So many bytes may be written or read now. */
+static tern_status pace(uint64_t bytes, void *arg)
+{
+	tn_ps_saver *saver = arg;
+	uint64_t rate = saver->msg.rate, due;
+
+	saver->pace_bytes += bytes;
+	for (;;) {
+		if (atomic_load(&saver->stop))
+			return stopped();
+		if (rate == 0)
+			return TERN_OK;
+		due = saver->pace_start_ns +
+		      (uint64_t)((double)saver->pace_bytes / (double)rate * (double)TN_NS_PER_SEC);
+		if (tn_now() >= due)
+			return TERN_OK;
+		tn_sleep_ns(TN_MIN(due - tn_now(), NAP_NS));
+	}
+}
+
+/* ---- writing ---- */
+
+static tern_status write_table(tn_ps_saver *saver, saver_table *t, tn_ckpt *ckpt, json_t *tables)
+{
+	const tn_save save = {.ckpt = ckpt, .server = saver->msg.server, .pace = pace, .pace_arg = saver};
+	const tern_table_schema *schema = tn_table_schema(t->share->engine);
+	uint64_t rows;
+	json_t *row;
+
+	TN_TRY(tn_save_table(&save, t->share->engine, t->cut, &rows));
+	tn_cut_end(t->cut); /* its memory is free before the next table is written */
+	t->cut = NULL;
+	TN_TRY(tn_ps_facts_write(&t->facts, ckpt, schema->name, saver->msg.server));
+	row = tn_save_row(schema, rows);
+	if (!row || json_array_append_new(tables, row) != 0)
+		return tn_fail(TERN_E_NOMEM, "no memory for a manifest");
+	return TERN_OK;
+}
+
+tern_status tn_ps_saver_write(tn_ps_saver *saver, char **answer)
+{
+	tn_ckpt ckpt = {.root = -1, .files = json_array()};
+	json_t *tables = json_array(), *root = NULL;
+	tern_status status = TERN_OK;
+
+	saver->pace_start_ns = tn_now();
+	saver->pace_bytes = 0;
+	ckpt.dir = open(saver->msg.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (ckpt.dir < 0)
+		status =
+			tn_fail_errno(TERN_E_IO, "open",
+				      "%s: the directory of checkpoints must be the same for all servers and "
+				      "whoever saves",
+				      saver->msg.path);
+	for (uint32_t i = 0; i < saver->table_count && status == TERN_OK; i++)
+		status = write_table(saver, &saver->tables[i], &ckpt, tables);
+	if (status == TERN_OK) {
+		root = json_pack("{s:O, s:O}", "files", ckpt.files, "tables", tables);
+		*answer = root ? json_dumps(root, JSON_COMPACT) : NULL;
+		if (!*answer)
+			status = tn_fail(TERN_E_NOMEM, "no memory for the answer to a save");
+	}
+	json_decref(root);
+	json_decref(tables);
+	json_decref(ckpt.files);
+	tn_os_close(&ckpt.dir);
+	return status;
+}
+
+/* ---- restoring ---- */
+
+static bool is_mine(uint64_t key, void *arg)
+{
+	return tn_ps_slots_has(&((const ps_view *)arg)->mine, tn_table_slot(key));
+}
+
+static tern_status restore_table(tn_ps_saver *saver, const tn_ckpt_reader *from, const char *name,
+				 uint64_t *rows)
+{
+	const ps_view *view = tn_ps_view(saver->server);
+	tern_table_schema schema;
+	tern_status status;
+	ps_share *share;
+	uint64_t put;
+
+	TN_TRY(tn_restore_schema(from, name, &schema));
+	TN_TRY(tn_ps_share_new(&schema, &share));
+	status = tn_restore_table(from, share->engine, is_mine, (void *)view, &put);
+	if (status == TERN_OK)
+		status = tn_ps_facts_restore(from, name, &view->mine, share->dedup);
+	if (status == TERN_OK && atomic_load(&saver->stop))
+		status = stopped();
+	if (status == TERN_OK)
+		status = tn_ps_share_add(saver->server, share);
+	if (status != TERN_OK) {
+		tn_ps_share_put(share);
+		return status;
+	}
+	*rows += put;
+	TN_LOG(INFO, PS, "table \"%s\": restored, %" PRIu64 " rows", name, put);
+	return TERN_OK;
+}
+
+static tern_status restore_tables(tn_ps_saver *saver, const tn_ckpt_reader *from, uint64_t *rows)
+{
+	const json_t *tables = json_object_get(from->manifest, "tables");
+	tern_status status = TERN_OK;
+	size_t done = 0;
+	const char *name;
+
+	TN_TRY(tn_ckpt_verify(from, pace, saver));
+	for (; done < json_array_size(tables) && status == TERN_OK; done++) {
+		name = json_string_value(json_object_get(json_array_get(tables, done), "name"));
+		status = name ? restore_table(saver, from, name, rows)
+			      : tn_fail(TERN_E_CORRUPT, "%s: a table has no name", from->name);
+	}
+	if (status == TERN_OK)
+		return TERN_OK;
+	for (size_t i = 0; i + 1 < done; i++) /* all or none */
+		tn_ps_share_drop(saver->server,
+				 json_string_value(json_object_get(json_array_get(tables, i), "name")));
+	return status;
+}
+
+tern_status tn_ps_saver_restore(tn_ps_saver *saver, char **answer)
+{
+	tn_ckpt_reader from;
+	uint64_t rows = 0;
+	tern_status status;
+	json_t *root;
+
+	saver->pace_start_ns = tn_now();
+	saver->pace_bytes = 0;
+	TN_TRY(tn_ckpt_open(&from, saver->msg.path, saver->msg.number));
+	status = restore_tables(saver, &from, &rows);
+	tn_ckpt_close(&from);
+	if (status != TERN_OK)
+		return status;
+	root = json_pack("{s:I}", "rows", (json_int_t)rows);
+	*answer = root ? json_dumps(root, JSON_COMPACT) : NULL;
+	json_decref(root);
+	return *answer ? TERN_OK : tn_fail(TERN_E_NOMEM, "no memory for the answer to a restore");
+}

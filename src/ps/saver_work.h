@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the thread of a save or restore does: files. See saver.h. Tests: tests/unit/ps/saver_test.c.
+ */
+#ifndef TN_PS_SAVER_WORK_H
+#define TN_PS_SAVER_WORK_H
+
+#include "ps/saver.h"
+
+/* *answer: JSON, the caller's to free. saver->stop ends them with TERN_E_CANCELED. */
+tern_status tn_ps_saver_write(tn_ps_saver *saver, char **answer);
+tern_status tn_ps_saver_restore(tn_ps_saver *saver, char **answer);
+
+#endif
