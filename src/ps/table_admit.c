@@ -80,7 +80,7 @@ static uint64_t score(const tn_table *t, tn_head *head)
 {
 	return t->schema.eviction == TERN_EVICT_LFU
 		       ? atomic_load_explicit(&head->frequency, memory_order_relaxed)
-		       : atomic_load_explicit(&head->last_step, memory_order_relaxed);
+		       : atomic_load_explicit(tn_head_last_step(head), memory_order_relaxed);
 }
 
 /* It was looked at and stays: frequencies shrink by an eighth, so that who was popular once does not stay for ever. */
@@ -163,7 +163,7 @@ static uint32_t stale(tn_table *t, uint64_t *place, uint64_t end, uint64_t last,
 			continue;
 		head = tn_head_of(t, id);
 		if (!(atomic_load_explicit(&head->version, memory_order_acquire) & TN_DEAD) &&
-		    atomic_load_explicit(&head->last_step, memory_order_relaxed) <= last)
+		    atomic_load_explicit(tn_head_last_step(head), memory_order_relaxed) <= last)
 			keys[n++] = tn_head_key(head);
 	}
 	tn_epoch_leave(&t->epoch, slot);

@@ -189,7 +189,7 @@ static tern_status give(const tn_table *t, const uint8_t *copy, tn_record_fn fn,
 	tn_record_view_init(&r, t, tn_head_key(&head), copy + t->head_bytes);
 	if (t->meta) {
 		r.frequency = head.frequency;
-		r.last_step = head.last_step;
+		memcpy(&r.last_step, head.last_step, sizeof(r.last_step));
 	}
 	return fn(&r, arg);
 }

@@ -56,17 +56,24 @@
 typedef struct tn_head {
 	uint32_t key[2]; /* low, high: NO_META records are aligned to 4 alone */
 	_Atomic uint32_t version;
-	/* with metadata alone: */
+	/* with metadata alone, and then records are aligned to 8: */
 	_Atomic uint32_t frequency;
-	_Atomic uint64_t last_step;
+	uint32_t last_step[2]; /* one atomic u64: tn_head_last_step() */
 } tn_head;
 #define TN_HEAD_BYTES         24
 #define TN_HEAD_BYTES_NO_META 12
-_Static_assert(sizeof(tn_head) == TN_HEAD_BYTES, "the overhead per key is documented");
+_Static_assert(sizeof(tn_head) == TN_HEAD_BYTES && _Alignof(tn_head) == 4,
+	       "the overhead per key is documented");
 
 static inline uint64_t tn_head_key(const tn_head *head)
 {
 	return head->key[0] | (uint64_t)head->key[1] << 32;
+}
+
+/* Only in tables with metadata. */
+static inline _Atomic uint64_t *tn_head_last_step(tn_head *head)
+{
+	return (_Atomic uint64_t *)(void *)head->last_step;
 }
 
 /* ---- index ---- */
@@ -380,8 +387,8 @@ static inline void tn_touch(const tn_table *t, tn_head *head, uint64_t step)
 	f = atomic_load_explicit(&head->frequency, memory_order_relaxed);
 	if (f < UINT32_MAX)
 		atomic_store_explicit(&head->frequency, f + 1, memory_order_relaxed);
-	if (atomic_load_explicit(&head->last_step, memory_order_relaxed) < step)
-		atomic_store_explicit(&head->last_step, step, memory_order_relaxed);
+	if (atomic_load_explicit(tn_head_last_step(head), memory_order_relaxed) < step)
+		atomic_store_explicit(tn_head_last_step(head), step, memory_order_relaxed);
 }
 
 #endif

@@ -419,7 +419,7 @@ bool tn_index_erase(tn_table *t, uint64_t key, uint64_t hash, uint64_t unless_af
 		gone = tn_head_lock(head, &version);
 		TN_ASSERT(gone);
 		if (unless_after != TN_ERASE_ALWAYS &&
-		    atomic_load_explicit(&head->last_step, memory_order_relaxed) > unless_after) {
+		    atomic_load_explicit(tn_head_last_step(head), memory_order_relaxed) > unless_after) {
 			tn_head_unlock(head, version);
 			gone = false;
 		}

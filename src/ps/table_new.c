@@ -21,7 +21,7 @@ void tn_record_init(tn_table *t, uint32_t id, tn_scratch *s, uint64_t key, uint6
 	head->key[1] = (uint32_t)(key >> 32);
 	if (t->meta) {
 		atomic_store_explicit(&head->frequency, 0, memory_order_relaxed);
-		atomic_store_explicit(&head->last_step, step, memory_order_relaxed);
+		atomic_store_explicit(tn_head_last_step(head), step, memory_order_relaxed);
 	}
 	tn_row_default(t, s, key, tn_value_of(t, head), t->schema.dtype);
 	tn_optim_state_init(&t->optim, t->schema.dim, tn_state_of(t, head));

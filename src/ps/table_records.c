@@ -28,7 +28,7 @@ static bool overwrite(tn_table *t, uint32_t id, const tn_record *r, const void *
 		tn_seq_store(tn_state_of(t, head), state, t->state_bytes);
 	if (t->meta) {
 		atomic_store_explicit(&head->frequency, r->frequency, memory_order_relaxed);
-		atomic_store_explicit(&head->last_step, r->last_step, memory_order_relaxed);
+		atomic_store_explicit(tn_head_last_step(head), r->last_step, memory_order_relaxed);
 	}
 	tn_head_unlock(head, version + TN_VERSION_STEP);
 	TN_COUNT(t, put, 1);
@@ -97,7 +97,7 @@ static tern_status give(reader *r, uint64_t key, bool *there)
 	*there = head && tn_head_read(t, head, t->head_bytes, r->copy, t->value_room + t->state_bytes);
 	if (*there && t->meta) {
 		record.frequency = atomic_load_explicit(&head->frequency, memory_order_relaxed);
-		record.last_step = atomic_load_explicit(&head->last_step, memory_order_relaxed);
+		record.last_step = atomic_load_explicit(tn_head_last_step(head), memory_order_relaxed);
 	}
 	tn_epoch_leave(&t->epoch, slot);
 	if (!*there)
