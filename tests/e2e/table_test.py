@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`tern server` and `tern table` as a person uses them: make a table, save it, look into the checkpoint, lose the server,
+restore on another number of servers.
+"""
+import glob
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import tempfile
+import unittest
+
+from common import TERN, environment, tern
+
+
+class Server:
+    """One `tern server`, ended when the test does."""
+
+    def __init__(self, test, name, *args):
+        self.process = subprocess.Popen([TERN, 'server', '--name', name, *args], stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=environment())
+        test.addCleanup(self.end)
+        select.select([self.process.stdout], [], [], 30)
+        self.address = re.search(r'127\.0\.0\.1:\d+', self.process.stdout.readline()).group()
+
+    def end(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        self.process.communicate(timeout=60)
+        return self.process.returncode
+
+
+class Tables(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix='tern-table-')
+        self.addCleanup(folder.cleanup)
+        self.dir = os.path.join(folder.name, 'ck')
+
+    def table(self, *args, status=0):
+        rc, out, err = tern('table', *args)
+        self.assertEqual(rc, status, err)
+        return out if status == 0 else err
+
+    def make(self):
+        server = Server(self, 'one')
+        at = ('--server', server.address)
+        self.table('create', 'users', *at, '--dim', '16', '--optimizer', 'adagrad')
+        self.table('create', 'names/of.ads', *at, '--dim', '4', '--rows', '1000')
+        return server, at
+
+    def test_saves_come_back_on_other_servers(self):
+        server, at = self.make()
+        first = json.loads(self.table('export', self.dir, *at, '--json'))
+        self.assertEqual((first['sequence'], first['rows']), (1, 1000))
+        self.assertIn('checkpoint 2 saved: 1000 rows', self.table('export', self.dir, *at, '--keep', '1'))
+        self.assertEqual([os.path.basename(p) for p in glob.glob(self.dir + '/*')], [f'ckpt-{2:020}'])
+        inside = json.loads(self.table('inspect', self.dir, '--json'))
+        self.assertEqual({t['name']: t['rows'] for t in inside['tables']}, {'users': 0, 'names/of.ads': 1000})
+        self.assertIn('is whole', self.table('verify', self.dir))
+        self.assertIn('"names/of.ads"', self.table('import', self.dir, *at, status=1))
+        self.assertEqual(server.end(), 0)
+        other = Server(self, 'two')
+        self.assertIn('checkpoint 2 restored: 1000 rows', self.table('import', self.dir, '--server', other.address))
+        self.assertEqual(json.loads(self.table('stats', 'names/of.ads', '--server', other.address, '--json'))['rows'],
+                         1000)
+
+    def test_damage_is_named_and_restores_nothing(self):
+        _, at = self.make()
+        self.table('export', self.dir, *at)
+        path = glob.glob(self.dir + '/*/names+of.ads.*')[0]
+        with open(path, 'r+b') as file:
+            file.seek(-9, os.SEEK_END)
+            file.write(b'x')
+        self.assertIn(os.path.basename(path), self.table('verify', self.dir, status=1))
+        self.table('drop', 'names/of.ads', *at)
+        self.table('drop', 'users', *at)
+        self.assertIn(os.path.basename(path), self.table('import', self.dir, *at, status=1))
+        self.assertEqual(self.table('list', *at), '')
+
+    def test_mistakes_are_answered_in_words(self):
+        self.assertIn("did you mean 'export'", self.table('exprot', status=2))
+        self.assertIn('which directory', self.table('export', '--server', '127.0.0.1:1', status=2))
+        self.assertIn('no such directory', self.table('export', 'no/such', '--server', '127.0.0.1:1', status=2))
+        self.assertIn('which servers', self.table('export', '/tmp', status=2))
+        self.assertIn('holds no checkpoint', self.table('verify', os.path.dirname(self.dir), status=1))
+
+
+if __name__ == '__main__':
+    unittest.main(verbosity=2)
