@@ -27,6 +27,25 @@ static const struct subcommand {
 };
 #define SUBCOMMANDS (sizeof(subcommands) / sizeof(subcommands[0]))
 
+const char *table_kind(const tern_table_schema *schema)
+{
+	return schema->kind == TERN_TABLE_DENSE ? "dense" : "sparse";
+}
+
+const char *table_dtype(const tern_table_schema *schema)
+{
+	return tern_dtype_name(schema->dtype ? schema->dtype : TERN_F32);
+}
+
+const char *table_optimizer(const tern_table_schema *schema)
+{
+	static const char *const names[] = {"none", "sgd",   "momentum", "adagrad",
+					    "adam", "adamw", "ftrl",     "rmsprop"};
+	unsigned kind = (unsigned)schema->optimizer.kind;
+
+	return kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "?";
+}
+
 static void help(FILE *out)
 {
 	fprintf(out,

@@ -43,6 +43,11 @@ typedef struct reach {
 			false, NULL                                                                          \
 	}
 
+/* Names of what a schema says. */
+const char *table_kind(const tern_table_schema *schema);
+const char *table_dtype(const tern_table_schema *schema);
+const char *table_optimizer(const tern_table_schema *schema);
+
 /* 0, or the exit status after a message. */
 int table_enter(reach *r);
 void table_leave(reach *r);

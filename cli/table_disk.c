@@ -14,10 +14,6 @@
 
 #define MIB 1048576.0
 
-static const char *const kinds[] = {"sparse", "dense"};
-static const char *const optimizers[] = {"none", "sgd",   "momentum", "adagrad",
-					 "adam", "adamw", "ftrl",     "rmsprop"};
-
 static int failed(const char *command)
 {
 	fprintf(stderr, "tern table %s: %s\n", command, tern_detail());
@@ -35,26 +31,21 @@ static int open_checkpoint(const char *command, const char *dir, uint64_t sequen
 	return tern_checkpoint_open(dir, sequence, c) == TERN_OK ? 0 : failed(command);
 }
 
-static const char *row_dtype(const tern_table_schema *schema)
-{
-	return tern_dtype_name(schema->dtype ? schema->dtype : TERN_F32);
-}
-
 static void print_table(const tern_checkpoint_table_info *t)
 {
 	printf("  %-24s %-6s %12" PRIu64 " rows  %s x %" PRIu32 "  %-8s  %.1f MiB in %" PRIu32 " files\n",
-	       t->schema.name, kinds[t->schema.kind], t->rows, row_dtype(&t->schema), t->schema.dim,
-	       optimizers[t->schema.optimizer.kind], (double)t->bytes / MIB, t->files);
+	       t->schema.name, table_kind(&t->schema), t->rows, table_dtype(&t->schema), t->schema.dim,
+	       table_optimizer(&t->schema), (double)t->bytes / MIB, t->files);
 }
 
 static void json_table(json *j, const tern_checkpoint_table_info *t)
 {
 	json_object(j, NULL);
 	json_string(j, "name", t->schema.name);
-	json_string(j, "kind", kinds[t->schema.kind]);
-	json_string(j, "dtype", row_dtype(&t->schema));
+	json_string(j, "kind", table_kind(&t->schema));
+	json_string(j, "dtype", table_dtype(&t->schema));
 	json_u64(j, "dim", t->schema.dim);
-	json_string(j, "optimizer", optimizers[t->schema.optimizer.kind]);
+	json_string(j, "optimizer", table_optimizer(&t->schema));
 	json_u64(j, "rows", t->rows);
 	json_u64(j, "bytes", t->bytes);
 	json_u64(j, "files", t->files);

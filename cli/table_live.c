@@ -17,10 +17,6 @@
 #define SERVERS_MAX 256
 #define MIB         1048576.0
 
-static const char *const kinds[] = {"sparse", "dense"};
-static const char *const optimizers[] = {"none", "sgd",   "momentum", "adagrad",
-					 "adam", "adamw", "ftrl",     "rmsprop"};
-
 int table_failed(const reach *r)
 {
 	fprintf(stderr, "tern table %s: %s\n", r->command, tern_detail());
@@ -59,19 +55,14 @@ int table_enter(reach *r)
 	return 1;
 }
 
-static const char *dtype_of(const tern_table_schema *s)
-{
-	return tern_dtype_name(s->dtype ? s->dtype : TERN_F32);
-}
-
 static void json_schema(json *j, const tern_table_schema *s)
 {
 	json_object(j, NULL);
 	json_string(j, "name", s->name);
-	json_string(j, "kind", kinds[s->kind == TERN_TABLE_DENSE]);
-	json_string(j, "dtype", dtype_of(s));
+	json_string(j, "kind", table_kind(s));
+	json_string(j, "dtype", table_dtype(s));
 	json_u64(j, "dim", s->dim);
-	json_string(j, "optimizer", (unsigned)s->optimizer.kind < 8 ? optimizers[s->optimizer.kind] : "?");
+	json_string(j, "optimizer", table_optimizer(s));
 	json_real(j, "lr", (double)s->optimizer.lr);
 	json_u64(j, "rows", s->rows);
 	json_u64(j, "budget_bytes", s->budget_bytes);
@@ -82,8 +73,8 @@ static void json_schema(json *j, const tern_table_schema *s)
 
 static void print_schema(const tern_table_schema *s)
 {
-	printf("%-32s %-6s %s x %-5" PRIu32 " %-8s", s->name, kinds[s->kind == TERN_TABLE_DENSE], dtype_of(s),
-	       s->dim, (unsigned)s->optimizer.kind < 8 ? optimizers[s->optimizer.kind] : "?");
+	printf("%-32s %-6s %s x %-5" PRIu32 " %-8s", s->name, table_kind(s), table_dtype(s), s->dim,
+	       table_optimizer(s));
 	if (s->optimizer.kind != TERN_OPT_NONE)
 		printf(" lr %g", (double)s->optimizer.lr);
 	if (s->budget_bytes)

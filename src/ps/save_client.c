@@ -34,6 +34,7 @@ typedef struct leader {
 	tn_ps_save_msg msg;
 	uint8_t args[TN_PS_SAVE_MAX];
 	tern_op *ops;   /* per server */
+	uint32_t sent;  /* servers that the last step was sent to */
 	char **answers; /* per server, ANSWER_BYTES */
 } leader;
 
@@ -100,16 +101,15 @@ static tern_status step(leader *l, tn_ps_save_op op, uint64_t limit_ns)
 {
 	tern_status status = TERN_OK, one;
 	char detail[TN_DETAIL_MAX] = "";
-	uint32_t sent = 0;
 
 	l->msg.op = op;
-	for (; sent < l->route->map.servers && status == TERN_OK; sent++)
-		if ((status = send_to(l, sent, limit_ns)) != TERN_OK)
+	for (l->sent = 0; l->sent < l->route->map.servers; l->sent++)
+		if ((status = send_to(l, l->sent, limit_ns)) != TERN_OK)
 			break;
 	if (status != TERN_OK)
-		status = failed_at(l, sent, status == TERN_AGAIN ? TERN_E_OVERLOAD : status);
+		status = failed_at(l, l->sent, status == TERN_AGAIN ? TERN_E_OVERLOAD : status);
 	snprintf(detail, sizeof(detail), "%s", tn_detail_get());
-	for (uint32_t i = 0; i < sent; i++) {
+	for (uint32_t i = 0; i < l->sent; i++) {
 		one = tern_op_wait(l->ps->ctx, &l->ops[i], 0);
 		if (one == TERN_OK || status != TERN_OK)
 			continue;
@@ -273,6 +273,32 @@ tern_status tern_ps_save(tern_ps *ps, const tern_ps_save_params *p, tern_ps_save
 
 /* ---- restoring ---- */
 
+/* All servers or none: drop the tables at those that made them. */
+static void undo_restore(leader *l, const tn_ckpt_reader *reader)
+{
+	const json_t *tables = json_object_get(reader->manifest, "tables");
+	char detail[TN_DETAIL_MAX];
+	uint8_t args[TERN_TABLE_NAME_MAX + 8];
+	json_t *row;
+	size_t k;
+
+	snprintf(detail, sizeof(detail), "%s", tn_detail_get());
+	for (uint32_t i = 0; i < l->sent; i++) {
+		tern_rpc_call_params call = {.method = TN_PS_DROP, .args = args};
+
+		if (l->ops[i].status != TERN_OK)
+			continue;
+		json_array_foreach(tables, k, row)
+		{
+			const char *name = json_string_value(json_object_get(row, "name"));
+
+			call.args_bytes = tn_ps_name_encode(args, sizeof(args), name ? name : "");
+			(void)tern_rpc_call_wait(l->route->hosts[i]->rpc, &call, l->ps->timeout_ns, NULL);
+		}
+	}
+	tn_detail_set("%s", detail);
+}
+
 tern_status tern_ps_restore(tern_ps *ps, const char *dir, uint64_t sequence, uint64_t timeout_ns,
 			    tern_ps_save_result *out)
 {
@@ -291,6 +317,8 @@ tern_status tern_ps_restore(tern_ps *ps, const char *dir, uint64_t sequence, uin
 		strcpy(l->msg.path, dir);
 		l->msg.number = result.sequence = reader.sequence;
 		status = step(l, TN_SAVE_RESTORE, UINT64_MAX);
+		if (status != TERN_OK)
+			undo_restore(l, &reader);
 		for (uint32_t i = 0; i < l->route->map.servers && status == TERN_OK; i++) {
 			json_t *root = json_loadb(l->answers[i], l->ops[i].length, 0, NULL);
 

@@ -40,8 +40,9 @@ static int drop_dir(void **state)
 	if (tn_ckpt_prune(dir, 0) != TERN_OK || tn_ckpt_list(dir, &sequences, &count) != TERN_OK)
 		return -1;
 	for (unsigned i = 0; i < count; i++) {
-		tn_dir_remove(AT_FDCWD,
-			      (snprintf(name, sizeof(name), "%s/ckpt-%020d", dir, (int)sequences[i]), name));
+		snprintf(name, sizeof(name), "%s/ckpt-%020d", dir, (int)sequences[i]);
+		if (tn_dir_remove(AT_FDCWD, name) != TERN_OK)
+			return -1;
 	}
 	free(sequences);
 	return rmdir(dir);
@@ -325,6 +326,35 @@ static void damaged_checkpoints_are_refused_whole(void **state)
 	world_stop(&w);
 }
 
+/* One server has a table of that name: the others, which had room for it, do not keep theirs. */
+static void a_restore_is_at_all_servers_or_none(void **state)
+{
+	tern_ps_save_params params = {.dir = dir};
+	tern_table_schema s = counters("b", DIM);
+	uint8_t schema[TN_PS_SCHEMA_BYTES], name[TERN_TABLE_NAME_MAX + 8];
+	tern_rpc_call_params create = {.method = TN_PS_CREATE, .args = schema};
+	tern_rpc_call_params describe = {
+		.method = TN_PS_DESCRIBE, .args = name, .answer = schema, .answer_capacity = sizeof(schema)};
+	tern_table *table;
+	world w;
+
+	(void)state;
+	world_start(&w, 2);
+	assert_success(tern_table_create(w.ps, &s, &table));
+	assert_success(tern_ps_save(w.ps, &params, NULL));
+	tern_table_close(table);
+	assert_success(tern_table_drop(w.ps, "b"));
+	create.args_bytes = tn_ps_schema_encode(schema, sizeof(schema), &s);
+	assert_success(tern_rpc_call_wait(tn_ps_route(w.ps)->hosts[1]->rpc, &create, 5000000000ull, NULL));
+	assert_status(tern_ps_restore(w.ps, dir, UINT64_MAX, 0, NULL), TERN_E_EXISTS);
+	assert_non_null(strstr(tern_detail(), "server 1"));
+	describe.args_bytes = tn_ps_name_encode(name, sizeof(name), "b");
+	assert_status(tern_rpc_call_wait(tn_ps_route(w.ps)->hosts[0]->rpc, &describe, 5000000000ull, NULL),
+		      TERN_E_NOT_FOUND);
+	assert_success(tern_rpc_call_wait(tn_ps_route(w.ps)->hosts[1]->rpc, &describe, 5000000000ull, NULL));
+	world_stop(&w);
+}
+
 /* A push that was applied before the cut is known after the restore: it is not applied twice. */
 static void what_is_known_of_pushes_is_restored(void **state)
 {
@@ -368,6 +398,7 @@ int main(void)
 						drop_dir),
 		cmocka_unit_test_setup_teardown(leaders_that_die_hold_nobody_up, make_dir, drop_dir),
 		cmocka_unit_test_setup_teardown(saves_that_are_given_up_leave_nothing, make_dir, drop_dir),
+		cmocka_unit_test_setup_teardown(a_restore_is_at_all_servers_or_none, make_dir, drop_dir),
 		cmocka_unit_test_setup_teardown(damaged_checkpoints_are_refused_whole, make_dir, drop_dir),
 	};
 
