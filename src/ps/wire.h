@@ -81,9 +81,9 @@ bool tn_ps_batch_body(const void *args, uint64_t bytes, uint64_t row_bytes, tn_p
 #define TN_PS_NEED_PACKED \
 	2u /* nothing was done: sinks are not reached row by row here. Pull: no places, rows close;
 				  push: gradients inline */
-#define TN_PS_WRONG_SERVER 4u  /* nothing was done: some key is not of this server; fetch the map */
-#define TN_PS_DUPLICATE    8u  /* push: all or a part of it had been applied */
-#define TN_PS_RUNNING      16u /* push: another copy of it is at work: ask again */
+#define TN_PS_WRONG_SERVER 4u /* nothing was done: some key is not of this server; fetch the map */
+#define TN_PS_DUPLICATE    8u /* push: all or a part of it had been applied */
+#define TN_PS_RUNNING      16u /* nothing was done: another copy of the push is at work, or a save: ask again */
 #define TN_PS_ROWS         32u /* pull: rows are in this answer, behind the found bits */
 
 /* u8 version | u8 flags | u16 zero | i32 status | u64 map version | u64 found | u64 applied | u64 dropped | u64 refused |
