@@ -40,7 +40,8 @@ typedef struct tern_ps_save_result {
 
 /*
  * Save all tables. result may be NULL. When it returns anything but TERN_OK, nothing is left of it, and the last
- * checkpoint is the one before. TERN_E_STATE: another save is under way, or servers still write one whose leader died; TERN_E_IO (no space: says how much there is);
+ * checkpoint is the one before. TERN_E_STATE: another save is under way, or servers still write one whose leader died;
+ * TERN_E_IO (no space: says how much there is);
  * the server that failed is named.
  */
 tern_status tern_ps_save(tern_ps *ps, const tern_ps_save_params *params, tern_ps_save_result *result);
