@@ -114,6 +114,7 @@ tern_status tn_table_create(const tern_table_schema *schema, const tn_table_env 
 	if (env)
 		t->memory = env->memory;
 	tn_epoch_init(&t->epoch);
+	tn_changes_init(t);
 	tn_optim_prepare(&t->optim, &schema->optimizer);
 	t->init_seed = tn_init_seed(schema->init.seed, schema->name);
 	lay_out(t);
@@ -134,6 +135,7 @@ void tn_table_destroy(tn_table *t)
 	tn_index_fini(t);
 	tn_slab_fini(t);
 	tn_admit_fini(t);
+	tn_changes_fini(t);
 	pthread_mutex_destroy(&t->id_lock);
 	pthread_mutex_destroy(&t->dir_lock);
 	for (unsigned i = 0; i < TN_SCRATCH_MAX; i++) {
@@ -190,6 +192,9 @@ void tn_table_stats_get(tn_table *t, tn_table_stats *stats)
 		.segments = segments,
 		.retries = TN_GET(t, retries),
 	};
+	pthread_mutex_lock(&t->changes.lock);
+	stats->gone = t->changes.now.n;
+	pthread_mutex_unlock(&t->changes.lock);
 	stats->bytes = stats->slab_bytes + stats->index_bytes + stats->sketch_bytes;
 }
 

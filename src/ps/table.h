@@ -8,6 +8,7 @@
  *   segment   a fixed piece of the index; covers a range of hashes; splits when it is full
  *   slab      where records lie; memory of env->memory
  *   cut       the table as of one moment, read while it is written
+ *   changes   which records were written, made or erased since a cut: what a delta has
  *
  *   rows = created + put - erased - evicted - expired
  *   bytes = slabs + segments + directory + sketch <= budget (when there is one)
@@ -73,6 +74,7 @@ typedef struct tn_table_stats {
 	uint64_t nonfinite;                 /* rows that the gate stopped or clipped */
 	uint64_t pulled, pushed;            /* keys */
 	uint64_t splits, segments, retries; /* of readers that met a writer */
+	uint64_t gone;                      /* erased keys that the next delta has */
 } tn_table_stats;
 void tn_table_stats_get(tn_table *table, tn_table_stats *stats);
 
@@ -176,13 +178,54 @@ tern_status tn_table_scan(tn_table *table, uint32_t slot_first, uint32_t slot_la
  * the moment of this call if that matters. One cut at a time: TERN_E_STATE. Memory: at most the table once more.
  */
 tern_status tn_table_cut(tn_table *table, tn_cut **cut);
+
+typedef enum tn_cut_kind {
+	TN_CUT_ALONE,   /* all records; changes are none of its business */
+	TN_CUT_BASE,    /* all records; from here on changes are remembered */
+	TN_CUT_CHANGES, /* the records that changed, and which keys are gone */
+} tn_cut_kind;
+/*
+ * As tn_table_cut. id names the cut (not 0) for tn_table_acknowledge. TERN_E_STATE: changes are not known
+ * (tn_table_follows), or tn_table_settle was not called since the last such cut.
+ */
+tern_status tn_table_cut_as(tn_table *table, tn_cut_kind kind, uint64_t id, tn_cut **cut);
 /* Rows in the cut, exact if no push or erase ran during tn_table_cut. */
 uint64_t tn_cut_rows(const tn_cut *cut);
 /* At least `max` records, less only at the end. *more = false: that was all. One thread at a time. TERN_E_NOMEM: an
    image could not be saved; the cut is of no use. */
 tern_status tn_cut_next(tn_cut *cut, uint64_t max, tn_record_fn fn, void *arg, bool *more);
+/* Keys that had a row at the cut before and have none in this one: TN_CUT_CHANGES, after the last record. */
+tern_status tn_cut_gone(tn_cut *cut, tern_status (*fn)(uint64_t key, void *arg), void *arg);
 /* At any time; frees it. */
 void tn_cut_end(tn_cut *cut);
+
+/* ---- changes ---- */
+
+/*
+ * A record's version has a mark of each of two sets: one is filled, the other is what the last cut gave. Nothing is
+ * forgotten before somebody says that the cut is safe:
+ *
+ *                  mark of writes    the other set
+ *   OFF            none              none                 no base was cut, or too much was erased
+ *   READY          A                 empty
+ *   PENDING        B                 A: given by the cut  cut -> PENDING
+ *   STALE          B                 A: safe, forget it   acknowledge -> STALE
+ *
+ *   settle         STALE: A is cleared. PENDING: that cut came to nothing, A joins B. -> READY
+ *
+ * Erased keys are listed, at most TN_CHANGES_GONE_MAX of them: past it changes are not known any more, and the next
+ * cut must be a base. Pulls that touch rows change them where that decides something: ttl_steps, eviction.
+ */
+#define TN_CHANGES_GONE_MAX (1u << 22)
+
+/* Are all changes since the cut `id` known (and perhaps some before)? */
+bool tn_table_follows(tn_table *table, uint64_t id);
+/* The cut `id` is safe. Of another cut than the last: nothing. */
+void tn_table_acknowledge(tn_table *table, uint64_t id);
+/* Make ready for a cut of kind BASE or CHANGES: reads every record's head. Not while one is open. TERN_E_NOMEM. */
+tern_status tn_table_settle(tn_table *table);
+/* What is in the table now is in the cut `id` (it was restored): remember changes from here on. Nobody writes. */
+void tn_table_track(tn_table *table, uint64_t id);
 
 /* Whole-table invariants (TERN_CHECK 2 and tests): no call may be in it. */
 void tn_table_check(tn_table *table);

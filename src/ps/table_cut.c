@@ -5,7 +5,8 @@
  * places, from a copy that it made before. What is born after the cut has its bit set at birth; ids of slabs that came
  * after the cut are none of its business.
  *
- *   records given = records live at the cut
+ *   records given = records live at the cut, or of them those with the mark of the changes that are wanted: a record's
+ *   image carries its marks as they were at the cut, since writers add only the other one now
  *
  * Frequencies and last steps are as of the moment of giving: touching a row is no write.
  *
@@ -32,7 +33,9 @@ struct tn_cut {
 	uint32_t slab_count; /* at the cut */
 	uint64_t places, place;
 	uint64_t rows;
+	uint32_t only; /* records with this mark; 0 = all */
 	bool walked;
+	tn_map gone; /* TN_CUT_CHANGES: erased keys that were not given as records */
 
 	pthread_mutex_t lock; /* of the side store */
 	side *first, *last;
@@ -84,6 +87,8 @@ void tn_cut_save(tn_cut *cut, tn_table *t, uint32_t id, tn_head *head)
 {
 	side *s;
 
+	if (cut->only && !(atomic_load_explicit(&head->version, memory_order_relaxed) & cut->only))
+		return;
 	if (!mine(cut, t, id))
 		return;
 	pthread_mutex_lock(&cut->lock);
@@ -123,6 +128,7 @@ static void destroy(tn_cut *cut)
 		free((void *)cut->taken[i]);
 	}
 	free_sides(cut, cut->first);
+	tn_map_fini(&cut->gone);
 	pthread_mutex_destroy(&cut->lock);
 	free(cut);
 }
@@ -151,27 +157,56 @@ static tn_cut *create(tn_table *t)
 	return cut;
 }
 
-tern_status tn_table_cut(tn_table *t, tn_cut **cut)
+/* Keys that were erased, less those that have a row again, which are given. Pushes may go on meanwhile. */
+static tern_status list_gone(tn_cut *cut)
 {
-	tern_status st = TERN_OK;
+	const tn_gone *given = &cut->t->changes.given;
 
-	pthread_mutex_lock(&t->id_lock); /* slabs that come later are not in the cut */
-	if (atomic_load(&t->cut)) {
-		st = tn_fail(TERN_E_STATE, "table \"%s\" has a cut already: end it first", t->schema.name);
-	} else {
-		*cut = create(t);
-		if (*cut) {
-			(*cut)->rows = TN_GET(t, rows);
-			atomic_store(&t->cut, *cut);
-		} else {
-			st = tn_fail(TERN_E_NOMEM, "no memory for a cut of table \"%s\"", t->schema.name);
-		}
-	}
+	TN_TRY(tn_map_init(&cut->gone, TN_MAX(given->n, 8), false, cut->t->init_seed));
+	for (uint64_t i = 0; i < given->n; i++)
+		TN_TRY(tn_map_put(&cut->gone, given->keys[i], 0));
+	return TERN_OK;
+}
+
+/* Holding id_lock: slabs that come later are not in the cut. */
+static tern_status begin(tn_table *t, tn_cut_kind kind, uint64_t id, tn_cut **cut)
+{
+	if (atomic_load(&t->cut))
+		return tn_fail(TERN_E_STATE, "table \"%s\" has a cut already: end it first", t->schema.name);
+	TN_TRY(tn_changes_may_cut(t, kind));
+	*cut = create(t);
+	if (!*cut)
+		return tn_fail(TERN_E_NOMEM, "no memory for a cut of table \"%s\"", t->schema.name);
+	(*cut)->rows = TN_GET(t, rows);
+	tn_changes_flip(t, kind, id, *cut);
+	return TERN_OK;
+}
+
+tern_status tn_table_cut_as(tn_table *t, tn_cut_kind kind, uint64_t id, tn_cut **cut)
+{
+	tern_status st;
+
+	pthread_mutex_lock(&t->id_lock);
+	st = begin(t, kind, id, cut);
 	pthread_mutex_unlock(&t->id_lock);
 	TN_TRY(st);
 	/* Writers that did not see it have finished: their writes came before the cut. */
 	tn_epoch_wait(&t->epoch);
+	if (kind == TN_CUT_CHANGES && list_gone(*cut) != TERN_OK) {
+		tn_cut_end(*cut);
+		return tn_fail(TERN_E_NOMEM, "no memory for the erased keys of table \"%s\"", t->schema.name);
+	}
 	return TERN_OK;
+}
+
+tern_status tn_table_cut(tn_table *t, tn_cut **cut)
+{
+	return tn_table_cut_as(t, TN_CUT_ALONE, 0, cut);
+}
+
+void tn_cut_only(tn_cut *cut, uint32_t mark)
+{
+	cut->only = mark;
 }
 
 uint64_t tn_cut_rows(const tn_cut *cut)
@@ -180,8 +215,9 @@ uint64_t tn_cut_rows(const tn_cut *cut)
 }
 
 /* A copied record to the callback. */
-static tern_status give(const tn_table *t, const uint8_t *copy, tn_record_fn fn, void *arg)
+static tern_status give(tn_cut *cut, const uint8_t *copy, tn_record_fn fn, void *arg)
 {
+	const tn_table *t = cut->t;
 	tn_head head;
 	tn_record r;
 
@@ -191,6 +227,8 @@ static tern_status give(const tn_table *t, const uint8_t *copy, tn_record_fn fn,
 		r.frequency = head.frequency;
 		memcpy(&r.last_step, head.last_step, sizeof(r.last_step));
 	}
+	if (cut->gone.count)
+		tn_map_remove(&cut->gone, r.key, NULL);
 	return fn(&r, arg);
 }
 
@@ -208,6 +246,8 @@ static uint64_t walk(tn_cut *cut, uint8_t *copies, uint64_t n)
 		if (!tn_slab_walk(t, cut->place, &id) || is_taken(cut, t, id))
 			continue;
 		head = tn_head_of(t, id);
+		if (cut->only && !(atomic_load_explicit(&head->version, memory_order_relaxed) & cut->only))
+			continue;
 		if (tn_head_read(t, head, 0, copy, t->stride) && mine(cut, t, id))
 			got++;
 	}
@@ -220,7 +260,7 @@ static tern_status give_all(tn_cut *cut, const uint8_t *copies, uint64_t n, uint
 			    void *arg)
 {
 	for (uint64_t i = 0; i < n; i++) {
-		TN_TRY(give(cut->t, copies + i * cut->t->stride, fn, arg));
+		TN_TRY(give(cut, copies + i * cut->t->stride, fn, arg));
 		++*given;
 	}
 	return TERN_OK;
@@ -272,6 +312,17 @@ tern_status tn_cut_next(tn_cut *cut, uint64_t max, tn_record_fn fn, void *arg, b
 		st = tn_fail(TERN_E_NOMEM, "table \"%s\": no memory to keep an old row for the cut",
 			     t->schema.name);
 	return st;
+}
+
+tern_status tn_cut_gone(tn_cut *cut, tern_status (*fn)(uint64_t key, void *arg), void *arg)
+{
+	uint64_t cursor = 0;
+	tn_map_entry entry;
+
+	TN_ASSERT(cut->walked);
+	while (cut->gone.count && tn_map_next(&cut->gone, &cursor, &entry))
+		TN_TRY(fn(entry.key, arg));
+	return TERN_OK;
 }
 
 void tn_cut_end(tn_cut *cut)

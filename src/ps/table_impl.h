@@ -6,7 +6,7 @@
  *   record (TERN_TABLE_NO_META) u64 key | u32 version | row | state | pad to 4          rows: padded to 4
  *
  *   version   WRITING: bytes are changing, readers wait; LOCKED: a writer has it, readers don't care; DEAD: no record
- *             (any more); the rest counts changes
+ *             (any more); MARKS: sets of changes that it is in (table_changes.c); the rest counts changes
  *
  *   id        names a record, never 0: slab id >> shift, place id & mask. An id is, at each moment, one of: live (in
  *             the index), in a batch's hands, in limbo (dead, readers may still look at it), free, or never used yet:
@@ -18,7 +18,7 @@
  *             An entry never moves within its segment, so that readers need no version of buckets; a segment that
  *             splits is left as it is, replaced by two in the directory, and freed when no reader can see it.
  *
- * Locks, in order: a segment's, a record's, directory, ids, cut. Readers take none. A writer of an existing record
+ * Locks, in order: a segment's, a record's, directory, ids, changes, cut. Readers take none. A writer of an existing record
  * takes the record's alone.
  *
  * Threads: as table.h. Tests: tests/unit/ps.
@@ -51,7 +51,10 @@
 #define TN_WRITING      1u
 #define TN_LOCKED       2u
 #define TN_DEAD         4u
-#define TN_VERSION_STEP 8u
+#define TN_MARK_A       8u
+#define TN_MARK_B       16u
+#define TN_MARKS        (TN_MARK_A | TN_MARK_B)
+#define TN_VERSION_STEP 32u
 
 typedef struct tn_head {
 	uint32_t key[2]; /* low, high: NO_META records are aligned to 4 alone */
@@ -169,6 +172,28 @@ typedef struct tn_scratch {
 	_Alignas(64) uint8_t memory[];
 } tn_scratch;
 
+/* Which records changed: see table.h. */
+typedef enum tn_changes_state {
+	TN_CHANGES_OFF,
+	TN_CHANGES_READY,
+	TN_CHANGES_PENDING,
+	TN_CHANGES_STALE
+} tn_changes_state;
+
+typedef struct tn_gone {
+	uint64_t *keys;
+	uint64_t n, room;
+} tn_gone;
+
+typedef struct tn_changes {
+	pthread_mutex_t lock;
+	tn_changes_state state;
+	bool unclean;         /* OFF: records may have marks */
+	uint32_t other;       /* the mark that writes don't set: of the last cut */
+	uint64_t since, last; /* cuts: the last one that was acknowledged, and the last one; 0 = none */
+	tn_gone now, given;   /* erased keys of the two sets */
+} tn_changes;
+
 struct tn_table {
 	tern_table_schema schema;
 	tn_table_memory memory;
@@ -183,6 +208,8 @@ struct tn_table {
 	_Alignas(64) _Atomic(tn_dir *) dir;
 	tn_slab *slabs;
 	_Atomic(tn_cut *) cut;
+	_Atomic uint32_t mark;       /* that writes set; 0: changes are not remembered */
+	_Atomic uint32_t touch_mark; /* that touches set */
 	_Alignas(64) tn_epoch epoch;
 
 	pthread_mutex_t dir_lock; /* directory, segments' memory */
@@ -202,6 +229,7 @@ struct tn_table {
 	_Atomic uint64_t sketch_adds;
 	_Atomic uint64_t dice;
 
+	tn_changes changes;
 	_Atomic(tn_scratch *) scratch[TN_SCRATCH_MAX];
 
 	struct tn_table_counters {
@@ -356,9 +384,34 @@ void tn_record_init(tn_table *t, uint32_t id, tn_scratch *s, uint64_t key, uint6
 /* Initial value of a key in the given dtype. */
 void tn_row_default(tn_table *t, tn_scratch *s, uint64_t key, void *dst, tern_dtype dtype);
 
+/* table_changes.c */
+void tn_changes_init(tn_table *t);
+void tn_changes_fini(tn_table *t);
+/* Holding the record, which is about to die: its image to a cut, its key to the list. */
+void tn_changes_erased(tn_table *t, uint32_t id, tn_head *head);
+/* A touch has to mark the record. Inside the epoch. */
+void tn_changes_touched(tn_table *t, tn_head *head);
+/* A cut of that kind is possible; then it begins: flip the sets and publish it, in one step for erasures. */
+tern_status tn_changes_may_cut(tn_table *t, tn_cut_kind kind);
+void tn_changes_flip(tn_table *t, tn_cut_kind kind, uint64_t id, tn_cut *cut);
+/* Version of a record after a write that ends now. Read after t->cut. */
+static inline uint32_t tn_written(tn_table *t, uint32_t version)
+{
+	return (version + TN_VERSION_STEP) | atomic_load_explicit(&t->mark, memory_order_acquire);
+}
+static inline void tn_mark_touched(tn_table *t, tn_head *head)
+{
+	uint32_t mark = atomic_load_explicit(&t->touch_mark, memory_order_relaxed);
+
+	if (TN_UNLIKELY(mark) && !(atomic_load_explicit(&head->version, memory_order_relaxed) & mark))
+		tn_changes_touched(t, head);
+}
+
 /* table_cut.c */
 void tn_cut_save(tn_cut *cut, tn_table *t, uint32_t id, tn_head *head);
 void tn_cut_born(tn_cut *cut, tn_table *t, uint32_t id);
+/* The records with this mark alone; before it is published. */
+void tn_cut_only(tn_cut *cut, uint32_t mark);
 /* Holding the record: keep its image if a cut wants it. */
 static inline void tn_cut_before_write(tn_table *t, uint32_t id, tn_head *head)
 {

@@ -392,11 +392,11 @@ tern_status tn_index_insert(tn_table *t, uint64_t key, uint64_t hash, uint32_t i
 			if (cut)
 				tn_cut_born(cut, t, id);
 			st = TERN_OK;
-			atomic_store_explicit(&head->version,
-					      (atomic_load_explicit(&head->version, memory_order_relaxed) +
-					       TN_VERSION_STEP) &
-						      ~(TN_DEAD | TN_LOCKED | TN_WRITING),
-					      memory_order_release);
+			atomic_store_explicit(
+				&head->version,
+				tn_written(t, atomic_load_explicit(&head->version, memory_order_relaxed) &
+						      ~(TN_DEAD | TN_LOCKED | TN_WRITING | TN_MARKS)),
+				memory_order_release);
 			enter(seg, hash, id);
 			TN_COUNT(t, rows, 1);
 			*now = id;
@@ -424,7 +424,7 @@ bool tn_index_erase(tn_table *t, uint64_t key, uint64_t hash, uint64_t unless_af
 			gone = false;
 		}
 		if (gone) {
-			tn_cut_before_write(t, id, head);
+			tn_changes_erased(t, id, head);
 			tn_head_unlock(head, (version + TN_VERSION_STEP) | TN_DEAD);
 			leave(seg, hash, bucket, place);
 			TN_COUNT(t, rows, -1ull);

@@ -56,8 +56,10 @@ static TN_ALWAYS_INLINE bool copy_row(pull *p, tn_head *head, uint8_t *dst)
 			   : !convert_row(p, head, dst)) {
 		return false;
 	}
-	if (p->how.flags & TN_PULL_TOUCH)
+	if (p->how.flags & TN_PULL_TOUCH) {
 		tn_touch(t, head, p->how.step);
+		tn_mark_touched(t, head);
+	}
 	return true;
 }
 

@@ -193,7 +193,7 @@ static written write_row(push *p, uint32_t id, tn_head *head, const float *grad)
 	if (state)
 		tn_seq_store(tn_state_of(t, head), p->s->moments, t->state_bytes);
 	tn_touch(t, head, p->how.step);
-	tn_head_unlock(head, version + TN_VERSION_STEP);
+	tn_head_unlock(head, tn_written(t, version));
 	p->r.applied++;
 	return WRITTEN;
 }

@@ -30,7 +30,7 @@ static bool overwrite(tn_table *t, uint32_t id, const tn_record *r, const void *
 		atomic_store_explicit(&head->frequency, r->frequency, memory_order_relaxed);
 		atomic_store_explicit(tn_head_last_step(head), r->last_step, memory_order_relaxed);
 	}
-	tn_head_unlock(head, version + TN_VERSION_STEP);
+	tn_head_unlock(head, tn_written(t, version));
 	TN_COUNT(t, put, 1);
 	return true;
 }
