@@ -26,6 +26,7 @@ static const command commands[] = {
 	{"server", cmd_server, "a parameter server: tables in memory, until it is ended"},
 	{"table", cmd_table,
 	 "tables of the parameter server: made, described, dropped; checkpoints looked into"},
+	{"bench", cmd_bench, "load for parameter servers: latency, keys per second, CPU time"},
 	{"info", cmd_info, "version, providers, limits of this host, options"},
 	{"doctor", cmd_doctor, "is this host ready for RDMA; what to change; a report to send in"},
 	{"demo", cmd_demo, "the tour: train, compare the ways of communication, sum up"},

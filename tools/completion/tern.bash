@@ -23,6 +23,9 @@ _tern_options() { # COMMAND or COMMAND/SUBCOMMAND
 	table/import) echo --server --timeout --sequence --json --help ;;
 	table/inspect) echo --sequence --json --help ;;
 	table/verify) echo --sequence --quiet --help ;;
+	bench) echo ps --help ;;
+	bench/ps) echo --servers --clients --threads --keys --skew --dim --dtype --optimizer --batch --reads --consistency \
+		--staleness --duration --warmup --transport --spin --seed --check --json --quiet --help ;;
 	demo) echo --epochs --steps --data --quiet --help ;;
 	esac
 }
@@ -38,6 +41,7 @@ _tern_choices() { # OPTION
 	--optimizer) echo none sgd momentum adagrad adam adamw ftrl rmsprop ;;
 	--init) echo zeros constant uniform normal ;;
 	--eviction) echo none lru lfu ;;
+	--consistency) echo async bsp ssp ;;
 	esac
 }
 
@@ -61,10 +65,11 @@ _tern() {
 		previous=${COMP_WORDS[COMP_CWORD - 2]}
 	fi
 	if ((COMP_CWORD == 1)); then
-		words="train perf server table info doctor demo --help --version"
+		words="train perf server table bench info doctor demo --help --version"
 	else
 		case $previous in
-		--model | --transport | --comm | --role | --dtype | --optimizer | --init | --eviction) words=$(_tern_choices "$previous") ;;
+		--model | --transport | --comm | --role | --dtype | --optimizer | --init | --eviction | \
+			--consistency) words=$(_tern_choices "$previous") ;;
 		--op)
 			words=$(_tern_list "$current" put notify get send call)
 			compopt -o nospace 2>/dev/null
@@ -82,11 +87,15 @@ _tern() {
 		--servers | --workers | --batch | --epochs | --steps | --seed | --lr | --momentum | --kernel-threads | \
 			--peer | --timeout | --index | --hidden | --features | --classes | --listen | \
 			--sizes | --rounds | --round-time | --threads | --sequence | --rate | --keep | --name | --map-version | --budget | \
-			--ps-workers | --server | --dim | --rows | --init-value | --ttl | --admit-after)
+			--ps-workers | --server | --dim | --rows | --init-value | --ttl | --admit-after | \
+			--clients | --keys | --skew | --reads | --staleness | --duration | --warmup)
 			return
 			;;
 		*)
 			words=$(_tern_options "${COMP_WORDS[1]}")
+			if [[ ${COMP_WORDS[1]} == bench ]] && ((COMP_CWORD > 2)); then
+				words=$(_tern_options "bench/${COMP_WORDS[2]}")
+			fi
 			if [[ ${COMP_WORDS[1]} == table ]] && ((COMP_CWORD > 2)); then
 				words=$(_tern_options "table/${COMP_WORDS[2]}")
 				if ((COMP_CWORD == 3)) && [[ $current != -* ]]; then # the directory of checkpoints
