@@ -128,9 +128,11 @@ static void queue(sim_stream *stream, unsigned which, const void *data, uint32_t
 	sim_at(&world->events, c->at, deliver, stream, which);
 }
 
+/* Some worlds have a slow network for control: what is decided meanwhile makes stale what is on its way. */
 static uint64_t delay_of(sim_world *world)
 {
-	return 20 * TN_NS_PER_US + sim_wire_delay(world, 0) * 2;
+	return 20 * TN_NS_PER_US + sim_wire_delay(world, 0) * 2 +
+	       (world->ctrl_jitter_ns ? tn_rand_below(&world->ctrl, world->ctrl_jitter_ns) : 0);
 }
 
 static void on_accept(void *arg, uint64_t value)
@@ -190,6 +192,23 @@ int sim_stream_dial(sim_node *from, const char *address)
 	return theirs;
 }
 
+/* A stream keeps no boundaries: in some worlds what was written at once arrives in pieces. */
+static void queue_pieces(sim_stream *stream, unsigned which, const uint8_t *data, uint32_t bytes)
+{
+	sim_world *world = stream->world;
+
+	while (bytes > 0) {
+		uint32_t n = bytes;
+
+		if (world->ctrl_pieces)
+			n = 1 + (uint32_t)tn_rand_below(&world->ctrl, 2 * world->ctrl_pieces);
+		n = TN_MIN(n, bytes);
+		queue(stream, which, data, n, delay_of(world));
+		data += n;
+		bytes -= n;
+	}
+}
+
 /* True: more may be there. */
 static bool carry(sim_stream *stream, unsigned which)
 {
@@ -199,10 +218,13 @@ static bool carry(sim_stream *stream, unsigned which)
 
 	if (n < 0)
 		return false;
-	queue(stream, 1 - which, buf, (uint32_t)n, delay_of(stream->world));
-	if (n == 0)
+	if (n == 0) {
+		queue(stream, 1 - which, NULL, 0, delay_of(stream->world));
 		end_side(s);
-	return n > 0;
+		return false;
+	}
+	queue_pieces(stream, 1 - which, buf, (uint32_t)n);
+	return true;
 }
 
 void sim_streams_pump(sim_node *node)

@@ -340,8 +340,8 @@ static void fill_random(void *buf, uint64_t bytes)
 static void begin(sim_world *world)
 {
 	uint64_t seed = world->options.seed;
-	tn_rand *gens[] = {&world->plan, &world->net,   &world->device,
-			   &world->work, &world->fault, &world->secret};
+	tn_rand *gens[] = {&world->plan,  &world->net,    &world->device, &world->work,
+			   &world->fault, &world->secret, &world->ctrl};
 	tn_rand mix = {seed};
 
 	for (size_t i = 0; i < TN_COUNT_OF(gens); i++)
@@ -357,6 +357,10 @@ static void begin(sim_world *world)
 	world->ps_per_byte = sim_between(&world->plan, 80, 1000);
 	world->jitter_ns = sim_between(&world->plan, 0, 2000);
 	world->quiet_ns = SIM_START_NS + sim_between(&world->plan, 2, 40) * TN_NS_PER_MS;
+	if (sim_chance(&world->ctrl, 40))
+		world->ctrl_jitter_ns = TN_NS_PER_US << sim_between(&world->ctrl, 4, 12);
+	if (sim_chance(&world->ctrl, 30))
+		world->ctrl_pieces = 1ull << sim_between(&world->ctrl, 3, 9);
 	sim_devices_plan(world);
 	for (unsigned i = 0; i < world->node_count; i++) {
 		sim_node *node = &world->nodes[i];

@@ -90,7 +90,7 @@ struct sim_world {
 	sim_result *result;
 	sim_events events;
 	/* generators, one for each concern */
-	tn_rand plan, net, device, work, fault, secret;
+	tn_rand plan, net, device, work, fault, secret, ctrl;
 	sim_node nodes[SIM_NODES_MAX];
 	unsigned node_count;
 	sim_stream *streams;
@@ -105,6 +105,8 @@ struct sim_world {
 	unsigned depth;    /* of turns */
 	/* network between hosts */
 	uint64_t delay_ns, ps_per_byte, jitter_ns;
+	/* that of control connections: added to it; bytes of a piece, 0: what is written arrives at once */
+	uint64_t ctrl_jitter_ns, ctrl_pieces;
 	uint64_t unplugged_until[SIM_NODES_MAX];
 	uint64_t ctrl_stall_until[SIM_NODES_MAX];
 	uint32_t open_devs, open_lanes, open_regs;
