@@ -43,6 +43,12 @@ tern_status tern_ctx_create(const tern_ctx_params *params, tern_ctx **ctx);
  * helper, frees. Blocks at most about a second. Not from a callback; no other thread may be inside.
  */
 void tern_ctx_destroy(tern_ctx *ctx);
+/*
+ * All of that but the memory: blocks stay and can be read, written and freed, tern_mem_* goes on working, and
+ * tern_ctx_destroy() is the only other call that is allowed. For who hands out memory that may outlive the context's
+ * use (a binding whose arrays are freed by a garbage collector). Idempotent. As tern_ctx_destroy().
+ */
+void tern_ctx_close(tern_ctx *ctx);
 
 /* Registered memory of the context; lives as long as it. */
 tern_mem *tern_ctx_mem(tern_ctx *ctx);

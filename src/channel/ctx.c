@@ -242,14 +242,12 @@ static void free_parts(tern_ctx *ctx)
 	free(ctx);
 }
 
-void tern_ctx_destroy(tern_ctx *ctx)
+void tern_ctx_close(tern_ctx *ctx)
 {
-	bool clean;
-
-	if (!ctx || ctx->fork_generation != tn_os_fork_generation())
+	if (!ctx || ctx->closed || ctx->fork_generation != tn_os_fork_generation())
 		return; /* in a forked child the parent's context is inert */
 	if (tn_in_dispatch() || tn_ctx_enter(ctx) != TERN_OK) {
-		TN_LOG(ERROR, CTX, "tern_ctx_destroy from a callback or a stranger's thread: ignored");
+		TN_LOG(ERROR, CTX, "ending a context from a callback or a stranger's thread: ignored");
 		return;
 	}
 	tn_roles_stop_helper(ctx);
@@ -266,11 +264,19 @@ void tern_ctx_destroy(tern_ctx *ctx)
 			tn_wait_until(ctx, links_gone, ctx, tn_ctx_now(ctx) + ABORT_NS);
 		}
 	}
-	clean = ctx->link_count == 0 && tn_list_empty(&ctx->draining);
 	destroy_slots(ctx);
 	if (ctx->epoll_fd >= 0)
 		tn_dispatch_run(ctx);
-	if (!clean) {
+	tn_listener_close(ctx);
+	ctx->closed = true;
+}
+
+void tern_ctx_destroy(tern_ctx *ctx)
+{
+	tern_ctx_close(ctx);
+	if (!ctx || !ctx->closed || ctx->fork_generation != tn_os_fork_generation())
+		return;
+	if (ctx->link_count > 0 || !tn_list_empty(&ctx->draining)) {
 		/* A device still uses buffers of ours: leaking them is the only safe thing. */
 		TN_LOG(ERROR, CTX, "%u links did not end in time: their memory is given up", ctx->link_count);
 		return;

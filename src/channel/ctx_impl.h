@@ -120,6 +120,7 @@ struct tern_ctx {
 	uint64_t link_number;
 	uint32_t link_count, hello_count;
 	bool ending;
+	bool closed; /* tern_ctx_close has run: nothing but memory is left */
 	void (*on_link)(tern_link *link, void *arg);
 	tern_link_fn on_link_down;
 	tn_work report_work;

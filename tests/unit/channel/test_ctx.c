@@ -225,6 +225,34 @@ static void test_fork(void **state)
 	tern_ctx_destroy(ctx);
 }
 
+/* What is left of a closed context is its memory. */
+static void test_close(void **state)
+{
+	tern_ctx *ctx, *heir;
+	tern_mem *mem;
+	char address[64];
+	uint8_t *block, *later;
+
+	(void)state;
+	assert_ok(tn_ctx_new(&(tern_ctx_params){.transports = "loop"}, &ctx));
+	assert_ok(tn_ctx_start(ctx));
+	mem = tern_ctx_mem(ctx);
+	assert_ok(tern_mem_alloc(mem, 4096, 0, TERN_ACCESS_READ, TERN_MEM_HOST, (void **)&block));
+	memset(block, 7, 4096);
+	snprintf(address, sizeof(address), "%s", tern_ctx_address(ctx));
+	tern_ctx_close(ctx);
+	tern_ctx_close(ctx);
+	assert_int_equal(block[4095], 7);
+	assert_ok(tern_mem_alloc(mem, 8u << 20, 0, TERN_ACCESS_WRITE, TERN_MEM_HOST, (void **)&later));
+	memset(later, 8, 8u << 20);
+	/* nobody listens there any more */
+	assert_ok(tn_ctx_new(&(tern_ctx_params){.transports = "loop", .listen = address}, &heir));
+	tern_ctx_destroy(heir);
+	tern_mem_free(mem, block);
+	tern_mem_free(mem, later);
+	tern_ctx_destroy(ctx);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -237,6 +265,7 @@ int main(void)
 		cmocka_unit_test(test_options),
 		cmocka_unit_test(test_options_of_the_process),
 		cmocka_unit_test(test_fork),
+		cmocka_unit_test(test_close),
 	};
 
 	return RUN(tests);
