@@ -56,22 +56,6 @@ static void answer(const uint8_t *msg, uint64_t size, uint64_t count, bool found
 	TN_ASSERT(memcmp(out, msg, sizeof(out)) == 0);
 }
 
-static void map(const uint8_t *msg, uint64_t size)
-{
-	static tn_ps_map m, again;
-	static uint8_t out[TN_PS_MAP_BYTES_MAX];
-	uint64_t n;
-
-	if (!tn_ps_map_decode(msg, size, &m))
-		return;
-	TN_ASSERT(m.servers > 0 && m.servers <= TN_PS_SERVERS_MAX);
-	for (unsigned i = 0; i < TN_PS_SLOTS; i++)
-		TN_ASSERT(m.owner[i] < m.servers);
-	n = tn_ps_map_encode(out, sizeof(out), &m);
-	TN_ASSERT(n > 0 && tn_ps_map_decode(out, n, &again)); /* runs may have been joined */
-	TN_ASSERT(memcmp(m.owner, again.owner, sizeof(m.owner)) == 0 && m.version == again.version);
-}
-
 static void schema(const uint8_t *msg, uint64_t size)
 {
 	uint8_t out[TN_PS_SCHEMA_BYTES];
@@ -97,7 +81,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	batch(data + 3, size - 3, data[0] * (uint64_t)data[1]);
 	answer(data + 3, size - 3, data[0], data[2] & 1, data[1]);
-	map(data, size);
 	schema(data, size);
 	if (tn_ps_name_decode(data, size, name, sizeof(name)))
 		TN_ASSERT(memchr(name, 0, sizeof(name)));

@@ -194,8 +194,10 @@ static bool owned(ps_task *t)
 void tn_ps_work_on(tern_ps_server *server, ps_bench *bench, tern_rpc_request *request, tn_ps_method method,
 		   const void *args, uint64_t bytes)
 {
-	ps_task t = {.server = server, .bench = bench, .request = request, .view = tn_ps_view(server)};
+	ps_task t = {.server = server, .bench = bench, .request = request};
+	unsigned in;
 
+	t.view = tn_ps_view_enter(server, &in);
 	if (find_share(&t, args, bytes) && read_body(&t, method, args, bytes) && align(&t) && owned(&t)) {
 		if (method == TN_PS_PULL)
 			tn_ps_pull(&t);
@@ -204,6 +206,7 @@ void tn_ps_work_on(tern_ps_server *server, ps_bench *bench, tern_rpc_request *re
 		else
 			tn_ps_erase(&t);
 	}
+	tn_ps_view_leave(server, in);
 	if (t.share)
 		tn_ps_share_put(t.share);
 }

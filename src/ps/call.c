@@ -89,6 +89,17 @@ void tn_ps_calls_free(tern_ps *ps)
 		free(TN_CONTAINER_OF(node, ps_call, node));
 }
 
+bool tn_ps_call_hold(ps_call *call)
+{
+	uint32_t pending = atomic_load_explicit(&call->pending, memory_order_relaxed);
+
+	while (pending)
+		if (atomic_compare_exchange_weak_explicit(&call->pending, &pending, pending + 1,
+							  memory_order_acquire, memory_order_relaxed))
+			return true;
+	return false;
+}
+
 /* ---- submission ---- */
 
 /* Lock held: a call, or NULL with a status. */
@@ -110,7 +121,10 @@ static ps_call *take(tern_ps *ps, tern_status *status)
 	memset(&call->push_node, 0, sizeof(call->push_node));
 	tn_list_init(&call->parts);
 	tn_list_push_back(&ps->live, &call->node);
+	call->start_ns = tn_ctx_now(ps->ctx);
 	ps->in_flight++;
+	if (!ps->watching && ps->route->managed)
+		tn_ps_watch(ps);
 	return call;
 }
 
@@ -138,8 +152,7 @@ static tern_status call_new(tern_table *table, ps_kind kind, tern_op *op, ps_cal
 	call->table = table;
 	call->kind = kind;
 	call->user = op;
-	call->deadline_ns =
-		tn_deadline(tn_ctx_now(ps->ctx), op->timeout_ns ? op->timeout_ns : ps->timeout_ns);
+	call->deadline_ns = tn_deadline(call->start_ns, op->timeout_ns ? op->timeout_ns : ps->timeout_ns);
 	call->rows = NULL;
 	call->found = NULL;
 	call->stride = call->row_bytes = 0;
@@ -180,7 +193,7 @@ static void lease_rows(ps_call *call, uint32_t access)
 
 static tern_status submit(ps_call *call)
 {
-	ps_part *made[TN_PS_SERVERS_MAX];
+	ps_part *made[TN_PS_OWNERS];
 	uint32_t n = call->count ? tn_ps_parts_split(call, NULL, made) : 0;
 	tern_status status = TERN_OK;
 
@@ -316,14 +329,11 @@ tern_status tern_table_cancel(tern_table *table, tern_op *op)
 	pthread_mutex_lock(&ps->lock);
 	for (tn_list *node = ps->live.next; node != &ps->live && !call; node = node->next) {
 		ps_call *c = TN_CONTAINER_OF(node, ps_call, node);
-		uint32_t pending = atomic_load_explicit(&c->pending, memory_order_relaxed);
 
 		if (c->user != op)
 			continue;
-		while (pending && !call) /* 0: it is about to complete */
-			if (atomic_compare_exchange_weak_explicit(&c->pending, &pending, pending + 1,
-								  memory_order_acquire, memory_order_relaxed))
-				call = c;
+		if (tn_ps_call_hold(c))
+			call = c;
 		break;
 	}
 	pthread_mutex_unlock(&ps->lock);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The life of a client, its hosts and its route. Threads: any; see client.h. Tests: tests/unit/ps.
+ * The life of a client. Threads: any; see client.h. Tests: tests/unit/ps.
  */
 #include "ps/client.h"
 
@@ -16,99 +16,41 @@
 #define BYE_NS \
 	100000000u /* a server that does not answer by then keeps what it remembers for a while longer */
 
-/* ---- hosts ---- */
-
-ps_host *tn_ps_host_get(tern_ps *ps, const char *address)
-{
-	tern_connect_params params = {.transports = ps->transports[0] ? ps->transports : NULL};
-	ps_host *host = NULL;
-
-	pthread_mutex_lock(&ps->lock);
-	for (uint32_t i = 0; i < ps->host_count && !host; i++)
-		if (strcmp(ps->hosts[i]->address, address) == 0)
-			host = ps->hosts[i];
-	if (!host && ps->host_count < TN_PS_SERVERS_MAX && (host = calloc(1, sizeof(*host)))) {
-		snprintf(host->address, sizeof(host->address), "%s", address);
-		if (tern_rpc_connect(ps->ctx, address, &params, &host->rpc) == TERN_OK) {
-			ps->hosts[ps->host_count++] = host;
-		} else {
-			free(host);
-			host = NULL;
-		}
-	}
-	pthread_mutex_unlock(&ps->lock);
-	return host;
-}
-
-/* ---- the route ---- */
-
-tern_status tn_ps_route_set(tern_ps *ps, const void *data, uint64_t bytes)
-{
-	ps_route *route = calloc(1, sizeof(*route));
-	bool newer;
-
-	if (!route)
-		return tn_fail(TERN_E_NOMEM, "no memory for a map");
-	if (!tn_ps_map_decode(data, bytes, &route->map)) {
-		free(route);
-		return tn_fail(TERN_E_PROTOCOL, "the map can't be read: another version?");
-	}
-	for (uint32_t i = 0; i < route->map.servers; i++) {
-		route->hosts[i] = tn_ps_host_get(ps, route->map.address[i]);
-		if (route->hosts[i])
-			continue;
-		free(route);
-		return tn_fail(TERN_E_LIMIT, "server %u of the map: %s", i, tern_detail());
-	}
-	pthread_mutex_lock(&ps->lock);
-	route->older = atomic_load_explicit(&ps->route, memory_order_relaxed);
-	newer = !route->older || route->map.version > route->older->map.version;
-	if (newer)
-		atomic_store_explicit(&ps->route, route, memory_order_release);
-	pthread_mutex_unlock(&ps->lock);
-	if (!newer)
-		free(route);
-	return TERN_OK;
-}
+/* ---- the first map ---- */
 
 /* Ask the servers that were named, one after the other, until one tells the map. */
 static tern_status find_route(tern_ps *ps, const tern_ps_params *p)
 {
-	uint64_t end = tn_deadline(tn_ctx_now(ps->ctx), ps->timeout_ns), bytes, now;
-	uint8_t *map = malloc(TN_PS_MAP_BYTES_MAX);
+	uint64_t end = tn_deadline(tn_ctx_now(ps->ctx), ps->timeout_ns), now;
 	char text[TN_DETAIL_MAX] = "";
 	tern_status status = TERN_E_NOMEM;
 
-	for (uint32_t i = 0; map && i < p->count && status != TERN_OK; i++) {
-		tern_rpc_call_params call = {.method = TN_PS_MAP,
-					     .answer = map,
-					     .answer_capacity = TN_PS_MAP_BYTES_MAX,
-					     .flags = TERN_RPC_IDEMPOTENT};
+	for (uint32_t i = 0; i < p->count && status != TERN_OK; i++) {
 		ps_host *host = tn_ps_host_get(ps, p->servers[i]);
 		size_t n = strlen(text);
 
 		now = tn_ctx_now(ps->ctx);
 		if (now >= end)
 			break;
-		status = host ? tern_rpc_call_wait(host->rpc, &call, (end - now) / (p->count - i) + 1, &bytes)
-			      : TERN_E_NOMEM;
-		if (status == TERN_OK)
-			status = tn_ps_route_set(ps, map, bytes);
+		status = host ? tn_ps_map_fetch(ps, host, (end - now) / (p->count - i) + 1) : TERN_E_NOMEM;
 		if (status != TERN_OK)
 			snprintf(text + n, sizeof(text) - n, "%s%s: %s", n ? "; " : "", p->servers[i],
 				 tern_detail()[0] ? tern_detail() : tern_status_text(status));
 	}
-	free(map);
 	return status == TERN_OK ? TERN_OK : tn_fail(status, "no parameter server told its map: %s", text);
 }
 
 uint32_t tern_ps_servers(tern_ps *ps, uint64_t *version)
 {
-	const ps_route *route = tn_ps_route(ps);
+	ps_route *route = tn_ps_route_hold(ps);
+	uint32_t alive = 0;
 
+	for (uint32_t i = 0; i < route->servers; i++)
+		alive += route->hosts[i] != NULL;
 	if (version)
-		*version = route->map.version;
-	return route->map.servers;
+		*version = route->version;
+	tn_ps_route_release(ps, route);
+	return alive;
 }
 
 /* ---- life ---- */
@@ -131,8 +73,10 @@ static tern_ps *ps_new(tern_ctx *ctx, const tern_ps_params *p)
 	tn_ps_state *state = tn_ps_state_get(ctx);
 	tern_ps *ps = state ? calloc(1, sizeof(*ps)) : NULL;
 
-	if (!ps)
+	if (!ps || !(ps->map_bytes = malloc(TN_CL_MAP_BYTES_MAX))) {
+		free(ps);
 		return NULL;
+	}
 	ps->ctx = ctx;
 	ps->mem = tern_ctx_mem(ctx);
 	ps->counters = &state->counters;
@@ -147,12 +91,12 @@ static tern_ps *ps_new(tern_ctx *ctx, const tern_ps_params *p)
 	tn_list_init(&ps->spare_parts);
 	tn_list_init(&ps->pushes);
 	tn_list_init(&ps->tables);
+	tn_list_init(&ps->map_waiters);
 	return ps;
 }
 
 static void ps_free(tern_ps *ps)
 {
-	ps_route *route = atomic_load_explicit(&ps->route, memory_order_relaxed);
 	tn_list *node;
 
 	tn_ps_leases_free(ps);
@@ -162,12 +106,8 @@ static void ps_free(tern_ps *ps)
 		tern_rpc_close(ps->hosts[i]->rpc);
 		free(ps->hosts[i]);
 	}
-	while (route) {
-		ps_route *older = route->older;
-
-		free(route);
-		route = older;
-	}
+	free(ps->route); /* nobody holds it any more */
+	free(ps->map_bytes);
 	while ((node = tn_list_pop_front(&ps->tables)))
 		free(TN_CONTAINER_OF(node, tern_table, node));
 	pthread_mutex_destroy(&ps->lock);
@@ -259,6 +199,7 @@ void tern_ps_close(tern_ps *ps)
 	cancel_all(ps);
 	while (in_flight(ps))
 		tern_ctx_wait(ps->ctx, 1000000);
+	tn_ps_map_end(ps);
 	say_bye(ps);
 	ps_free(ps);
 }

@@ -4,15 +4,19 @@
  *
  *   ps      the client object: an id for its life, hosts, the route, operations in flight
  *   host    one server by address, with an RPC client that dials it; lives as long as the ps
- *   route   the map as last heard, and the host of each of its servers; replaced whole, kept until the end
+ *   route   what clients need of the map as last heard, and the host of each server that is alive in it; replaced whole,
+ *           freed when nobody holds it any more
  *   call    one operation of the user's
  *   part    what one server does of it: some of its keys, one RPC call at a time, tried again until it is done
  *   lease   a key to memory of the user's, kept for the next operation with the same memory
  *
- *               .----------- again (pause) <---------- busy, lost, overload
+ *               .----------- again (pause) <---------- busy, overload
  *               v                |
  *   part:   IDLE -> SENT -> (answer) -> DONE
- *                        -> moved: the map is fetched, and the part's keys are split anew into other parts
+ *               ^        -> refused as of another server, lost, taken back: a newer map is wanted
+ *               |                                          |
+ *               '---- there is none ----- MAPPED <---------'
+ *                                            '-> the part's keys are split anew into other parts -> DONE
  *
  *   call.pending = parts that are not DONE + 1 while a thread works on the call as a whole; the last one completes it
  *   ps.in_flight = calls between submission and completion <= ps.limit
@@ -32,13 +36,16 @@
 
 #include "base/fail.h"
 #include "base/list.h"
+#include "ps/split.h"
 #include "ps/state.h"
 #include "ps/wire.h"
 
 #define TN_PS_LEASES    64u
 #define TN_PS_KEEP_MAX  (64u << 20) /* a part with a larger buffer gives it back after use */
 #define TN_PS_KEYS_MAX  (UINT32_MAX - 1ull)
-#define TN_PS_RETRY_MAX 100u /* times the first pause */
+#define TN_PS_RETRY_MAX 100u  /* times the first pause */
+#define TN_PS_HOSTS_MAX 1024u /* addresses of servers that a client ever heard of */
+#define TN_PS_CALLS_MAX 1024u
 
 typedef struct ps_call ps_call;
 
@@ -50,9 +57,12 @@ typedef struct ps_host {
 } ps_host;
 
 typedef struct ps_route {
-	struct ps_route *older;
-	ps_host *hosts[TN_PS_SERVERS_MAX];
-	tn_ps_map map;
+	uint32_t refs; /* ps->lock: 1 while it is the newest + who holds it */
+	uint32_t servers;
+	uint64_t version;
+	bool managed;                      /* somebody watches over the servers: maps change when they die */
+	ps_host *hosts[TN_PS_SERVERS_MAX]; /* NULL: not alive */
+	tn_ps_owners owners;
 } ps_route;
 
 typedef struct ps_lease {
@@ -66,8 +76,13 @@ typedef struct ps_lease {
 typedef struct ps_part {
 	tn_list node; /* call->parts, or ps->spare_parts */
 	ps_call *call;
-	ps_host *host;
-	uint32_t server; /* number in the map, for texts */
+	ps_host *host;    /* NULL: nobody has its slots at present */
+	uint32_t server;  /* number in the map, for texts */
+	uint64_t version; /* of the map by which its keys were split */
+	bool divided;     /* they are a part of another part's */
+	bool refused;     /* the server says that some are not its own */
+	bool look;        /* a newer map is wanted before the next try */
+	tn_list map_node; /* ps->map_waiters */
 	tern_op op;
 	tn_ctx_timer timer;
 	uint64_t count;
@@ -98,7 +113,7 @@ struct ps_call {
 	tn_work work;
 	ps_kind kind;
 	tern_op *user;
-	uint64_t deadline_ns;
+	uint64_t start_ns, deadline_ns;
 	/* of the user */
 	const uint64_t *keys;
 	uint64_t count;
@@ -136,9 +151,16 @@ struct tern_ps {
 	uint64_t timeout_ns, retry_ns, limit;
 	char transports[64];
 	pthread_mutex_t lock;
-	_Atomic(ps_route *) route;
-	ps_host *hosts[TN_PS_SERVERS_MAX];
+	ps_route *route; /* lock */
+	ps_host *hosts[TN_PS_HOSTS_MAX];
 	uint32_t host_count;
+	/* lock: the question for a newer map; map_op and map_bytes are its own while map_asked */
+	bool map_asked, watching;
+	uint32_t map_turn;
+	tn_list map_waiters;
+	tern_op map_op;
+	uint8_t *map_bytes;
+	tn_ctx_timer watch;
 	tn_list live, spare_calls, spare_parts, pushes, tables;
 	uint32_t in_flight;
 	uint64_t next_seq;
@@ -148,22 +170,33 @@ struct tern_ps {
 	uint64_t lease_clock;
 };
 
-static inline const ps_route *tn_ps_route(tern_ps *ps)
-{
-	return atomic_load_explicit(&ps->route, memory_order_acquire);
-}
+/* ---- route.c ---- */
 
-/* ---- client.c ---- */
+/* The newest; until it is released. */
+ps_route *tn_ps_route_hold(tern_ps *ps);
+void tn_ps_route_release(tern_ps *ps, ps_route *route);
 
+/* The host of a server, NULL if it is not alive. Hosts live as long as the client. */
+ps_host *tn_ps_host_at(tern_ps *ps, uint32_t server);
 /* The host of an address; dialed when it is first needed. NULL: no memory, too many. */
 ps_host *tn_ps_host_get(tern_ps *ps, const char *address);
 /* A map came: it is the route if it is newer. */
 tern_status tn_ps_route_set(tern_ps *ps, const void *data, uint64_t bytes);
+/* tn_ps_part_mapped(part) follows, when `who` (NULL: somebody) told its map or did not. part may be NULL. */
+void tn_ps_map_want(tern_ps *ps, ps_part *part, ps_host *who);
+/* Ask and wait. host NULL: another one each time. */
+tern_status tn_ps_map_fetch(tern_ps *ps, ps_host *host, uint64_t timeout_ns);
+/* Lock held: calls are in flight, look after them. */
+void tn_ps_watch(tern_ps *ps);
+/* Nothing of this file is under way afterwards; no call is in flight. */
+void tn_ps_map_end(tern_ps *ps);
 
 /* ---- call.c ---- */
 
 /* Count a part or a thread less; completes the call with the last. */
 void tn_ps_call_put(ps_call *call);
+/* Count one more, ps->lock held. False: it is about to complete. */
+bool tn_ps_call_hold(ps_call *call);
 /* The first fault is the call's. */
 void tn_ps_call_fault(ps_call *call, tern_status status, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
@@ -172,11 +205,11 @@ void tn_ps_calls_free(tern_ps *ps);
 /* ---- part.c ---- */
 
 /* A part of `call` for one server, in the call's list, counted; NULL: no memory. */
-ps_part *tn_ps_part_new(ps_call *call, ps_host *host, uint32_t server);
+ps_part *tn_ps_part_new(ps_call *call, const ps_route *route, uint32_t server);
 bool tn_ps_part_reserve(ps_part *part, uint64_t keys);
 /*
  * Keys of `from` (or, NULL, of the call), at least one, as parts of the route's servers; made has room for
- * TN_PS_SERVERS_MAX. They are the caller's to send. Returns how many; 0: no memory.
+ * TN_PS_OWNERS. They are the caller's to send. Returns how many; 0: no memory.
  */
 uint32_t tn_ps_parts_split(ps_call *call, const ps_part *from, ps_part **made);
 /*
@@ -184,6 +217,8 @@ uint32_t tn_ps_parts_split(ps_call *call, const ps_part *from, ps_part **made);
  * Else TERN_OK, always: it goes its way.
  */
 tern_status tn_ps_part_send(ps_part *part, bool first);
+/* The map that it wanted came, or did not. */
+void tn_ps_part_mapped(ps_part *part);
 /* Lock held: back to the spare ones, and its buffers if they are large. */
 void tn_ps_part_release(tern_ps *ps, ps_part *part);
 void tn_ps_parts_free(tern_ps *ps);

@@ -40,6 +40,18 @@ static tern_status check_name(const char *what, const char *name, bool may_be_em
 	return TERN_OK;
 }
 
+/* Groups live at the first server of the map. */
+static ps_host *first_host(tern_ps *ps)
+{
+	ps_route *route = tn_ps_route_hold(ps);
+	ps_host *host = NULL;
+
+	for (uint32_t i = 0; i < route->servers && !host; i++)
+		host = route->hosts[i];
+	tn_ps_route_release(ps, route);
+	return host;
+}
+
 static tern_status ask(tern_ps *ps, tn_ps_group_msg *msg, uint64_t *value)
 {
 	uint8_t args[TN_PS_GROUP_MAX];
@@ -51,13 +63,16 @@ static tern_status ask(tern_ps *ps, tn_ps_group_msg *msg, uint64_t *value)
 		.answer_capacity = sizeof(answer),
 		.flags = TERN_RPC_IDEMPOTENT,
 	};
+	ps_host *host = first_host(ps);
 	tern_status status;
 
+	if (!host)
+		return tn_fail(TERN_E_UNREACHABLE, "no parameter server is alive");
 	msg->timeout_ns = timeout_ns;
 	call.args_bytes = tn_ps_group_encode(args, msg);
 	if (__builtin_add_overflow(timeout_ns, GRACE_NS, &timeout_ns))
 		timeout_ns = UINT64_MAX;
-	status = tern_rpc_call_wait(tn_ps_route(ps)->hosts[0]->rpc, &call, timeout_ns, NULL);
+	status = tern_rpc_call_wait(host->rpc, &call, timeout_ns, NULL);
 	if (status == TERN_OK && value)
 		*value = answer;
 	return status;

@@ -54,7 +54,7 @@ void tn_ps_parts_free(tern_ps *ps)
 	}
 }
 
-ps_part *tn_ps_part_new(ps_call *call, ps_host *host, uint32_t server)
+ps_part *tn_ps_part_new(ps_call *call, const ps_route *route, uint32_t server)
 {
 	tern_ps *ps = call->ps;
 	tn_list *node;
@@ -64,19 +64,20 @@ ps_part *tn_ps_part_new(ps_call *call, ps_host *host, uint32_t server)
 	node = tn_list_pop_front(&ps->spare_parts);
 	part = node ? TN_CONTAINER_OF(node, ps_part, node)
 		    : (TN_FAULT("ps.part.alloc") ? NULL : calloc(1, sizeof(*part)));
-	if (part) {
+	if (part) { /* whole before somebody who gives up or takes back can see it */
 		memset(&part->node, 0, sizeof(part->node));
+		part->call = call;
+		part->host = server == TN_PS_NOBODY ? NULL : route->hosts[server];
+		part->server = server;
+		part->version = route->version;
+		part->timer.run = on_timer;
 		tn_list_push_back(&call->parts, &part->node);
 	}
 	pthread_mutex_unlock(&ps->lock);
 	if (!part)
 		return NULL;
-	part->call = call;
-	part->host = host;
-	part->server = server;
-	part->timer.run = on_timer;
 	part->tries = 0;
-	part->packed = part->maybe = false;
+	part->packed = part->maybe = part->divided = part->refused = part->look = false;
 	part->places = NULL;
 	part->keys = NULL;
 	part->count = 0;
@@ -123,7 +124,7 @@ static uint32_t unmake(ps_call *call, uint32_t made)
 /* All keys of the call, for the only server. */
 static uint32_t whole(ps_call *call, const ps_route *route, ps_part **made)
 {
-	made[0] = tn_ps_part_new(call, route->hosts[0], 0);
+	made[0] = tn_ps_part_new(call, route, 0);
 	if (!made[0])
 		return 0;
 	made[0]->keys = call->keys;
@@ -131,24 +132,20 @@ static uint32_t whole(ps_call *call, const ps_route *route, ps_part **made)
 	return 1;
 }
 
-uint32_t tn_ps_parts_split(ps_call *call, const ps_part *from, ps_part **made)
+static uint32_t split(ps_call *call, const ps_part *from, const ps_route *route, ps_part **made)
 {
-	const ps_route *route = tn_ps_route(call->ps);
 	const uint64_t *keys = from ? from->keys : call->keys;
-	uint64_t count = from ? from->count : call->count, counts[TN_PS_SERVERS_MAX];
-	uint64_t *keys_out[TN_PS_SERVERS_MAX];
-	uint32_t *places_out[TN_PS_SERVERS_MAX], n = 0;
+	uint64_t count = from ? from->count : call->count, counts[TN_PS_OWNERS];
+	uint64_t *keys_out[TN_PS_OWNERS];
+	uint32_t *places_out[TN_PS_OWNERS], n = 0;
 
-	TN_ASSERT(count > 0);
-	if (route->map.servers == 1 && !from)
-		return whole(call, route, made);
-	tn_ps_split_count(&route->map, keys, count, counts);
-	for (uint32_t s = 0; s < route->map.servers; s++) {
+	tn_ps_split_count(&route->owners, keys, count, counts);
+	for (uint32_t s = 0; s < TN_PS_OWNERS; s++) {
 		ps_part *part;
 
 		if (counts[s] == 0)
 			continue;
-		part = tn_ps_part_new(call, route->hosts[s], s);
+		part = tn_ps_part_new(call, route, s);
 		if (!part)
 			return unmake(call, n);
 		made[n++] = part;
@@ -157,8 +154,21 @@ uint32_t tn_ps_parts_split(ps_call *call, const ps_part *from, ps_part **made)
 		part->count = counts[s];
 		part->keys = keys_out[s] = part->keys_buf;
 		part->places = places_out[s] = part->places_buf;
+		part->divided = from != NULL;
+		part->maybe = from && from->maybe;
 	}
-	tn_ps_split_fill(&route->map, keys, from ? from->places : NULL, count, keys_out, places_out);
+	tn_ps_split_fill(&route->owners, keys, from ? from->places : NULL, count, keys_out, places_out);
+	return n;
+}
+
+uint32_t tn_ps_parts_split(ps_call *call, const ps_part *from, ps_part **made)
+{
+	ps_route *route = tn_ps_route_hold(call->ps);
+	bool one = route->servers == 1 && route->owners.owner[0] == 0 && !from;
+	uint32_t n = one ? whole(call, route, made) : split(call, from, route, made);
+
+	TN_ASSERT(from ? from->count > 0 : call->count > 0);
+	tn_ps_route_release(call->ps, route);
 	return n;
 }
 
@@ -318,7 +328,7 @@ static tern_status send_call(ps_part *part, uint64_t now)
 			    .lr_scale = call->lr_scale,
 			    .table = call->table->id,
 			    .schema = call->table->hash,
-			    .map_version = tn_ps_route(ps)->map.version,
+			    .map_version = part->divided ? 0 : part->version,
 			    .count = part->count,
 			    .step = call->step,
 			    .client = ps->id};
@@ -357,6 +367,13 @@ static void part_fault(ps_part *part, tern_status status, const char *text)
 {
 	tern_status said = status;
 
+	if (!part->host) {
+		tn_ps_call_fault(
+			part->call, status,
+			"no server has the slots of %llu keys: theirs is down, and no backup was in sync: %s",
+			(unsigned long long)part->count, text ? text : tern_status_text(status));
+		return;
+	}
 	if (part->maybe && tern_status_radius(status) != TERN_RADIUS_CALLER)
 		said = TERN_E_INDETERMINATE;
 	tn_ps_call_fault(part->call, said, "server %u at %s: %s%s", part->server, part->host->address,
@@ -375,6 +392,13 @@ static void again(ps_part *part, uint64_t pause_ns)
 	pause = TN_MAX(TN_MIN(pause, ps->retry_ns * TN_PS_RETRY_MAX), pause_ns);
 	atomic_store_explicit(&part->waiting, true, memory_order_release);
 	tn_ctx_timer_set(ps->ctx, &part->timer, tn_ctx_now(ps->ctx) + pause);
+}
+
+/* Try it again after a pause, when a newer map was asked for. */
+static void look_again(ps_part *part)
+{
+	part->look = true;
+	again(part, 0);
 }
 
 static bool ended_early(ps_part *part, uint64_t now)
@@ -400,6 +424,10 @@ tern_status tn_ps_part_send(ps_part *part, bool first)
 
 	if (!first && ended_early(part, now))
 		return TERN_OK;
+	if (!part->host) {
+		look_again(part);
+		return TERN_OK;
+	}
 	atomic_fetch_add_explicit(&call->pending, 1, memory_order_relaxed); /* the part may end at once */
 	status = send_call(part, now);
 	if (status == TERN_OK) {
@@ -423,69 +451,58 @@ static void on_timer(tn_ctx_timer *timer)
 {
 	ps_part *part = TN_CONTAINER_OF(timer, ps_part, timer);
 
-	if (atomic_exchange_explicit(&part->waiting, false, memory_order_acq_rel))
+	if (!atomic_exchange_explicit(&part->waiting, false, memory_order_acq_rel))
+		return;
+	if (part->look) {
+		part->look = false;
+		tn_ps_map_want(part->call->ps, part, NULL);
+	} else {
 		(void)tn_ps_part_send(part, false);
+	}
 }
 
 void tn_ps_part_cancel(ps_part *part)
 {
 	tern_ps *ps = part->call->ps;
 
-	(void)tern_rpc_cancel(part->host->rpc, &part->op);
+	if (part->host)
+		(void)tern_rpc_cancel(part->host->rpc, &part->op);
 	if (atomic_load_explicit(&part->waiting, memory_order_acquire))
 		tn_ctx_timer_set(ps->ctx, &part->timer, tn_ctx_now(ps->ctx));
 }
 
 /* ---- answered ---- */
 
-/* The map came, or did not: split what the old one sent to the wrong server. */
-static void on_map(tern_op *op, void *arg)
+void tn_ps_part_mapped(ps_part *part)
 {
-	ps_part *part = arg;
 	ps_call *call = part->call;
 	tern_ps *ps = call->ps;
-	uint64_t old = tn_ps_route(ps)->map.version;
-	ps_part *made[TN_PS_SERVERS_MAX];
+	ps_route *route = tn_ps_route_hold(ps);
+	bool newer = route->version != part->version;
+	ps_part *made[TN_PS_OWNERS];
 	uint32_t n;
 
-	if (op->status == TERN_OK)
-		(void)tn_ps_route_set(ps, part->args, op->length);
-	if (tn_ps_route(ps)->map.version == old && part->tries > 0) {
-		again(part, 0); /* servers do not agree yet */
+	tn_ps_route_release(ps, route);
+	if (ended_early(part, tn_ctx_now(ps->ctx)))
+		return;
+	if (!newer) { /* servers do not agree yet, or all is as it was */
+		if (part->host && !part->refused)
+			(void)tn_ps_part_send(part, false);
+		else if (part->host)
+			again(part, 0);
+		else
+			look_again(part);
 		return;
 	}
-	part->tries++;
 	n = tn_ps_parts_split(call, part, made);
 	if (n == 0) {
-		again(part, 0);
+		look_again(part);
 		return;
 	}
+	TN_PS_COUNT(ps->counters, reroutes, 1);
 	for (uint32_t i = 0; i < n; i++)
 		(void)tn_ps_part_send(made[i], false);
 	part_done(part);
-}
-
-static void fetch_map(ps_part *part)
-{
-	ps_call *call = part->call;
-	tern_rpc_call_params params = {.method = TN_PS_MAP,
-				       .flags = TERN_RPC_IDEMPOTENT,
-				       .service_class = TERN_RPC_LATENCY,
-				       .answer_capacity = TN_PS_MAP_BYTES_MAX};
-	uint64_t now = tn_ctx_now(call->ps->ctx);
-
-	TN_PS_COUNT(call->ps->counters, reroutes, 1);
-	if (ended_early(part, now))
-		return;
-	if (!grow(&part->args, &part->args_room, TN_PS_MAP_BYTES_MAX)) {
-		again(part, 0);
-		return;
-	}
-	params.answer = part->args;
-	tern_op_init(&part->op, on_map, part);
-	part->op.timeout_ns = call->deadline_ns - now;
-	if (tern_rpc_call(part->host->rpc, &params, &part->op) != TERN_OK)
-		again(part, 0);
 }
 
 static void deliver(ps_part *part, const tn_ps_answer *a)
@@ -521,8 +538,9 @@ static void answered(ps_part *part, uint64_t bytes)
 		part_done(part);
 		return;
 	}
-	if (a.flags & TN_PS_WRONG_SERVER) {
-		fetch_map(part);
+	part->refused = a.flags & TN_PS_WRONG_SERVER;
+	if (part->refused) {
+		tn_ps_map_want(part->call->ps, part, host);
 		return;
 	}
 	part->packed = a.flags & TN_PS_NEED_PACKED;
@@ -538,29 +556,60 @@ static void answered(ps_part *part, uint64_t bytes)
 		deliver(part, &a);
 }
 
-/* May another try end better? */
-static bool worth_a_try(tern_status status)
+/* May another try end better? managed: another server may have taken over. */
+static bool worth_a_try(tern_status status, bool managed)
 {
-	return status == TERN_E_INDETERMINATE || status == TERN_E_OVERLOAD || status == TERN_E_LANE ||
-	       status == TERN_E_PEER_LOST || status == TERN_E_PEER_RESTARTED || status == TERN_E_PEER_CLOSED;
+	switch (status) {
+	case TERN_E_INDETERMINATE:
+	case TERN_E_OVERLOAD:
+	case TERN_E_LANE:
+	case TERN_E_PEER_LOST:
+	case TERN_E_PEER_RESTARTED:
+	case TERN_E_PEER_CLOSED:
+		return true;
+	case TERN_E_CANCELED: /* not by the user: taken back */
+	case TERN_E_UNREACHABLE:
+	case TERN_E_REFUSED:
+	case TERN_E_NO_METHOD: /* a server that ends */
+		return managed;
+	default:
+		return false;
+	}
+}
+
+static bool is_managed(tern_ps *ps)
+{
+	ps_route *route = tn_ps_route_hold(ps);
+	bool managed = route->managed;
+
+	tn_ps_route_release(ps, route);
+	return managed;
+}
+
+static void failed(ps_part *part, tern_status status, uint64_t pause_ns)
+{
+	bool given_up = atomic_load_explicit(&part->call->canceled, memory_order_seq_cst);
+	bool managed = is_managed(part->call->ps), retry = worth_a_try(status, managed) && !given_up;
+
+	if (part->call->kind == PS_PUSH && status != TERN_E_OVERLOAD && status != TERN_E_NO_METHOD &&
+	    (retry || status == TERN_E_DEADLINE))
+		part->maybe = true;
+	if (!retry) {
+		part_fault(part, status, tern_detail());
+		part_done(part);
+	} else if (status == TERN_E_OVERLOAD || !managed) {
+		again(part, pause_ns);
+	} else {
+		look_again(part);
+	}
 }
 
 static void on_answer(tern_op *op, void *arg)
 {
 	ps_part *part = arg;
-	tern_status status = op->status;
 
-	if (status == TERN_OK) {
+	if (op->status == TERN_OK)
 		answered(part, op->length);
-		return;
-	}
-	if (part->call->kind == PS_PUSH && status != TERN_E_OVERLOAD &&
-	    (worth_a_try(status) || status == TERN_E_DEADLINE))
-		part->maybe = true;
-	if (worth_a_try(status)) {
-		again(part, status == TERN_E_OVERLOAD ? op->length : 0);
-		return;
-	}
-	part_fault(part, status, tern_detail());
-	part_done(part);
+	else
+		failed(part, op->status, op->status == TERN_E_OVERLOAD ? op->length : 0);
 }

@@ -29,7 +29,8 @@
 /* One call to every server. */
 typedef struct leader {
 	tern_ps *ps;
-	const ps_route *route;
+	ps_host **hosts; /* servers that are alive at the begin, numbered from 0 */
+	uint32_t servers;
 	uint64_t deadline_ns;
 	tn_ps_save_msg msg;
 	uint8_t args[TN_PS_SAVE_MAX];
@@ -40,30 +41,43 @@ typedef struct leader {
 
 static void leader_free(leader *l)
 {
-	for (uint32_t i = 0; l->answers && i < l->route->map.servers; i++)
+	for (uint32_t i = 0; l->answers && i < l->servers; i++)
 		free(l->answers[i]);
 	free(l->answers);
+	free(l->hosts);
 	free(l->ops);
 	free(l);
 }
 
+/* False: no memory. */
+static bool find_servers(leader *l)
+{
+	ps_route *route = tn_ps_route_hold(l->ps);
+
+	l->hosts = calloc(TN_PS_SERVERS_MAX, sizeof(l->hosts[0]));
+	for (uint32_t i = 0; l->hosts && i < route->servers; i++)
+		if (route->hosts[i])
+			l->hosts[l->servers++] = route->hosts[i];
+	tn_ps_route_release(l->ps, route);
+	l->ops = calloc(l->servers + 1, sizeof(*l->ops));
+	l->answers = calloc(l->servers + 1, sizeof(*l->answers));
+	if (!l->hosts || !l->ops || !l->answers)
+		return false;
+	for (uint32_t i = 0; i < l->servers; i++)
+		if (!(l->answers[i] = malloc(ANSWER_BYTES)))
+			return false;
+	return true;
+}
+
 static leader *leader_new(tern_ps *ps, uint64_t timeout_ns)
 {
-	const ps_route *route = tn_ps_route(ps);
 	leader *l = calloc(1, sizeof(*l));
-	bool whole;
 
 	if (!l)
 		return NULL;
 	l->ps = ps;
-	l->route = route;
 	l->deadline_ns = tn_deadline(tn_ctx_now(ps->ctx), timeout_ns ? timeout_ns : HOUR_NS);
-	l->ops = calloc(route->map.servers, sizeof(*l->ops));
-	l->answers = calloc(route->map.servers, sizeof(*l->answers));
-	whole = l->ops && l->answers;
-	for (uint32_t i = 0; whole && i < route->map.servers; i++)
-		whole = (l->answers[i] = malloc(ANSWER_BYTES)) != NULL;
-	if (!whole || tn_os_random(&l->msg.token, sizeof(l->msg.token)) != TERN_OK) {
+	if (!find_servers(l) || tn_os_random(&l->msg.token, sizeof(l->msg.token)) != TERN_OK) {
 		leader_free(l);
 		return NULL;
 	}
@@ -85,7 +99,7 @@ static tern_status send_to(leader *l, uint32_t i, uint64_t limit_ns)
 	call.args_bytes = tn_ps_save_encode(l->args, &l->msg);
 	tern_op_init(&l->ops[i], NULL, NULL);
 	l->ops[i].timeout_ns = TN_MAX(TN_MIN(left, limit_ns), 1);
-	return tern_rpc_call(l->route->hosts[i]->rpc, &call, &l->ops[i]);
+	return tern_rpc_call(l->hosts[i]->rpc, &call, &l->ops[i]);
 }
 
 static tern_status failed_at(const leader *l, uint32_t i, tern_status status)
@@ -93,7 +107,7 @@ static tern_status failed_at(const leader *l, uint32_t i, tern_status status)
 	char text[TN_DETAIL_MAX / 2];
 
 	snprintf(text, sizeof(text), "%s", tn_detail_get()[0] ? tn_detail_get() : tern_status_text(status));
-	return tn_fail(status, "server %" PRIu32 " (%s): %s", i, l->route->map.address[i], text);
+	return tn_fail(status, "server %" PRIu32 " (%s): %s", i, l->hosts[i]->address, text);
 }
 
 /* The step at every server; the first failure is the step's. All have answered when it returns. */
@@ -103,7 +117,7 @@ static tern_status step(leader *l, tn_ps_save_op op, uint64_t limit_ns)
 	char detail[TN_DETAIL_MAX] = "";
 
 	l->msg.op = op;
-	for (l->sent = 0; l->sent < l->route->map.servers; l->sent++)
+	for (l->sent = 0; l->sent < l->servers; l->sent++)
 		if ((status = send_to(l, l->sent, limit_ns)) != TERN_OK)
 			break;
 	if (status != TERN_OK)
@@ -178,7 +192,7 @@ static void count_files(const json_t *files, tern_ps_save_result *result)
 
 static tern_status gather(leader *l, tn_ckpt *ckpt, json_t *tables, tern_ps_save_result *result)
 {
-	for (uint32_t i = 0; i < l->route->map.servers; i++) {
+	for (uint32_t i = 0; i < l->servers; i++) {
 		json_t *root = json_loadb(l->answers[i], l->ops[i].length, JSON_REJECT_DUPLICATES, NULL);
 		json_t *files = json_object_get(root, "files");
 		tern_status status = TERN_OK;
@@ -293,7 +307,7 @@ static void undo_restore(leader *l, const tn_ckpt_reader *reader)
 			const char *name = json_string_value(json_object_get(row, "name"));
 
 			call.args_bytes = tn_ps_name_encode(args, sizeof(args), name ? name : "");
-			(void)tern_rpc_call_wait(l->route->hosts[i]->rpc, &call, l->ps->timeout_ns, NULL);
+			(void)tern_rpc_call_wait(l->hosts[i]->rpc, &call, l->ps->timeout_ns, NULL);
 		}
 	}
 	tn_detail_set("%s", detail);
@@ -319,7 +333,7 @@ tern_status tern_ps_restore(tern_ps *ps, const char *dir, uint64_t sequence, uin
 		status = step(l, TN_SAVE_RESTORE, UINT64_MAX);
 		if (status != TERN_OK)
 			undo_restore(l, &reader);
-		for (uint32_t i = 0; i < l->route->map.servers && status == TERN_OK; i++) {
+		for (uint32_t i = 0; i < l->servers && status == TERN_OK; i++) {
 			json_t *root = json_loadb(l->answers[i], l->ops[i].length, 0, NULL);
 
 			result.rows += (uint64_t)json_integer_value(json_object_get(root, "rows"));

@@ -98,23 +98,26 @@ tern_status tn_ps_saver_write(tn_ps_saver *saver, char **answer)
 
 static bool is_mine(uint64_t key, void *arg)
 {
-	return tn_ps_slots_has(&((const ps_view *)arg)->mine, tn_table_slot(key));
+	return tn_ps_slots_has(arg, tn_table_slot(key));
 }
 
 static tern_status restore_table(tn_ps_saver *saver, const tn_ckpt_reader *from, const char *name,
 				 uint64_t *rows)
 {
-	const ps_view *view = tn_ps_view(saver->server);
 	tern_table_schema schema;
+	tn_ps_slots mine;
 	tern_status status;
 	ps_share *share;
 	uint64_t put;
+	unsigned in;
 
 	TN_TRY(tn_restore_schema(from, name, &schema));
 	TN_TRY(tn_ps_share_new(&schema, &share));
-	status = tn_restore_table(from, share->engine, is_mine, (void *)view, &put);
+	mine = tn_ps_view_enter(saver->server, &in)->mine;
+	tn_ps_view_leave(saver->server, in);
+	status = tn_restore_table(from, share->engine, is_mine, &mine, &put);
 	if (status == TERN_OK)
-		status = tn_ps_facts_restore(from, name, &view->mine, share->dedup);
+		status = tn_ps_facts_restore(from, name, &mine, share->dedup);
 	if (status == TERN_OK && atomic_load(&saver->stop))
 		status = stopped();
 	if (status == TERN_OK)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The life of a server, and its map. Threads: any; see server.h. Tests: tests/unit/ps/ps_test.c.
+ * The life of a server. Threads: any; see server.h. Tests: tests/unit/ps/ps_test.c.
  */
 #include "ps/server.h"
 
@@ -11,75 +11,15 @@
 #include "base/fail.h"
 #include "base/log.h"
 
-/* ---- the map ---- */
-
-static tern_status check_list(const tern_ps_server_params *p)
-{
-	if (!p->servers && (p->count || p->index))
-		return tn_fail(TERN_E_INVALID, "a parameter server without a list is number 0 of 0");
-	if (p->servers && (p->count == 0 || p->count > TN_PS_SERVERS_MAX || p->index >= p->count))
-		return tn_fail(TERN_E_INVALID, "server %u of %u: at most %u, numbered from 0", p->index,
-			       p->count, TN_PS_SERVERS_MAX);
-	for (uint32_t i = 0; i < p->count; i++)
-		if (!p->servers[i] || strlen(p->servers[i]) >= TN_ADDRESS_MAX)
-			return tn_fail(TERN_E_INVALID, "the address of server %u is missing or too long", i);
-	return TERN_OK;
-}
-
-static ps_view *view_new(tern_ctx *ctx, const tern_ps_server_params *p)
-{
-	ps_view *view = calloc(1, sizeof(*view));
-	uint32_t n = p->servers ? p->count : 1;
-
-	if (!view)
-		return NULL;
-	tn_ps_map_spread(&view->map, p->map_version ? p->map_version : 1, n);
-	for (uint32_t i = 0; i < n; i++)
-		snprintf(view->map.address[i], TN_ADDRESS_MAX, "%s",
-			 p->servers ? p->servers[i] : tern_ctx_address(ctx));
-	view->index = p->index;
-	view->all = n == 1;
-	for (uint32_t i = 0; i < TN_PS_SLOTS; i++)
-		if (view->map.owner[i] == p->index)
-			tn_ps_slots_add(&view->mine, i);
-	return view;
-}
-
 tern_status tern_ps_server_remap(tern_ps_server *server, const tern_ps_server_params *params)
 {
-	tern_status status = check_list(params);
-	ps_view *view = status == TERN_OK ? view_new(server->ctx, params) : NULL;
+	ps_view *view;
 
-	if (status == TERN_OK && !view)
-		status = tn_fail(TERN_E_NOMEM, "no memory for a map");
-	if (status != TERN_OK)
-		return status;
-	pthread_mutex_lock(&server->view_lock);
-	view->older = atomic_load_explicit(&server->view, memory_order_relaxed);
-	if (view->map.version > view->older->map.version)
-		atomic_store_explicit(&server->view, view, memory_order_release);
-	else
-		status = tn_fail(TERN_E_INVALID,
-				 "map version %llu is there already: a later list has a higher one",
-				 (unsigned long long)view->older->map.version);
-	pthread_mutex_unlock(&server->view_lock);
-	if (status != TERN_OK)
-		free(view);
-	return status;
-}
-
-static void on_map(tern_rpc_request *request, const void *args, uint64_t bytes, void *arg)
-{
-	const ps_view *view = tn_ps_view(arg);
-	uint8_t *out = malloc(TN_PS_MAP_BYTES_MAX);
-
-	(void)args, (void)bytes;
-	if (!out) {
-		tern_rpc_reply(request, TERN_E_NOMEM, NULL, 0);
-		return;
-	}
-	tern_rpc_reply(request, TERN_OK, out, tn_ps_map_encode(out, TN_PS_MAP_BYTES_MAX, &view->map));
-	free(out);
+	TN_TRY(tn_ps_view_list(server->ctx, params, &view));
+	if (tn_ps_view_set(server, view))
+		return TERN_OK;
+	return tn_fail(TERN_E_INVALID,
+		       "a map of that version is there already: a later list has a higher one");
 }
 
 /* ---- methods ---- */
@@ -103,7 +43,7 @@ static const struct {
 	uint32_t method;
 	tern_rpc_handler handler;
 } methods[] = {
-	{TN_PS_MAP, on_map},         {TN_PS_CREATE, tn_ps_on_create}, {TN_PS_DESCRIBE, tn_ps_on_describe},
+	{TN_PS_MAP, tn_ps_on_map},   {TN_PS_CREATE, tn_ps_on_create}, {TN_PS_DESCRIBE, tn_ps_on_describe},
 	{TN_PS_DROP, tn_ps_on_drop}, {TN_PS_LIST, tn_ps_on_list},     {TN_PS_STATS, tn_ps_on_stats},
 	{TN_PS_PULL, on_pull},       {TN_PS_PUSH, on_push},           {TN_PS_ERASE, on_erase},
 	{TN_PS_BYE, tn_ps_on_bye},
@@ -130,18 +70,11 @@ static tern_status serve(tern_ps_server *server)
 
 static void server_free(tern_ps_server *server)
 {
-	ps_view *view = atomic_load_explicit(&server->view, memory_order_relaxed);
-
 	tn_ps_work_stop(server);
 	tn_ps_shares_free(server);
 	tn_ps_packs_free(server);
 	tn_ps_bench_free(&server->bench);
-	while (view) {
-		ps_view *older = view->older;
-
-		free(view);
-		view = older;
-	}
+	tn_ps_views_free(server);
 	pthread_mutex_destroy(&server->view_lock);
 	pthread_mutex_destroy(&server->tables_lock);
 	pthread_mutex_destroy(&server->pack_lock);
@@ -151,15 +84,20 @@ static void server_free(tern_ps_server *server)
 	free(server);
 }
 
-static tern_ps_server *server_new(tern_ctx *ctx, tn_ps_state *state, const tern_ps_server_params *params)
+/* Takes the view, whatever comes of it. */
+static tern_ps_server *server_new(tern_ctx *ctx, tn_ps_state *state, const tern_ps_server_params *params,
+				  ps_view *view)
 {
 	tern_ps_server *server = calloc(1, sizeof(*server));
-	ps_view *view = server ? view_new(ctx, params) : NULL;
+	tn_epoch *epoch = server ? aligned_alloc(_Alignof(tn_epoch), sizeof(*epoch)) : NULL;
 
-	if (!view) {
+	if (!epoch) {
 		free(server);
+		free(view);
 		return NULL;
 	}
+	tn_epoch_init(epoch);
+	server->view_epoch = epoch;
 	server->ctx = ctx;
 	server->state = state;
 	server->counters = &state->counters;
@@ -195,14 +133,19 @@ tern_status tern_ps_server_open(tern_ctx *ctx, const tern_ps_server_params *para
 	tern_ps_server_params none = {0};
 	tern_ps_server *server = NULL;
 	tn_ps_state *state = NULL;
+	ps_view *view;
 	uint32_t workers;
 	tern_status status;
 
 	*out = NULL;
 	params = params ? params : &none;
-	TN_TRY(check_list(params));
-	TN_TRY(claim(ctx, &state));
-	server = server_new(ctx, state, params);
+	TN_TRY(tn_ps_view_list(ctx, params, &view));
+	status = claim(ctx, &state);
+	if (status != TERN_OK) {
+		free(view);
+		return status;
+	}
+	server = server_new(ctx, state, params, view);
 	status = server ? TERN_OK : tn_fail(TERN_E_NOMEM, "no memory for a parameter server");
 	workers = params->workers ? params->workers
 				  : (uint32_t)tn_opt_u64(tn_ctx_options(ctx), tn_ps_options, "workers");

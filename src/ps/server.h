@@ -4,7 +4,8 @@
  *
  *   server  one per context: the map, tables, workers, buffers
  *   share   this server's part of one table: engine, and which pushes it holds (dedup.h)
- *   view    the map as of now, and the slots that are this server's; replaced whole, never changed
+ *   view    the map as of now, and the slots that are this server's; replaced whole, never changed, freed when nobody can
+ *           look at it any more (base/epoch.h)
  *   bench   what one thread needs to work on a batch; the driver has one, each worker has one
  *   job     a batch that goes to a worker, with a copy of its arguments
  *   pack    registered memory from which rows are put
@@ -28,6 +29,7 @@
 
 #include <tern/rpc.h>
 
+#include "base/epoch.h"
 #include "base/list.h"
 #include "ps/dedup.h"
 #include "ps/group.h"
@@ -52,11 +54,12 @@ typedef struct ps_share {
 } ps_share;
 
 typedef struct ps_view {
-	struct ps_view *older;
-	tn_ps_slots mine;
-	bool all; /* every slot is this server's */
-	uint32_t index;
-	tn_ps_map map;
+	struct ps_view *older; /* view_lock: retired ones, until their stamp has passed */
+	uint64_t stamp;
+	tn_ps_slots mine; /* of which this server is primary */
+	bool all;         /* every slot is */
+	uint16_t index;   /* this server's number; TN_CL_NONE: it is not in the map */
+	tn_cl_map map;
 } ps_view;
 
 typedef struct ps_bench {
@@ -93,7 +96,9 @@ struct tern_ps_server {
 	tn_ps_counters *counters;
 	uint64_t budget_bytes, inline_bytes;
 	_Atomic(ps_view *) view;
-	pthread_mutex_t view_lock; /* remap */
+	tn_epoch *view_epoch;      /* who looks at a view is inside */
+	pthread_mutex_t view_lock; /* a new view; retired ones */
+	ps_view *retired;
 	pthread_rwlock_t hold;
 	_Atomic bool held; /* pushes are told to come again (saver.h); looked at under hold */
 	tn_ps_saver saver;
@@ -114,10 +119,28 @@ struct tern_ps_server {
 	_Atomic uint64_t busy;
 };
 
-static inline const ps_view *tn_ps_view(tern_ps_server *server)
+/* The view as of now, until tn_ps_view_leave. */
+static inline const ps_view *tn_ps_view_enter(tern_ps_server *server, unsigned *in)
 {
+	*in = tn_epoch_enter(server->view_epoch);
 	return atomic_load_explicit(&server->view, memory_order_acquire);
 }
+
+static inline void tn_ps_view_leave(tern_ps_server *server, unsigned in)
+{
+	tn_epoch_leave(server->view_epoch, in);
+}
+
+/* ---- view.c ---- */
+
+/* A view of the map, this server being number self in it; NULL: no memory. */
+ps_view *tn_ps_view_new(const tn_cl_map *map, uint16_t self);
+/* It is the view from now on, if its version is higher; else it is freed: false. Not from inside. */
+bool tn_ps_view_set(tern_ps_server *server, ps_view *view);
+void tn_ps_views_free(tern_ps_server *server);
+/* The list of the parameters as a map. TERN_E_INVALID in words. */
+tern_status tn_ps_view_list(tern_ctx *ctx, const tern_ps_server_params *params, ps_view **view);
+void tn_ps_on_map(tern_rpc_request *request, const void *args, uint64_t bytes, void *server);
 
 /* ---- shares.c ---- */
 

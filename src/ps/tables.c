@@ -9,32 +9,82 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/time.h"
 #include "channel/dispatch.h"
 #include "ps/client.h"
 
 #define LIST_BYTES 16384u
+#define SLICE_NS   (2 * TN_NS_PER_SEC) /* for a server that may have died meanwhile */
 
-/* One call to one server, with the server in the text of a failure. */
+static uint32_t servers_of(tern_ps *ps, bool *managed)
+{
+	ps_route *route = tn_ps_route_hold(ps);
+	uint32_t servers = route->servers;
+
+	if (managed)
+		*managed = route->managed;
+	tn_ps_route_release(ps, route);
+	return servers;
+}
+
+static bool lost(tern_status status)
+{
+	return status == TERN_E_DEADLINE || status == TERN_E_NO_METHOD || status == TERN_E_INDETERMINATE ||
+	       tern_status_radius(status) == TERN_RADIUS_PATH ||
+	       tern_status_radius(status) == TERN_RADIUS_PEER;
+}
+
+/*
+ * One call to one server, with the server in the text of a failure. TERN_AGAIN: it is not alive, there is nothing to ask.
+ * It may die meanwhile: so the map is looked at now and then.
+ */
 static tern_status ask(tern_ps *ps, uint32_t server, uint32_t method, const void *args, uint64_t bytes,
 		       void *answer, uint64_t capacity, uint64_t *got)
 {
-	const ps_route *route = tn_ps_route(ps);
 	tern_rpc_call_params call = {.method = method,
 				     .args = args,
 				     .args_bytes = bytes,
 				     .answer = answer,
 				     .answer_capacity = capacity,
 				     .flags = TERN_RPC_IDEMPOTENT};
-	tern_status status;
+	uint64_t end = tn_deadline(tn_ctx_now(ps->ctx), ps->timeout_ns), left = ps->timeout_ns;
+	ps_host *host = tn_ps_host_at(ps, server);
+	tern_status status = TERN_AGAIN;
+	bool managed;
+
+	(void)servers_of(ps, &managed);
 
 	if (tn_in_dispatch())
 		return tn_fail(TERN_E_STATE,
 			       "waiting inside a callback would stop the progress it waits for");
-	status = tern_rpc_call_wait(route->hosts[server]->rpc, &call, ps->timeout_ns, got);
-	if (status != TERN_OK && !tern_detail()[0])
+	while (host && left) {
+		status = tern_rpc_call_wait(host->rpc, &call, managed ? TN_MIN(left, SLICE_NS) : left, got);
+		left = tn_time_left(tn_ctx_now(ps->ctx), end);
+		if (!managed || !lost(status) || !left)
+			break;
+		(void)tn_ps_map_fetch(ps, NULL, TN_MIN(left, SLICE_NS));
+		left = tn_time_left(tn_ctx_now(ps->ctx), end);
+		host = tn_ps_host_at(ps, server);
+		status = TERN_AGAIN;
+	}
+	if (status == TERN_OK || !host)
+		return status;
+	if (status == TERN_AGAIN)
+		status = tn_fail(TERN_E_DEADLINE, "it did not answer in time");
+	if (!tern_detail()[0])
 		tn_fail(status, "%s", tern_status_text(status));
-	if (status != TERN_OK)
-		tn_detail_prefix("server %u at %s", server, route->hosts[server]->address);
+	tn_detail_prefix("server %u at %s", server, host->address);
+	return status;
+}
+
+/* As ask, for servers one after the other from *server on, until one answers: *server is the next one then. */
+static tern_status ask_any(tern_ps *ps, uint32_t *server, uint32_t method, const void *args, uint64_t bytes,
+			   void *answer, uint64_t capacity, uint64_t *got)
+{
+	tern_status status = TERN_AGAIN;
+
+	while (status == TERN_AGAIN && *server < servers_of(ps, NULL))
+		status = ask(ps, (*server)++, method, args, bytes, answer, capacity, got);
 	return status;
 }
 
@@ -67,45 +117,66 @@ tern_status tern_table_create(tern_ps *ps, const tern_table_schema *schema, tern
 	TN_TRY(tern_table_schema_check(schema));
 	bytes = tn_ps_schema_encode(args, sizeof(args), schema);
 	TN_ASSERT(bytes > 0);
-	for (uint32_t i = 0; i < tern_ps_servers(ps, NULL); i++)
-		TN_TRY(ask(ps, i, TN_PS_CREATE, args, bytes, NULL, 0, NULL));
+	for (uint32_t i = 0; i < servers_of(ps, NULL); i++) {
+		tern_status status = ask(ps, i, TN_PS_CREATE, args, bytes, NULL, 0, NULL);
+
+		if (status != TERN_OK && status != TERN_AGAIN)
+			return status;
+	}
 	return handle_new(ps, schema, table);
 }
 
-static tern_status describe(tern_ps *ps, uint32_t server, const char *name, tern_table_schema *schema)
+/* By the next server from *server on that has the table: where servers come and go not all do. TERN_AGAIN: none. */
+static tern_status describe(tern_ps *ps, uint32_t *server, const char *name, tern_table_schema *schema)
 {
 	uint8_t args[TERN_TABLE_NAME_MAX + 8], answer[TN_PS_SCHEMA_BYTES];
 	uint64_t bytes = tn_ps_name_encode(args, sizeof(args), name), got, used;
+	tern_status status;
+	bool managed;
 
+	(void)servers_of(ps, &managed);
 	if (!bytes)
 		return tn_fail(TERN_E_INVALID, "a table's name has at most %d characters",
 			       TERN_TABLE_NAME_MAX - 1);
-	TN_TRY(ask(ps, server, TN_PS_DESCRIBE, args, bytes, answer, sizeof(answer), &got));
+	do
+		status = ask_any(ps, server, TN_PS_DESCRIBE, args, bytes, answer, sizeof(answer), &got);
+	while (managed && status == TERN_E_NOT_FOUND);
+	if (status != TERN_OK)
+		return status;
 	if (!tn_ps_schema_decode(answer, got, schema, &used) || used != got)
 		return tn_fail(TERN_E_PROTOCOL, "server %u: the schema can't be read: another version?",
-			       server);
+			       *server - 1);
 	return TERN_OK;
 }
 
 tern_status tern_table_describe(tern_ps *ps, const char *name, tern_table_schema *schema)
 {
-	return describe(ps, 0, name, schema);
+	uint32_t server = 0;
+	tern_status status = describe(ps, &server, name, schema);
+
+	return status == TERN_AGAIN ? tn_fail(TERN_E_NOT_FOUND, "there is no table \"%s\"", name) : status;
 }
 
 tern_status tern_table_open(tern_ps *ps, const char *name, const tern_table_schema *schema,
 			    tern_table **table)
 {
 	tern_table_schema first, other;
+	uint32_t server = 0, has;
+	tern_status status;
 
 	*table = NULL;
-	TN_TRY(describe(ps, 0, name, &first));
-	for (uint32_t i = 1; i < tern_ps_servers(ps, NULL); i++) {
-		TN_TRY(describe(ps, i, name, &other));
-		if (tn_ps_schema_hash(&other) != tn_ps_schema_hash(&first))
+	status = describe(ps, &server, name, &first);
+	if (status == TERN_AGAIN)
+		return tn_fail(TERN_E_NOT_FOUND, "there is no table \"%s\"", name);
+	for (has = server - 1; status == TERN_OK;) {
+		status = describe(ps, &server, name, &other);
+		if (status == TERN_OK && tn_ps_schema_hash(&other) != tn_ps_schema_hash(&first))
 			return tn_fail(TERN_E_SHAPE,
-				       "table \"%s\" has one schema at server 0 and another at server %u",
-				       name, i);
+				       "table \"%s\" has one schema at server %u and another at server %u",
+				       name, has, server - 1);
 	}
+	if (status != TERN_AGAIN)
+		return status;
 	if (schema && tn_ps_schema_hash(schema) != tn_ps_schema_hash(&first))
 		return tn_fail(TERN_E_SHAPE, "table \"%s\" has another schema than expected: describe it",
 			       name);
@@ -131,15 +202,17 @@ tern_status tern_table_drop(tern_ps *ps, const char *name)
 {
 	uint8_t args[TERN_TABLE_NAME_MAX + 8];
 	uint64_t bytes = tn_ps_name_encode(args, sizeof(args), name);
-	uint32_t dropped = 0, servers = tern_ps_servers(ps, NULL);
 	tern_status status = TERN_OK;
+	uint32_t dropped = 0;
 
 	if (!bytes)
 		return tn_fail(TERN_E_INVALID, "a table's name has at most %d characters",
 			       TERN_TABLE_NAME_MAX - 1);
-	for (uint32_t i = 0; i < servers; i++) {
-		status = ask(ps, i, TN_PS_DROP, args, bytes, NULL, 0, NULL);
-		dropped += status == TERN_OK;
+	for (uint32_t i = 0; i < servers_of(ps, NULL); i++) {
+		tern_status one = ask(ps, i, TN_PS_DROP, args, bytes, NULL, 0, NULL);
+
+		dropped += one == TERN_OK;
+		status = one == TERN_AGAIN ? status : one;
 		if (status != TERN_OK && status != TERN_E_NOT_FOUND)
 			return status;
 	}
@@ -156,8 +229,11 @@ tern_status tern_table_list(tern_ps *ps, void (*fn)(const tern_table_schema *sch
 
 	while (status == TERN_OK && got) {
 		uint64_t bytes = tn_ps_name_encode(args, sizeof(args), schema.name), at = 0, used;
+		uint32_t server = 0;
 
-		status = ask(ps, 0, TN_PS_LIST, args, bytes, answer, LIST_BYTES, &got);
+		status = ask_any(ps, &server, TN_PS_LIST, args, bytes, answer, LIST_BYTES, &got);
+		if (status == TERN_AGAIN)
+			status = tn_fail(TERN_E_UNREACHABLE, "no parameter server is alive");
 		for (; status == TERN_OK && at < got; at += used) {
 			if (tn_ps_schema_decode(answer + at, got - at, &schema, &used))
 				fn(&schema, arg);
@@ -173,17 +249,26 @@ tern_status tern_table_get_stats(tern_ps *ps, const char *name, tern_table_stats
 {
 	uint8_t args[TERN_TABLE_NAME_MAX + 8], answer[TN_PS_STATS_BYTES];
 	uint64_t bytes = tn_ps_name_encode(args, sizeof(args), name), got;
+	uint32_t counted = 0;
+	tern_status status;
+	bool managed;
 
 	memset(stats, 0, sizeof(*stats));
 	if (!bytes)
 		return tn_fail(TERN_E_INVALID, "a table's name has at most %d characters",
 			       TERN_TABLE_NAME_MAX - 1);
-	for (uint32_t i = 0; i < tern_ps_servers(ps, NULL); i++) {
+	(void)servers_of(ps, &managed);
+	for (uint32_t i = 0; i < servers_of(ps, NULL); i++) {
 		tern_table_stats s;
 
-		TN_TRY(ask(ps, i, TN_PS_STATS, args, bytes, answer, sizeof(answer), &got));
+		status = ask(ps, i, TN_PS_STATS, args, bytes, answer, sizeof(answer), &got);
+		if (status == TERN_AGAIN || (managed && status == TERN_E_NOT_FOUND))
+			continue; /* it has no slot yet */
+		if (status != TERN_OK)
+			return status;
 		if (!tn_ps_stats_decode(answer, got, &s))
 			return tn_fail(TERN_E_PROTOCOL, "server %u: statistics can't be read", i);
+		counted++;
 		stats->record_bytes = s.record_bytes;
 		stats->rows += s.rows;
 		stats->bytes += s.bytes;
@@ -198,5 +283,5 @@ tern_status tern_table_get_stats(tern_ps *ps, const char *name, tern_table_stats
 		stats->pushed += s.pushed;
 		stats->duplicates += s.duplicates;
 	}
-	return TERN_OK;
+	return counted ? TERN_OK : tn_fail(TERN_E_NOT_FOUND, "there is no table \"%s\"", name);
 }

@@ -4,7 +4,7 @@
  * docs/protocol/ps.md draws it, golden bytes pin it.
  *
  *   batch   one pull, push or erase at one server: a head, keys, perhaps places of rows, perhaps gradients
- *   map     who owns which slot: a version, addresses, runs of slots
+ *   map     who has which slot: cluster/map.h
  *   name    a table's name, where the schema is not sent
  *
  * Parsers are bounded and trust nothing: a count is held against the bytes that are there before it is used. Pure: no
@@ -18,10 +18,11 @@
 #include <tern/ps.h>
 
 #include "base/limits.h"
+#include "cluster/map.h"
 
 #define TN_PS_VERSION     1
-#define TN_PS_SLOTS       4096u
-#define TN_PS_SERVERS_MAX 256u
+#define TN_PS_SLOTS       TN_CL_SLOTS
+#define TN_PS_SERVERS_MAX TN_CL_SERVERS_MAX
 
 /* Methods of calls ("ps" in ASCII in front). */
 typedef enum tn_ps_method {
@@ -59,7 +60,7 @@ typedef struct tn_ps_batch {
 	float lr_scale;
 	uint64_t table;       /* tn_ps_table_id */
 	uint64_t schema;      /* tn_ps_schema_hash */
-	uint64_t map_version; /* by which the client chose the server */
+	uint64_t map_version; /* by which the client split its keys; 0: these are what was split again */
 	uint64_t count;
 	uint64_t step;
 	uint64_t client, seq, low_water; /* push: exactly once (dedup.h) */
@@ -101,23 +102,6 @@ void tn_ps_answer_encode(uint8_t out[TN_PS_ANSWER_BYTES], const tn_ps_answer *an
 /* count: keys that were asked for; found: with bits that say which have rows; row_bytes: of TN_PS_ROWS. */
 bool tn_ps_answer_decode(const void *data, uint64_t bytes, uint64_t count, bool found, uint64_t row_bytes,
 			 tn_ps_answer *answer);
-
-/* ---- the map ---- */
-
-typedef struct tn_ps_map {
-	uint64_t version;
-	uint32_t servers;
-	uint16_t owner[TN_PS_SLOTS]; /* < servers */
-	char address[TN_PS_SERVERS_MAX][TN_ADDRESS_MAX];
-} tn_ps_map;
-
-#define TN_PS_MAP_BYTES_MAX (16u + TN_PS_SERVERS_MAX * (2u + TN_ADDRESS_MAX) + 2u + TN_PS_SLOTS * 4u)
-
-/* Slots in equal runs over n servers, 1 to TN_PS_SERVERS_MAX; addresses are the caller's to set. */
-void tn_ps_map_spread(tn_ps_map *map, uint64_t version, uint32_t n);
-/* Returns the bytes written, at most TN_PS_MAP_BYTES_MAX. */
-uint64_t tn_ps_map_encode(uint8_t *out, uint64_t bytes, const tn_ps_map *map);
-bool tn_ps_map_decode(const void *data, uint64_t bytes, tn_ps_map *map);
 
 /* ---- schemas, names, statistics ---- */
 

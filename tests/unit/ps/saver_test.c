@@ -216,7 +216,7 @@ static tern_status ask(world *w, tn_ps_save_op op, uint64_t token, uint64_t numb
 	tern_rpc_call_params call = {.method = TN_PS_SAVE, .args = args};
 
 	call.args_bytes = tn_ps_save_encode(args, &msg);
-	return tern_rpc_call_wait(tn_ps_route(w->ps)->hosts[0]->rpc, &call, 5000000000ull, NULL);
+	return tern_rpc_call_wait(tn_ps_host_at(w->ps, 0)->rpc, &call, 5000000000ull, NULL);
 }
 
 static void leaders_that_die_hold_nobody_up(void **state)
@@ -345,13 +345,13 @@ static void a_restore_is_at_all_servers_or_none(void **state)
 	tern_table_close(table);
 	assert_success(tern_table_drop(w.ps, "b"));
 	create.args_bytes = tn_ps_schema_encode(schema, sizeof(schema), &s);
-	assert_success(tern_rpc_call_wait(tn_ps_route(w.ps)->hosts[1]->rpc, &create, 5000000000ull, NULL));
+	assert_success(tern_rpc_call_wait(tn_ps_host_at(w.ps, 1)->rpc, &create, 5000000000ull, NULL));
 	assert_status(tern_ps_restore(w.ps, dir, UINT64_MAX, 0, NULL), TERN_E_EXISTS);
 	assert_non_null(strstr(tern_detail(), "server 1"));
 	describe.args_bytes = tn_ps_name_encode(name, sizeof(name), "b");
-	assert_status(tern_rpc_call_wait(tn_ps_route(w.ps)->hosts[0]->rpc, &describe, 5000000000ull, NULL),
+	assert_status(tern_rpc_call_wait(tn_ps_host_at(w.ps, 0)->rpc, &describe, 5000000000ull, NULL),
 		      TERN_E_NOT_FOUND);
-	assert_success(tern_rpc_call_wait(tn_ps_route(w.ps)->hosts[1]->rpc, &describe, 5000000000ull, NULL));
+	assert_success(tern_rpc_call_wait(tn_ps_host_at(w.ps, 1)->rpc, &describe, 5000000000ull, NULL));
 	world_stop(&w);
 }
 

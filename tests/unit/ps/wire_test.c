@@ -134,56 +134,6 @@ static void answer_round(void **state)
 	assert_false(tn_ps_answer_decode(msg, sizeof(msg), 9, true, 0, &got));
 }
 
-static void map_round(void **state)
-{
-	tn_ps_map *map = calloc(1, sizeof(*map)), *got = calloc(1, sizeof(*got));
-	uint8_t *out = malloc(TN_PS_MAP_BYTES_MAX);
-	tn_rand rand = {3};
-
-	(void)state;
-	for (uint32_t n = 1; n <= TN_PS_SERVERS_MAX; n += n < 8 ? 1 : 31) {
-		uint64_t bytes;
-
-		tn_ps_map_spread(map, n + 10, n);
-		for (uint32_t i = 0; i < n; i++)
-			snprintf(map->address[i], TN_ADDRESS_MAX, "host%u:%u", i, 1000 + i);
-		if (n > 5) /* the worst case: every slot a run of its own */
-			for (uint32_t i = 0; i < TN_PS_SLOTS; i++)
-				map->owner[i] = (uint16_t)tn_rand_below(&rand, n);
-		bytes = tn_ps_map_encode(out, TN_PS_MAP_BYTES_MAX, map);
-		assert_true(bytes > 0);
-		assert_true(tn_ps_map_decode(out, bytes, got));
-		assert_int_equal(got->version, n + 10);
-		assert_memory_equal(got->owner, map->owner, sizeof(map->owner));
-		assert_string_equal(got->address[n - 1], map->address[n - 1]);
-		assert_false(tn_ps_map_decode(out, bytes - 1, got));
-		assert_false(tn_ps_map_decode(out, bytes + 1, got));
-	}
-	free(map);
-	free(got);
-	free(out);
-}
-
-/* Every slot has an owner, and each server gets its share: 0 to 2^64-1 belongs to somebody. */
-static void map_covers(void **state)
-{
-	tn_ps_map *map = calloc(1, sizeof(*map));
-
-	(void)state;
-	for (uint32_t n = 1; n <= TN_PS_SERVERS_MAX; n++) {
-		uint32_t counts[TN_PS_SERVERS_MAX] = {0};
-
-		tn_ps_map_spread(map, 1, n);
-		for (uint32_t i = 0; i < TN_PS_SLOTS; i++) {
-			assert_true(map->owner[i] < n);
-			counts[map->owner[i]]++;
-		}
-		for (uint32_t i = 0; i < n; i++)
-			assert_in_range(counts[i], TN_PS_SLOTS / n, TN_PS_SLOTS / n + 1);
-	}
-	free(map);
-}
-
 static void schema_round(void **state)
 {
 	tern_table_schema s = {.name = "users/embedding.v2",
@@ -234,7 +184,6 @@ static void names(void **state)
 /* Junk in every place: nothing is read outside, whatever is said. */
 static void junk(void **state)
 {
-	tn_ps_map *map = calloc(1, sizeof(*map));
 	tn_rand rand = {99};
 
 	(void)state;
@@ -258,21 +207,20 @@ static void junk(void **state)
 			assert_true(batch.keys + 8 * batch.count <= p + n);
 		(void)tn_ps_answer_decode(p, n, tn_rand_below(&rand, 100), round % 2, tn_rand_below(&rand, 9),
 					  &answer);
-		(void)tn_ps_map_decode(p, n, map);
 		(void)tn_ps_schema_decode(p, n, &schema, &used);
 		(void)tn_ps_stats_decode(p, n, &stats);
 		(void)tn_ps_name_decode(p, n, name, sizeof(name));
 		free(p);
 	}
-	free(map);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(batch_golden), cmocka_unit_test(batch_round), cmocka_unit_test(batch_bounds),
-		cmocka_unit_test(answer_round), cmocka_unit_test(map_round),   cmocka_unit_test(map_covers),
-		cmocka_unit_test(schema_round), cmocka_unit_test(names),       cmocka_unit_test(junk),
+		cmocka_unit_test(batch_golden), cmocka_unit_test(batch_round),
+		cmocka_unit_test(batch_bounds), cmocka_unit_test(answer_round),
+		cmocka_unit_test(schema_round), cmocka_unit_test(names),
+		cmocka_unit_test(junk),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
