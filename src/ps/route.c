@@ -6,7 +6,7 @@
  *   watch: a timer that runs while calls are in flight. One that takes long may wait for a server that died: then the
  *   servers are asked, one after the other; calls to a server that a new map calls dead are taken back, and split anew
  *
- * Threads: any; see client.h. Tests: tests/unit/ps/ps_test.c, cluster_test.c.
+ * Threads: any; see client.h. Tests: tests/unit/ps/ps_test.c.
  */
 #include <stdio.h>
 #include <stdlib.h>
