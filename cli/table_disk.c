@@ -31,11 +31,15 @@ static int open_checkpoint(const char *command, const char *dir, uint64_t sequen
 	return tern_checkpoint_open(dir, sequence, c) == TERN_OK ? 0 : failed(command);
 }
 
-static void print_table(const tern_checkpoint_table_info *t)
+static void print_table(const tern_checkpoint_table_info *t, bool delta)
 {
-	printf("  %-24s %-6s %12" PRIu64 " rows  %s x %" PRIu32 "  %-8s  %.1f MiB in %" PRIu32 " files\n",
+	char changed[64] = "";
+
+	if (delta)
+		snprintf(changed, sizeof(changed), t->full ? "  new" : "  %" PRIu64 " gone", t->gone);
+	printf("  %-24s %-6s %12" PRIu64 " rows  %s x %" PRIu32 "  %-8s  %.1f MiB in %" PRIu32 " files%s\n",
 	       t->schema.name, table_kind(&t->schema), t->rows, table_dtype(&t->schema), t->schema.dim,
-	       table_optimizer(&t->schema), (double)t->bytes / MIB, t->files);
+	       table_optimizer(&t->schema), (double)t->bytes / MIB, t->files, changed);
 }
 
 static void json_table(json *j, const tern_checkpoint_table_info *t)
@@ -49,6 +53,8 @@ static void json_table(json *j, const tern_checkpoint_table_info *t)
 	json_u64(j, "rows", t->rows);
 	json_u64(j, "bytes", t->bytes);
 	json_u64(j, "files", t->files);
+	json_u64(j, "gone", t->gone);
+	json_bool(j, "full", t->full);
 	json_object_end(j);
 }
 
@@ -60,9 +66,21 @@ static void json_head(json *j, const tern_checkpoint_info *info)
 		json_null(j, "base");
 	else
 		json_u64(j, "base", info->base);
+	json_u64(j, "deltas", info->deltas);
 	json_u64(j, "bytes", info->bytes);
 	json_u64(j, "files", info->files);
 	json_array(j, "tables");
+}
+
+static void print_head(const tern_checkpoint_info *info)
+{
+	char delta[96] = "";
+
+	if (info->deltas)
+		snprintf(delta, sizeof(delta), " (a delta to %" PRIu64 ", number %" PRIu32 " of its chain)",
+			 info->base, info->deltas);
+	printf("checkpoint %" PRIu64 "%s, %.1f MiB in %" PRIu32 " files\n", info->sequence, delta,
+	       (double)info->bytes / MIB, info->files);
 }
 
 static int inspect(const tern_checkpoint *c, bool as_json)
@@ -76,16 +94,14 @@ static int inspect(const tern_checkpoint *c, bool as_json)
 	if (as_json)
 		json_head(&j, &info);
 	else
-		printf("checkpoint %" PRIu64 "%s, %.1f MiB in %" PRIu32 " files\n", info.sequence,
-		       info.base == TERN_CHECKPOINT_LAST ? "" : " (a delta)", (double)info.bytes / MIB,
-		       info.files);
+		print_head(&info);
 	for (uint32_t i = 0; i < info.tables; i++) {
 		if (tern_checkpoint_table(c, i, &table) != TERN_OK)
 			return failed("inspect");
 		if (as_json)
 			json_table(&j, &table);
 		else
-			print_table(&table);
+			print_table(&table, info.deltas > 0);
 	}
 	if (as_json) {
 		json_array_end(&j);
@@ -124,7 +140,7 @@ int table_inspect(int argc, char **argv)
 
 static int draw(uint64_t bytes, uint64_t total, void *arg)
 {
-	(void)total;
+	((progress *)arg)->total = total;
 	progress_draw(arg, bytes, false, "bytes");
 	return 0;
 }
@@ -142,8 +158,9 @@ static int verify(const tern_checkpoint *c, bool quiet)
 	if (status != TERN_OK)
 		return failed("verify");
 	if (!quiet)
-		printf("checkpoint %" PRIu64 " is whole: %" PRIu32 " files, %.1f MiB\n", info.sequence,
-		       info.files, (double)info.bytes / MIB);
+		printf("checkpoint %" PRIu64 " is whole%s: %" PRIu32 " files, %.1f MiB\n", info.sequence,
+		       info.deltas ? ", and so is all that it goes on from" : "", info.files,
+		       (double)info.bytes / MIB);
 	return 0;
 }
 
@@ -153,7 +170,9 @@ int table_verify(int argc, char **argv)
 		.command = "tern table verify",
 		.summary = "read a checkpoint through and compare it with its checksums",
 		.synopsis = "tern table verify DIR [--sequence N] [--quiet]",
-		.epilogue = "Exit status 1 if anything differs; the first file that does is named.",
+		.epilogue = "Of a delta all that it goes on from is read too. Exit status 1 if anything "
+			    "differs;\n"
+			    "the first file that does is named.",
 		.positional_max = 1,
 	};
 	uint64_t sequence = TERN_CHECKPOINT_LAST;

@@ -35,22 +35,35 @@ static char *absolute(const char *command, const char *dir, bool make)
 	return path;
 }
 
+static void print_words(const tern_ps_save_result *result, const char *what)
+{
+	printf("checkpoint %" PRIu64 " %s", result->sequence, what);
+	if (result->base != UINT64_MAX)
+		printf(", a delta to %" PRIu64, result->base);
+	printf(": %" PRIu64 " rows", result->rows);
+	if (result->gone)
+		printf(" and %" PRIu64 " erased keys", result->gone);
+	printf(", %.1f MiB in %.3f s; pushes stood still for %.1f ms\n", (double)result->bytes / MIB,
+	       (double)result->total_ns / 1e9, (double)result->held_ns / 1e6);
+}
+
 static void print_result(const tern_ps_save_result *result, const char *what, bool as_json)
 {
 	json j;
 
 	if (!as_json) {
-		printf("checkpoint %" PRIu64 " %s: %" PRIu64
-		       " rows, %.1f MiB in %.3f s; pushes stood still for %.1f "
-		       "ms\n",
-		       result->sequence, what, result->rows, (double)result->bytes / MIB,
-		       (double)result->total_ns / 1e9, (double)result->held_ns / 1e6);
+		print_words(result, what);
 		return;
 	}
 	json_init(&j, stdout);
 	json_object(&j, NULL);
 	json_u64(&j, "sequence", result->sequence);
+	if (result->base == UINT64_MAX)
+		json_null(&j, "base");
+	else
+		json_u64(&j, "base", result->base);
 	json_u64(&j, "rows", result->rows);
+	json_u64(&j, "gone", result->gone);
 	json_u64(&j, "bytes", result->bytes);
 	json_u64(&j, "files", result->files);
 	json_u64(&j, "held_ns", result->held_ns);
@@ -59,19 +72,40 @@ static void print_result(const tern_ps_save_result *result, const char *what, bo
 	putchar('\n');
 }
 
+static bool parse_kind(const char *text, tern_ps_save_kind *kind)
+{
+	static const char *const names[] = {"alone", "base", "delta", "auto"};
+
+	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		if (strcmp(text, names[i]) == 0) {
+			*kind = (tern_ps_save_kind)i;
+			return true;
+		}
+	}
+	fprintf(stderr, "tern table export: --kind: alone, base, delta or auto, not %s\n", text);
+	return false;
+}
+
 int table_export(int argc, char **argv)
 {
-	static const arg_usage usage = {.command = "tern table export",
-					.summary = "save all tables of running servers as a checkpoint",
-					.synopsis = "tern table export DIR --server LIST [options]",
-					.epilogue =
-						"Pulls go on meanwhile, pushes stand still for a moment. The "
-						"directory must be the same for all servers.",
-					.positional_max = 1};
+	static const arg_usage usage = {
+		.command = "tern table export",
+		.summary = "save all tables of running servers as a checkpoint",
+		.synopsis = "tern table export DIR --server LIST [options]",
+		.epilogue = "Pulls go on meanwhile, pushes stand still for a moment. The "
+			    "directory must be the same for all servers.\n"
+			    "A base is a checkpoint that deltas may follow; a delta has what "
+			    "changed since the last one.",
+		.positional_max = 1};
 	reach r = {.command = "export"};
 	tern_ps_save_params params = {0};
-	uint64_t keep = 0;
+	uint64_t keep = 0, deltas = 0;
+	const char *kind = "alone";
 	const arg_row rows[] = {REACH_ROWS(&r),
+				{"kind", ARG_STRING, &kind, "KIND",
+				 "alone, base, delta or auto (default alone)", 0, 0, false, NULL},
+				{"deltas-max", ARG_U64, &deltas, "N",
+				 "auto: deltas before the next base (default 64)", 1, 512, false, NULL},
 				{"rate", ARG_BYTES, &params.bytes_per_second, "BYTES",
 				 "that each server writes in a second at most", 0, 0, false, NULL},
 				{"keep", ARG_U64, &keep, "N", "keep the last N checkpoints (default: all)", 0,
@@ -85,6 +119,9 @@ int table_export(int argc, char **argv)
 
 	if (rc >= 0)
 		return rc;
+	if (!parse_kind(kind, &params.kind))
+		return 2;
+	params.deltas_max = (uint32_t)deltas;
 	path = absolute("export", dir, true);
 	if (!path)
 		return 2;

@@ -4,7 +4,9 @@
  * server, and nothing changes what it looks at.
  *
  * A checkpoint is a directory DIR/ckpt-SEQUENCE of files in the safetensors format, which any program can read, and
- * manifest.json, which names them with length and checksum. It is there as a whole or not at all.
+ * manifest.json, which names them with length and checksum. It is there as a whole or not at all. A delta has what
+ * changed since another checkpoint of the same directory, its base, which it names by id and checksum; the base may be a
+ * delta itself.
  *
  * Threads: one at a time per handle. Functions block while they read.
  */
@@ -37,23 +39,29 @@ typedef struct tern_checkpoint_info {
 	uint64_t bytes;
 	uint32_t files;
 	uint32_t tables;
+	uint64_t id;       /* drawn when it was saved; 0: it has none */
+	uint32_t deltas;   /* from the checkpoint that stands alone to this one; 0: this one does */
+	uint32_t reserved; /* 0 */
 } tern_checkpoint_info;
 void tern_checkpoint_get(const tern_checkpoint *checkpoint, tern_checkpoint_info *info);
 
 typedef struct tern_checkpoint_table_info {
 	tern_table_schema schema;
-	uint64_t rows;
+	uint64_t rows; /* of a delta: that changed */
 	uint64_t bytes;
 	uint32_t files;
-	uint32_t reserved;
+	uint32_t
+		full; /* 1: these are all rows of the table, whatever was before; of a delta: it was made since */
+	uint64_t gone; /* keys of a delta that have no row any more */
 } tern_checkpoint_table_info;
 /* Table number i. TERN_E_NOT_FOUND past the last one, TERN_E_CORRUPT. */
 tern_status tern_checkpoint_table(const tern_checkpoint *checkpoint, uint32_t i,
 				  tern_checkpoint_table_info *info);
 
 /*
- * Read all of it and compare lengths, checksums and counts of rows. progress (may be NULL) is called about every MiB;
- * what it returns other than 0 ends it with TERN_E_CANCELED. TERN_E_CORRUPT names the first file that differs.
+ * Read all of it, and of what it goes on from, and compare lengths, checksums and counts of rows. progress (may be NULL) is called about every MiB;
+ * what it returns other than 0 ends it with TERN_E_CANCELED. TERN_E_CORRUPT names the first file that differs,
+ * or the checkpoint that is missing or is not the one that the delta was made for.
  */
 tern_status tern_checkpoint_verify(const tern_checkpoint *checkpoint,
 				   int (*progress)(uint64_t bytes, uint64_t total, void *arg), void *arg);

@@ -4,6 +4,7 @@
  * Must not: know rpc. Threads: any, one per checkpoint. Tests: tests/unit/ps/save_test.c.
  */
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
@@ -126,8 +127,65 @@ static tern_status check_schema(const tn_ckpt_reader *from, const tern_table_sch
 	return TERN_OK;
 }
 
-tern_status tn_restore_table(const tn_ckpt_reader *from, tn_table *table, tn_restore_owns owns, void *arg,
-			     uint64_t *rows)
+/* ---- keys that are gone ---- */
+
+/* Of a dense table nothing is ever gone, and tn_table_erase says so. */
+static tern_status erase_keys(restore *r, const uint64_t *keys, uint64_t n)
+{
+	for (uint64_t i = 0; i < n; i++)
+		if (!r->owns || r->owns(keys[i], r->arg))
+			TN_TRY(tn_table_erase(r->table, &keys[i], 1, NULL));
+	return TERN_OK;
+}
+
+#define GONE_KEYS 65536u
+
+static tern_status read_gone(restore *r, const tn_st_file *file, uint64_t wanted, uint64_t *keys)
+{
+	const tn_st_tensor *column = tn_st_find(file, "keys");
+	uint64_t n;
+
+	if (!column || column->dtype != TERN_U64 || column->shape.rank != 1 ||
+	    column->shape.dims[0] != wanted)
+		return tn_fail(TERN_E_CORRUPT, "%s: column keys is missing or wrong", file->name);
+	for (uint64_t at = 0; at < wanted; at += n) {
+		n = TN_MIN(wanted - at, GONE_KEYS);
+		TN_TRY(tn_st_read_rows(file, column, at, n, keys));
+		TN_TRY(erase_keys(r, keys, n));
+	}
+	return TERN_OK;
+}
+
+static tern_status read_gone_file(restore *r, const tn_ckpt_reader *from, const json_t *row, uint64_t *keys)
+{
+	tern_status status;
+	tn_st_file file;
+
+	TN_TRY(tn_st_open(&file, from->dir, text_of(row, "name")));
+	status = read_gone(r, &file, (uint64_t)json_integer_value(json_object_get(row, "rows")), keys);
+	tn_st_close(&file);
+	return status;
+}
+
+static tern_status read_gone_files(restore *r, const tn_ckpt_reader *from, const char *name)
+{
+	uint64_t *keys = malloc(GONE_KEYS * sizeof(*keys));
+	tern_status status = keys ? TERN_OK : tn_fail(TERN_E_NOMEM, "no memory for the keys of a delta");
+
+	for (unsigned i = 0; i < tn_ckpt_files(from) && status == TERN_OK; i++) {
+		const json_t *row = tn_ckpt_file(from, i);
+
+		if (strcmp(text_of(row, "gone_of"), name) == 0)
+			status = read_gone_file(r, from, row, keys);
+	}
+	free(keys);
+	return status;
+}
+
+/* ---- links and chains ---- */
+
+tern_status tn_restore_link(const tn_ckpt_reader *from, tn_table *table, tn_restore_owns owns, void *arg,
+			    uint64_t *rows)
 {
 	const tern_table_schema *schema = tn_table_schema(table);
 	restore r = {.table = table, .owns = owns, .arg = arg};
@@ -137,9 +195,62 @@ tern_status tn_restore_table(const tn_ckpt_reader *from, tn_table *table, tn_res
 	TN_TRY(check_schema(from, schema));
 	wanted = (uint64_t)json_integer_value(json_object_get(find_table(from, schema->name), "rows"));
 	TN_TRY(tn_columns_init(&r.columns, schema, CHUNK_BYTES));
-	status = read_files(&r, from, schema->name, wanted);
+	status = read_gone_files(&r, from, schema->name);
+	if (status == TERN_OK)
+		status = read_files(&r, from, schema->name, wanted);
 	tn_columns_fini(&r.columns);
-	if (rows)
-		*rows = r.put;
+	*rows += r.put;
 	return status;
+}
+
+tern_status tn_restore_table(const tn_ckpt_reader *from, tn_table *table, tn_restore_owns owns, void *arg,
+			     uint64_t *rows)
+{
+	uint64_t put = 0;
+	tern_status status = tn_restore_link(from, table, owns, arg, &put);
+
+	if (rows)
+		*rows = put;
+	return status;
+}
+
+static bool is_full(const tn_ckpt_reader *link, const json_t *row)
+{
+	return link->deltas == 0 || json_is_true(json_object_get(row, "full"));
+}
+
+tern_status tn_restore_first(const tn_ckpt_chain *chain, const char *table, unsigned *first)
+{
+	for (unsigned i = chain->count; i-- > 0;) {
+		const json_t *row = find_table(&chain->links[i], table);
+
+		if (!row && i + 1 == chain->count)
+			return tn_fail(TERN_E_NOT_FOUND, "%s has no table \"%s\"", chain->links[i].name,
+				       table);
+		if (!row)
+			return tn_fail(TERN_E_CORRUPT,
+				       "%s has changes of table \"%s\", but %s, to which it is a delta, has "
+				       "no such table",
+				       chain->links[i + 1].name, table, chain->links[i].name);
+		*first = i;
+		if (is_full(&chain->links[i], row))
+			return TERN_OK;
+	}
+	return tn_fail(TERN_E_CORRUPT, "table \"%s\" is nowhere in full", table);
+}
+
+tern_status tn_restore_chain(const tn_ckpt_chain *chain, tn_table *table, tn_restore_owns owns, void *arg,
+			     uint64_t *rows)
+{
+	uint64_t put = 0;
+	tn_table_stats stats;
+	unsigned first;
+
+	TN_TRY(tn_restore_first(chain, tn_table_schema(table)->name, &first));
+	for (unsigned i = first; i < chain->count; i++)
+		TN_TRY(tn_restore_link(&chain->links[i], table, owns, arg, &put));
+	tn_table_stats_get(table, &stats);
+	if (rows) /* rows that were put again by a delta count once */
+		*rows = tn_table_schema(table)->kind == TERN_TABLE_SPARSE ? stats.rows : put;
+	return TERN_OK;
 }

@@ -7,6 +7,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/fail.h"
@@ -86,6 +87,65 @@ tern_status tn_save_table(const tn_save *save, tn_table *table, tn_cut *cut, uin
 	TN_TRY(tn_columns_init(&columns, schema, save->part_bytes ? save->part_bytes : PART_BYTES));
 	status = write_parts(save, schema->name, cut, &columns, rows);
 	tn_columns_fini(&columns);
+	return status;
+}
+
+/* ---- keys that are gone ---- */
+
+typedef struct key_list {
+	uint64_t *keys;
+	uint64_t n, room;
+} key_list;
+
+static tern_status list_key(uint64_t key, void *arg)
+{
+	key_list *list = arg;
+
+	if (list->n == list->room) {
+		uint64_t room = list->room ? list->room * 2 : 1024;
+		uint64_t *more = realloc(list->keys, room * sizeof(*more));
+
+		if (!more)
+			return tn_fail(TERN_E_NOMEM, "no memory for %" PRIu64 " erased keys", room);
+		list->keys = more;
+		list->room = room;
+	}
+	list->keys[list->n++] = key;
+	return TERN_OK;
+}
+
+static tern_status write_gone(const tn_save *save, const char *table, const key_list *list)
+{
+	const tn_st_note notes[] = {{"format", TN_CKPT_FORMAT}, {"gone_of", table}};
+	tn_st_tensor tensor = {.name = "keys", .dtype = TERN_U64, .shape = {.rank = 1, .dims = {list->n}}};
+	const void *data = list->keys;
+	char name[TERN_TABLE_NAME_MAX + 40];
+	tern_status status;
+	json_t *extra;
+	tn_file file;
+
+	tn_save_file_name(name, sizeof(name), table, save->server, "gone");
+	TN_TRY(tn_file_create(&file, save->ckpt->dir, name, save->pace, save->pace_arg));
+	status = tn_st_write(&file, &tensor, &data, 1, notes, 2);
+	if (status != TERN_OK) {
+		tn_file_give_up(&file);
+		return status;
+	}
+	TN_TRY(tn_file_finish(&file));
+	extra = json_pack("{s:s, s:I}", "gone_of", table, "rows", (json_int_t)list->n);
+	return extra ? tn_ckpt_add(save->ckpt, &file, extra)
+		     : tn_fail(TERN_E_NOMEM, "no memory for a checkpoint's manifest");
+}
+
+tern_status tn_save_gone(const tn_save *save, tn_table *table, tn_cut *cut, uint64_t *gone)
+{
+	key_list list = {0};
+	tern_status status = tn_cut_gone(cut, list_key, &list);
+
+	if (status == TERN_OK && list.n)
+		status = write_gone(save, tn_table_schema(table)->name, &list);
+	*gone = list.n;
+	free(list.keys);
 	return status;
 }
 

@@ -5,8 +5,9 @@
  *
  * The manifest (store/ckpt.h) gets
  *
- *   files[i]   beside name, bytes and crc32c: table, rows
- *   tables[i]  name, rows, schema (tn_schema_json)
+ *   files[i]   beside name, bytes and crc32c: table, rows; or gone_of (a table), rows: keys that have no row any more
+ *   tables[i]  name, rows, schema (tn_schema_json); of a delta: gone (keys), full (the rows are all there are, whatever
+ *              the checkpoint before had: a table that was made since)
  *
  * Must not: know rpc. Threads: any, one per checkpoint. Blocks. Tests: tests/unit/ps/save_test.c.
  */
@@ -29,6 +30,8 @@ typedef struct tn_save {
 void tn_save_file_name(char *buf, unsigned size, const char *table, uint32_t server, const char *what);
 /* The rows of a cut of `table` into files. The cut is the caller's to end. *rows: how many. */
 tern_status tn_save_table(const tn_save *save, tn_table *table, tn_cut *cut, uint64_t *rows);
+/* The keys that are gone in a cut of changes, after its rows, into a file; none: no file. */
+tern_status tn_save_gone(const tn_save *save, tn_table *table, tn_cut *cut, uint64_t *gone);
 /* A row of the manifest's "tables"; NULL if there is no memory. */
 json_t *tn_save_row(const tern_table_schema *schema, uint64_t rows);
 
@@ -44,6 +47,18 @@ typedef bool (*tn_restore_owns)(uint64_t key, void *arg);
  */
 tern_status tn_restore_table(const tn_ckpt_reader *from, tn_table *table, tn_restore_owns owns, void *arg,
 			     uint64_t *rows);
+
+/*
+ * The same out of a chain: from the last link that has the table in full, through the deltas after it; of each, keys that
+ * are gone first, since with several servers one may have given a row away to another.
+ */
+tern_status tn_restore_chain(const tn_ckpt_chain *chain, tn_table *table, tn_restore_owns owns, void *arg,
+			     uint64_t *rows);
+/* One link of it: what it changes. *rows += records put. */
+tern_status tn_restore_link(const tn_ckpt_reader *link, tn_table *table, tn_restore_owns owns, void *arg,
+			    uint64_t *rows);
+/* The number of the link to begin with. TERN_E_NOT_FOUND, TERN_E_CORRUPT. */
+tern_status tn_restore_first(const tn_ckpt_chain *chain, const char *table, unsigned *first);
 
 /* A schema as JSON and back. From JSON it is checked: TERN_E_CORRUPT. */
 json_t *tn_schema_json(const tern_table_schema *schema);

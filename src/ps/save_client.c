@@ -2,7 +2,8 @@
 /*
  * Leading a save or a restore. See <tern/ps_save.h>, ps/saver.h. Each step is one call to every server at once:
  *
- *   HOLD at all -> CUT at all -> WRITE at all -> the manifest, here        or END at all
+ *   PREPARE at all (chains) -> HOLD at all -> CUT at all -> WRITE at all -> the manifest, here -> ACK at all (chains)
+ *   or END at all
  *
  * Threads: any; one object per save. Tests: tests/unit/ps/saver_test.c.
  */
@@ -17,29 +18,16 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/fail.h"
+#include "base/fault.h"
+#include "base/log.h"
 #include "base/os.h"
-#include "ps/client.h"
 #include "ps/save.h"
-#include "ps/saver.h"
+#include "ps/save_lead.h"
 
-#define HOLD_NS      (10 * TN_NS_PER_SEC)
-#define HOUR_NS      (3600 * TN_NS_PER_SEC)
-#define ANSWER_BYTES (4u << 20)
+#define HOLD_NS (10 * TN_NS_PER_SEC)
+#define HOUR_NS (3600 * TN_NS_PER_SEC)
 
-/* One call to every server. */
-typedef struct leader {
-	tern_ps *ps;
-	ps_host **hosts; /* servers that are alive at the begin, numbered from 0 */
-	uint32_t servers;
-	uint64_t deadline_ns;
-	tn_ps_save_msg msg;
-	uint8_t args[TN_PS_SAVE_MAX];
-	tern_op *ops;   /* per server */
-	uint32_t sent;  /* servers that the last step was sent to */
-	char **answers; /* per server, ANSWER_BYTES */
-} leader;
-
-static void leader_free(leader *l)
+static void leader_free(tn_save_lead *l)
 {
 	for (uint32_t i = 0; l->answers && i < l->servers; i++)
 		free(l->answers[i]);
@@ -50,7 +38,7 @@ static void leader_free(leader *l)
 }
 
 /* False: no memory. */
-static bool find_servers(leader *l)
+static bool find_servers(tn_save_lead *l)
 {
 	ps_route *route = tn_ps_route_hold(l->ps);
 
@@ -64,14 +52,14 @@ static bool find_servers(leader *l)
 	if (!l->hosts || !l->ops || !l->answers)
 		return false;
 	for (uint32_t i = 0; i < l->servers; i++)
-		if (!(l->answers[i] = malloc(ANSWER_BYTES)))
+		if (!(l->answers[i] = malloc(TN_SAVE_ANSWER)))
 			return false;
 	return true;
 }
 
-static leader *leader_new(tern_ps *ps, uint64_t timeout_ns)
+static tn_save_lead *leader_new(tern_ps *ps, uint64_t timeout_ns)
 {
-	leader *l = calloc(1, sizeof(*l));
+	tn_save_lead *l = calloc(1, sizeof(*l));
 
 	if (!l)
 		return NULL;
@@ -85,14 +73,14 @@ static leader *leader_new(tern_ps *ps, uint64_t timeout_ns)
 }
 
 /* limit_ns: of this step. */
-static tern_status send_to(leader *l, uint32_t i, uint64_t limit_ns)
+static tern_status send_to(tn_save_lead *l, uint32_t i, uint64_t limit_ns)
 {
 	uint64_t left = tn_time_left(tn_ctx_now(l->ps->ctx), l->deadline_ns);
 	tern_rpc_call_params call = {
 		.method = TN_PS_SAVE,
 		.args = l->args,
 		.answer = l->answers[i],
-		.answer_capacity = ANSWER_BYTES,
+		.answer_capacity = TN_SAVE_ANSWER,
 	};
 
 	l->msg.server = i;
@@ -102,7 +90,7 @@ static tern_status send_to(leader *l, uint32_t i, uint64_t limit_ns)
 	return tern_rpc_call(l->hosts[i]->rpc, &call, &l->ops[i]);
 }
 
-static tern_status failed_at(const leader *l, uint32_t i, tern_status status)
+tern_status tn_save_failed_at(const tn_save_lead *l, uint32_t i, tern_status status)
 {
 	char text[TN_DETAIL_MAX / 2];
 
@@ -110,8 +98,7 @@ static tern_status failed_at(const leader *l, uint32_t i, tern_status status)
 	return tn_fail(status, "server %" PRIu32 " (%s): %s", i, l->hosts[i]->address, text);
 }
 
-/* The step at every server; the first failure is the step's. All have answered when it returns. */
-static tern_status step(leader *l, tn_ps_save_op op, uint64_t limit_ns)
+tern_status tn_save_step(tn_save_lead *l, tn_ps_save_op op, uint64_t limit_ns)
 {
 	tern_status status = TERN_OK, one;
 	char detail[TN_DETAIL_MAX] = "";
@@ -121,13 +108,13 @@ static tern_status step(leader *l, tn_ps_save_op op, uint64_t limit_ns)
 		if ((status = send_to(l, l->sent, limit_ns)) != TERN_OK)
 			break;
 	if (status != TERN_OK)
-		status = failed_at(l, l->sent, status == TERN_AGAIN ? TERN_E_OVERLOAD : status);
+		status = tn_save_failed_at(l, l->sent, status == TERN_AGAIN ? TERN_E_OVERLOAD : status);
 	snprintf(detail, sizeof(detail), "%s", tn_detail_get());
 	for (uint32_t i = 0; i < l->sent; i++) {
 		one = tern_op_wait(l->ps->ctx, &l->ops[i], 0);
 		if (one == TERN_OK || status != TERN_OK)
 			continue;
-		status = failed_at(l, i, one);
+		status = tn_save_failed_at(l, i, one);
 		snprintf(detail, sizeof(detail), "%s", tn_detail_get());
 	}
 	if (status != TERN_OK)
@@ -136,43 +123,56 @@ static tern_status step(leader *l, tn_ps_save_op op, uint64_t limit_ns)
 }
 
 /* Tell everybody that it is over; what comes of it does not matter: leases end too. */
-static void call_off(leader *l)
+static void call_off(tn_save_lead *l)
 {
 	char detail[TN_DETAIL_MAX];
 
 	snprintf(detail, sizeof(detail), "%s", tn_detail_get());
 	l->deadline_ns = tn_deadline(tn_ctx_now(l->ps->ctx), 2 * TN_NS_PER_SEC);
-	(void)step(l, TN_SAVE_END, 2 * TN_NS_PER_SEC);
+	(void)tn_save_step(l, TN_SAVE_END, 2 * TN_NS_PER_SEC);
 	tn_detail_set("%s", detail);
 }
 
 /* ---- the manifest ---- */
 
+static void add_number(json_t *have, const json_t *row, const char *member)
+{
+	json_int_t sum = json_integer_value(json_object_get(have, member)) +
+			 json_integer_value(json_object_get(row, member));
+
+	if (json_object_get(row, member))
+		json_object_set_new(have, member, json_integer(sum));
+}
+
 /* Rows of tables of that name are added up over the servers. */
+static tern_status add_table(json_t *all, json_t *row)
+{
+	const char *name = json_string_value(json_object_get(row, "name"));
+	json_t *have;
+	size_t k;
+
+	json_array_foreach(all, k, have)
+	{
+		const char *other = json_string_value(json_object_get(have, "name"));
+
+		if (!name || !other || strcmp(name, other) != 0)
+			continue;
+		if (json_is_true(json_object_get(have, "full")) != json_is_true(json_object_get(row, "full")))
+			return tn_fail(TERN_E_STATE, "table \"%s\" was made anew during the save: try again",
+				       name);
+		add_number(have, row, "rows");
+		add_number(have, row, "gone");
+		return TERN_OK;
+	}
+	return json_array_append(all, row) == 0 ? TERN_OK : tn_fail(TERN_E_NOMEM, "no memory for a manifest");
+}
+
 static tern_status add_tables(json_t *all, const json_t *more)
 {
-	json_t *row, *have;
-	size_t i, k;
+	json_t *row;
+	size_t i;
 
-	json_array_foreach(more, i, row)
-	{
-		const char *name = json_string_value(json_object_get(row, "name"));
-		bool found = false;
-
-		json_array_foreach(all, k, have)
-		{
-			const char *other = json_string_value(json_object_get(have, "name"));
-
-			if (!name || !other || strcmp(name, other) != 0)
-				continue;
-			found = true;
-			json_object_set_new(have, "rows",
-					    json_integer(json_integer_value(json_object_get(have, "rows")) +
-							 json_integer_value(json_object_get(row, "rows"))));
-		}
-		if (!found && json_array_append(all, row) != 0)
-			return tn_fail(TERN_E_NOMEM, "no memory for a manifest");
-	}
+	json_array_foreach(more, i, row) TN_TRY(add_table(all, row));
 	return TERN_OK;
 }
 
@@ -187,10 +187,12 @@ static void count_files(const json_t *files, tern_ps_save_result *result)
 		result->bytes += (uint64_t)json_integer_value(json_object_get(row, "bytes"));
 		if (json_object_get(row, "table"))
 			result->rows += (uint64_t)json_integer_value(json_object_get(row, "rows"));
+		if (json_object_get(row, "gone_of"))
+			result->gone += (uint64_t)json_integer_value(json_object_get(row, "rows"));
 	}
 }
 
-static tern_status gather(leader *l, tn_ckpt *ckpt, json_t *tables, tern_ps_save_result *result)
+static tern_status gather(tn_save_lead *l, tn_ckpt *ckpt, json_t *tables, tern_ps_save_result *result)
 {
 	for (uint32_t i = 0; i < l->servers; i++) {
 		json_t *root = json_loadb(l->answers[i], l->ops[i].length, JSON_REJECT_DUPLICATES, NULL);
@@ -198,8 +200,8 @@ static tern_status gather(leader *l, tn_ckpt *ckpt, json_t *tables, tern_ps_save
 		tern_status status = TERN_OK;
 
 		if (!json_is_array(files) || !json_is_array(json_object_get(root, "tables")))
-			status = failed_at(l, i,
-					   tn_fail(TERN_E_PROTOCOL, "its answer to a save can't be read"));
+			status = tn_save_failed_at(
+				l, i, tn_fail(TERN_E_PROTOCOL, "its answer to a save can't be read"));
 		if (status == TERN_OK) {
 			count_files(files, result);
 			status = json_array_extend(ckpt->files, files) == 0
@@ -213,27 +215,51 @@ static tern_status gather(leader *l, tn_ckpt *ckpt, json_t *tables, tern_ps_save
 	return TERN_OK;
 }
 
-static tern_status save_cut(leader *l, tn_ckpt *ckpt, const char *dir, uint64_t rate,
-			    tern_ps_save_result *result)
+/* HOLD, CUT: then pushes go on. */
+static tern_status cut_all(tn_save_lead *l, const tn_save_plan *plan, tern_ps_save_result *result)
 {
 	uint64_t start = tn_ctx_now(l->ps->ctx);
+
+	l->msg.number = HOLD_NS;
+	TN_TRY(tn_save_step(l, TN_SAVE_HOLD, HOLD_NS));
+	l->msg.number = plan->delta ? plan->base.id : 0;
+	l->msg.rate = plan->track;
+	TN_TRY(tn_save_step(l, TN_SAVE_CUT, HOLD_NS));
+	result->held_ns = tn_ctx_now(l->ps->ctx) - start;
+	return TERN_OK;
+}
+
+static tern_status save_cut(tn_save_lead *l, const tn_save_plan *plan, tn_ckpt *ckpt,
+			    const tern_ps_save_params *p, tern_ps_save_result *result)
+{
 	json_t *tables;
 	tern_status status;
 
-	l->msg.number = HOLD_NS;
-	l->msg.rate = rate;
-	TN_TRY(step(l, TN_SAVE_HOLD, HOLD_NS));
-	TN_TRY(step(l, TN_SAVE_CUT, HOLD_NS));
-	result->held_ns = tn_ctx_now(l->ps->ctx) - start;
-	if (snprintf(l->msg.path, sizeof(l->msg.path), "%s/%s", dir, ckpt->temp) >= (int)sizeof(l->msg.path))
+	TN_TRY(cut_all(l, plan, result));
+	l->msg.rate = p->bytes_per_second;
+	if (snprintf(l->msg.path, sizeof(l->msg.path), "%s/%s", p->dir, ckpt->temp) >=
+	    (int)sizeof(l->msg.path))
 		return tn_fail(TERN_E_INVALID, "the path of the checkpoints is too long");
-	TN_TRY(step(l, TN_SAVE_WRITE, UINT64_MAX));
+	TN_TRY(tn_save_step(l, TN_SAVE_WRITE, UINT64_MAX));
 	tables = json_array();
 	status = tables ? gather(l, ckpt, tables, result) : tn_fail(TERN_E_NOMEM, "no memory for a manifest");
 	if (status == TERN_OK && json_object_set(ckpt->extra, "tables", tables) != 0)
 		status = tn_fail(TERN_E_NOMEM, "no memory for a manifest");
 	json_decref(tables);
+	if (status == TERN_OK)
+		status = tn_ckpt_name_base(ckpt, l->msg.token, plan->delta ? &plan->base : NULL);
 	return status;
+}
+
+/* It is on disk: servers may forget what it has. Whom this does not reach learns of it with the next delta. */
+static void acknowledge(tn_save_lead *l)
+{
+	l->msg.number = l->msg.token;
+	l->msg.path[0] = '\0';
+	if (TN_FAULT("ps.save.ack"))
+		return; /* the leader died */
+	if (tn_save_step(l, TN_SAVE_ACK, HOLD_NS) != TERN_OK)
+		TN_LOG(INFO, PS, "a save was not acknowledged everywhere: %s", tn_detail_get());
 }
 
 static tern_status next_sequence(const char *dir, uint64_t *sequence)
@@ -255,26 +281,52 @@ static tern_status next_sequence(const char *dir, uint64_t *sequence)
 	return status;
 }
 
-tern_status tern_ps_save(tern_ps *ps, const tern_ps_save_params *p, tern_ps_save_result *out)
+static tern_status check_params(const tern_ps_save_params *p)
 {
-	tern_ps_save_result result = {.sequence = p->sequence};
-	uint64_t start = tn_ctx_now(ps->ctx);
-	tern_status status;
-	tn_ckpt ckpt;
-	leader *l;
-
 	if (!p->dir || p->dir[0] != '/')
 		return tn_fail(TERN_E_INVALID, "dir must be an absolute path: servers open it too");
-	TN_TRY(next_sequence(p->dir, &result.sequence));
-	TN_TRY(tn_ckpt_begin(&ckpt, p->dir, result.sequence));
-	l = leader_new(ps, p->timeout_ns);
-	status = l ? save_cut(l, &ckpt, p->dir, p->bytes_per_second, &result)
-		   : tn_fail(TERN_E_NOMEM, "no memory for a save");
+	if ((int)p->kind < 0 || p->kind > TERN_PS_SAVE_AUTO)
+		return tn_fail(TERN_E_INVALID, "no kind of save has the number %d", (int)p->kind);
+	return TERN_OK;
+}
+
+/* A leader was made: all that can fail. */
+static tern_status save(tn_save_lead *l, const tern_ps_save_params *p, tern_ps_save_result *result)
+{
+	tn_save_plan plan;
+	tern_status status;
+	tn_ckpt ckpt;
+
+	TN_TRY(next_sequence(p->dir, &result->sequence));
+	status = tn_save_decide(l, p, &plan);
 	if (status == TERN_OK)
-		status = tn_ckpt_commit(&ckpt);
-	else if (l)
-		call_off(l);
-	tn_ckpt_abort(&ckpt);
+		status = tn_ckpt_begin(&ckpt, p->dir, result->sequence);
+	if (status == TERN_OK) {
+		status = save_cut(l, &plan, &ckpt, p, result);
+		if (status == TERN_OK)
+			status = tn_ckpt_commit(&ckpt);
+		else
+			call_off(l);
+		tn_ckpt_abort(&ckpt);
+	}
+	if (status == TERN_OK && plan.track)
+		acknowledge(l);
+	if (plan.delta)
+		result->base = plan.base.sequence;
+	tn_save_plan_end(&plan);
+	return status;
+}
+
+tern_status tern_ps_save(tern_ps *ps, const tern_ps_save_params *p, tern_ps_save_result *out)
+{
+	tern_ps_save_result result = {.sequence = p->sequence, .base = UINT64_MAX};
+	uint64_t start = tn_ctx_now(ps->ctx);
+	tern_status status;
+	tn_save_lead *l;
+
+	TN_TRY(check_params(p));
+	l = leader_new(ps, p->timeout_ns);
+	status = l ? save(l, p, &result) : tn_fail(TERN_E_NOMEM, "no memory for a save");
 	if (l)
 		leader_free(l);
 	if (status == TERN_OK && p->keep)
@@ -288,7 +340,7 @@ tern_status tern_ps_save(tern_ps *ps, const tern_ps_save_params *p, tern_ps_save
 /* ---- restoring ---- */
 
 /* All servers or none: drop the tables at those that made them. */
-static void undo_restore(leader *l, const tn_ckpt_reader *reader)
+static void undo_restore(tn_save_lead *l, const tn_ckpt_reader *reader)
 {
 	const json_t *tables = json_object_get(reader->manifest, "tables");
 	char detail[TN_DETAIL_MAX];
@@ -320,7 +372,7 @@ tern_status tern_ps_restore(tern_ps *ps, const char *dir, uint64_t sequence, uin
 	uint64_t start = tn_ctx_now(ps->ctx);
 	tn_ckpt_reader reader;
 	tern_status status;
-	leader *l;
+	tn_save_lead *l;
 
 	if (!dir || dir[0] != '/' || strlen(dir) >= TN_PS_PATH_MAX)
 		return tn_fail(TERN_E_INVALID, "dir must be an absolute path: servers open it too");
@@ -330,7 +382,8 @@ tern_status tern_ps_restore(tern_ps *ps, const char *dir, uint64_t sequence, uin
 	if (l) {
 		strcpy(l->msg.path, dir);
 		l->msg.number = result.sequence = reader.sequence;
-		status = step(l, TN_SAVE_RESTORE, UINT64_MAX);
+		result.base = reader.deltas ? reader.base : UINT64_MAX;
+		status = tn_save_step(l, TN_SAVE_RESTORE, UINT64_MAX);
 		if (status != TERN_OK)
 			undo_restore(l, &reader);
 		for (uint32_t i = 0; i < l->servers && status == TERN_OK; i++) {

@@ -66,8 +66,7 @@ static void drop_tables(tn_ps_saver *saver)
 	saver->table_count = 0;
 }
 
-/* References to all shares. */
-static tern_status list_tables(tn_ps_saver *saver)
+tern_status tn_ps_saver_list(tn_ps_saver *saver)
 {
 	tern_ps_server *server = saver->server;
 	tern_status status = TERN_OK;
@@ -84,23 +83,28 @@ static tern_status list_tables(tn_ps_saver *saver)
 	return status;
 }
 
-static tern_status cut_table(saver_table *t)
+static tern_status cut_table(saver_table *t, const tn_ps_save_msg *msg)
 {
+	tn_cut_kind kind = msg->rate ? TN_CUT_BASE : TN_CUT_ALONE;
 	tern_status status;
+
+	t->changes = msg->number && tn_table_follows(t->share->engine, msg->number);
+	if (t->changes)
+		kind = TN_CUT_CHANGES;
 
 	pthread_mutex_lock(&t->share->lock);
 	status = tn_ps_facts_take(&t->facts, t->share->dedup);
 	pthread_mutex_unlock(&t->share->lock);
-	return status == TERN_OK ? tn_table_cut(t->share->engine, &t->cut) : status;
+	return status == TERN_OK ? tn_table_cut_as(t->share->engine, kind, msg->token, &t->cut) : status;
 }
 
 /* Lock held. Pushes stand still. */
-static tern_status cut_tables(tn_ps_saver *saver)
+static tern_status cut_tables(tn_ps_saver *saver, const tn_ps_save_msg *msg)
 {
-	tern_status status = list_tables(saver);
+	tern_status status = tn_ps_saver_list(saver);
 
 	for (uint32_t i = 0; i < saver->table_count && status == TERN_OK; i++)
-		status = cut_table(&saver->tables[i]);
+		status = cut_table(&saver->tables[i], msg);
 	if (status != TERN_OK)
 		drop_tables(saver);
 	return status;
@@ -175,7 +179,7 @@ static tern_status on_cut(tn_ps_saver *saver, const tn_ps_save_msg *msg)
 	if (saver->state == TN_SAVER_CUT && saver->token == msg->token)
 		return TERN_OK;
 	TN_TRY(expect(saver, msg, TN_SAVER_HELD));
-	status = cut_tables(saver);
+	status = cut_tables(saver, msg);
 	if (status != TERN_OK) {
 		to_idle(saver);
 		return status;
@@ -197,6 +201,18 @@ static tern_status on_end(tn_ps_saver *saver, const tn_ps_save_msg *msg)
 	return TERN_OK;
 }
 
+/* Whatever the state: the checkpoint is on disk. */
+static tern_status on_ack(tn_ps_saver *saver, const tn_ps_save_msg *msg)
+{
+	tern_ps_server *server = saver->server;
+
+	pthread_mutex_lock(&server->tables_lock);
+	for (uint32_t i = 0; i < server->share_count; i++)
+		tn_table_acknowledge(server->shares[i]->engine, msg->number);
+	pthread_mutex_unlock(&server->tables_lock);
+	return TERN_OK;
+}
+
 /* ---- the thread ---- */
 
 static void *work(void *arg)
@@ -206,8 +222,12 @@ static void *work(void *arg)
 	char *answer = NULL;
 	tern_status status;
 
-	status = saver->msg.op == TN_SAVE_WRITE ? tn_ps_saver_write(saver, &answer)
-						: tn_ps_saver_restore(saver, &answer);
+	if (saver->msg.op == TN_SAVE_WRITE)
+		status = tn_ps_saver_write(saver, &answer);
+	else if (saver->msg.op == TN_SAVE_PREPARE)
+		status = tn_ps_saver_prepare(saver, &answer);
+	else
+		status = tn_ps_saver_restore(saver, &answer);
 	pthread_mutex_lock(&saver->lock);
 	to_idle(saver);
 	pthread_mutex_unlock(&saver->lock);
@@ -261,6 +281,8 @@ static tern_status act(tn_ps_saver *saver, tern_rpc_request *request, const tn_p
 		return on_cut(saver, msg);
 	case TN_SAVE_END:
 		return on_end(saver, msg);
+	case TN_SAVE_ACK:
+		return on_ack(saver, msg);
 	default:
 		return start(saver, request, msg);
 	}

@@ -7,11 +7,16 @@
  *
  *              number                       path            does
  *   HOLD       lease in ns                                  new pushes are told to come again; those at work end
- *   CUT                                                     a cut of every table, and of which pushes it holds; then
- *                                                           pushes go on
- *   WRITE                                   directory       the cuts into files; {"files": [...], "tables": [...]}
+ *   CUT        id of the cut before,                        a cut of every table, and of which pushes it holds; then
+ *              0: all rows                                  pushes go on. rate 1: changes are remembered from here on
+ *   WRITE      as of CUT                    directory       the cuts into files; {"files": [...], "tables": [...]}
  *   END                                                     whatever was begun is over
  *   RESTORE    sequence                     checkpoints     tables and rows; {"rows": n}
+ *   PREPARE    id of the cut before                         ready for a cut of changes since then, which is safe on disk:
+ *                                                           {"tables": [{"name", "follows": its changes are known}]}
+ *   ACK        id                                           that cut is safe: what it gave may be forgotten
+ *
+ * A cut's id is the token of its save.
  *
  *   IDLE -HOLD-> HELD -CUT-> CUT -WRITE-> WRITING -> IDLE
  *        <- END, lease over (a leader that died) -
@@ -46,6 +51,8 @@ typedef enum tn_ps_save_op {
 	TN_SAVE_WRITE,
 	TN_SAVE_END,
 	TN_SAVE_RESTORE,
+	TN_SAVE_PREPARE,
+	TN_SAVE_ACK,
 } tn_ps_save_op;
 
 typedef struct tn_ps_save_msg {
@@ -65,6 +72,7 @@ typedef enum tn_saver_state { TN_SAVER_IDLE, TN_SAVER_HELD, TN_SAVER_CUT, TN_SAV
 typedef struct saver_table {
 	struct ps_share *share;
 	tn_cut *cut;
+	bool changes; /* the cut has what changed, not all rows */
 	tn_ps_facts facts;
 } saver_table;
 

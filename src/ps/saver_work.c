@@ -47,21 +47,34 @@ static tern_status pace(uint64_t bytes, void *arg)
 
 /* ---- writing ---- */
 
+static tern_status add_row(json_t *tables, const saver_table *t, uint64_t rows, uint64_t gone, bool delta)
+{
+	json_t *row = tn_save_row(tn_table_schema(t->share->engine), rows);
+	int failed = !row;
+
+	if (row && delta)
+		failed = json_object_set_new(row, "gone", json_integer((json_int_t)gone)) |
+			 json_object_set_new(row, "full", json_boolean(!t->changes));
+	if (failed)
+		json_decref(row);
+	if (failed || json_array_append_new(tables, row) != 0)
+		return tn_fail(TERN_E_NOMEM, "no memory for a manifest");
+	return TERN_OK;
+}
+
 static tern_status write_table(tn_ps_saver *saver, saver_table *t, tn_ckpt *ckpt, json_t *tables)
 {
 	const tn_save save = {.ckpt = ckpt, .server = saver->msg.server, .pace = pace, .pace_arg = saver};
-	const tern_table_schema *schema = tn_table_schema(t->share->engine);
-	uint64_t rows;
-	json_t *row;
+	tn_table *engine = t->share->engine;
+	uint64_t rows, gone = 0;
 
-	TN_TRY(tn_save_table(&save, t->share->engine, t->cut, &rows));
+	TN_TRY(tn_save_table(&save, engine, t->cut, &rows));
+	if (t->changes)
+		TN_TRY(tn_save_gone(&save, engine, t->cut, &gone));
 	tn_cut_end(t->cut); /* its memory is free before the next table is written */
 	t->cut = NULL;
-	TN_TRY(tn_ps_facts_write(&t->facts, ckpt, schema->name, saver->msg.server));
-	row = tn_save_row(schema, rows);
-	if (!row || json_array_append_new(tables, row) != 0)
-		return tn_fail(TERN_E_NOMEM, "no memory for a manifest");
-	return TERN_OK;
+	TN_TRY(tn_ps_facts_write(&t->facts, ckpt, tn_table_schema(engine)->name, saver->msg.server));
+	return add_row(tables, t, rows, gone, saver->msg.number != 0);
 }
 
 tern_status tn_ps_saver_write(tn_ps_saver *saver, char **answer)
@@ -94,6 +107,38 @@ tern_status tn_ps_saver_write(tn_ps_saver *saver, char **answer)
 	return status;
 }
 
+/* ---- preparing ---- */
+
+static tern_status prepare_table(tn_ps_saver *saver, const saver_table *t, json_t *tables)
+{
+	tn_table *engine = t->share->engine;
+	json_t *row;
+
+	tn_table_acknowledge(engine, saver->msg.number);
+	TN_TRY(tn_table_settle(engine));
+	row = json_pack("{s:s, s:b}", "name", t->share->schema.name, "follows",
+			tn_table_follows(engine, saver->msg.number));
+	if (!row || json_array_append_new(tables, row) != 0)
+		return tn_fail(TERN_E_NOMEM, "no memory for the answer to a save");
+	return TERN_OK;
+}
+
+tern_status tn_ps_saver_prepare(tn_ps_saver *saver, char **answer)
+{
+	json_t *tables = json_array(), *root;
+	tern_status status = tables ? tn_ps_saver_list(saver) : TERN_E_NOMEM;
+
+	for (uint32_t i = 0; i < saver->table_count && status == TERN_OK; i++)
+		status = atomic_load(&saver->stop) ? stopped()
+						   : prepare_table(saver, &saver->tables[i], tables);
+	root = json_pack("{s:o}", "tables", tables);
+	*answer = root ? json_dumps(root, JSON_COMPACT) : NULL;
+	json_decref(root);
+	if (status == TERN_OK && !*answer)
+		status = tn_fail(TERN_E_NOMEM, "no memory for the answer to a save");
+	return status;
+}
+
 /* ---- restoring ---- */
 
 static bool is_mine(uint64_t key, void *arg)
@@ -101,9 +146,10 @@ static bool is_mine(uint64_t key, void *arg)
 	return tn_ps_slots_has(arg, tn_table_slot(key));
 }
 
-static tern_status restore_table(tn_ps_saver *saver, const tn_ckpt_reader *from, const char *name,
+static tern_status restore_table(tn_ps_saver *saver, const tn_ckpt_chain *chain, const char *name,
 				 uint64_t *rows)
 {
+	const tn_ckpt_reader *from = tn_ckpt_chain_last(chain);
 	tern_table_schema schema;
 	tn_ps_slots mine;
 	tern_status status;
@@ -115,11 +161,13 @@ static tern_status restore_table(tn_ps_saver *saver, const tn_ckpt_reader *from,
 	TN_TRY(tn_ps_share_new(&schema, &share));
 	mine = tn_ps_view_enter(saver->server, &in)->mine;
 	tn_ps_view_leave(saver->server, in);
-	status = tn_restore_table(from, share->engine, is_mine, &mine, &put);
+	status = tn_restore_chain(chain, share->engine, is_mine, &mine, &put);
 	if (status == TERN_OK)
 		status = tn_ps_facts_restore(from, name, &mine, share->dedup);
 	if (status == TERN_OK && atomic_load(&saver->stop))
 		status = stopped();
+	if (status == TERN_OK && from->id)
+		tn_table_track(share->engine, from->id); /* deltas go on from it */
 	if (status == TERN_OK)
 		status = tn_ps_share_add(saver->server, share);
 	if (status != TERN_OK) {
@@ -131,17 +179,18 @@ static tern_status restore_table(tn_ps_saver *saver, const tn_ckpt_reader *from,
 	return TERN_OK;
 }
 
-static tern_status restore_tables(tn_ps_saver *saver, const tn_ckpt_reader *from, uint64_t *rows)
+static tern_status restore_tables(tn_ps_saver *saver, const tn_ckpt_chain *chain, uint64_t *rows)
 {
+	const tn_ckpt_reader *from = tn_ckpt_chain_last(chain);
 	const json_t *tables = json_object_get(from->manifest, "tables");
 	tern_status status = TERN_OK;
 	size_t done = 0;
 	const char *name;
 
-	TN_TRY(tn_ckpt_verify(from, pace, saver));
+	TN_TRY(tn_ckpt_chain_verify(chain, pace, saver));
 	for (; done < json_array_size(tables) && status == TERN_OK; done++) {
 		name = json_string_value(json_object_get(json_array_get(tables, done), "name"));
-		status = name ? restore_table(saver, from, name, rows)
+		status = name ? restore_table(saver, chain, name, rows)
 			      : tn_fail(TERN_E_CORRUPT, "%s: a table has no name", from->name);
 	}
 	if (status == TERN_OK)
@@ -154,16 +203,16 @@ static tern_status restore_tables(tn_ps_saver *saver, const tn_ckpt_reader *from
 
 tern_status tn_ps_saver_restore(tn_ps_saver *saver, char **answer)
 {
-	tn_ckpt_reader from;
+	tn_ckpt_chain chain;
 	uint64_t rows = 0;
 	tern_status status;
 	json_t *root;
 
 	saver->pace_start_ns = tn_now();
 	saver->pace_bytes = 0;
-	TN_TRY(tn_ckpt_open(&from, saver->msg.path, saver->msg.number));
-	status = restore_tables(saver, &from, &rows);
-	tn_ckpt_close(&from);
+	TN_TRY(tn_ckpt_chain_open(&chain, saver->msg.path, saver->msg.number));
+	status = restore_tables(saver, &chain, &rows);
+	tn_ckpt_chain_close(&chain);
 	if (status != TERN_OK)
 		return status;
 	root = json_pack("{s:I}", "rows", (json_int_t)rows);

@@ -10,5 +10,9 @@
 /* *answer: JSON, the caller's to free. saver->stop ends them with TERN_E_CANCELED. */
 tern_status tn_ps_saver_write(tn_ps_saver *saver, char **answer);
 tern_status tn_ps_saver_restore(tn_ps_saver *saver, char **answer);
+tern_status tn_ps_saver_prepare(tn_ps_saver *saver, char **answer);
+
+/* saver.c: references to all shares into saver->tables. */
+tern_status tn_ps_saver_list(tn_ps_saver *saver);
 
 #endif

@@ -230,7 +230,8 @@ tern_status tn_table_settle(tn_table *t)
 	uint32_t clear = 0, set = 0;
 	tern_status status = TERN_OK;
 
-	TN_ASSERT(!atomic_load(&t->cut));
+	if (atomic_load(&t->cut))
+		return tn_fail(TERN_E_STATE, "table \"%s\" has a cut: end it first", t->schema.name);
 	pthread_mutex_lock(&c->lock);
 	if (c->state == TN_CHANGES_PENDING) {
 		status = take_back(c);

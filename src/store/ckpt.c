@@ -145,15 +145,13 @@ static tern_status mark_needed(const char *path, const uint64_t *sequences, unsi
 {
 	for (unsigned i = count; i-- > 0;) {
 		tn_ckpt_reader reader;
-		json_t *base;
 
 		needed[i] = needed[i] || count - i <= keep;
 		if (!needed[i])
 			continue;
 		TN_TRY(tn_ckpt_open(&reader, path, sequences[i]));
-		base = json_object_get(reader.manifest, "base");
-		for (unsigned k = 0; json_is_integer(base) && k < i; k++)
-			needed[k] = needed[k] || sequences[k] == (uint64_t)json_integer_value(base);
+		for (unsigned k = 0; reader.deltas && k < i; k++)
+			needed[k] = needed[k] || sequences[k] == reader.base;
 		tn_ckpt_close(&reader);
 	}
 	return TERN_OK;

@@ -7,6 +7,13 @@
  *       manifest.json                        written last; its own CRC-32C is the line after the JSON
  *       NAME.safetensors ...
  *
+ * A checkpoint stands alone, or is a delta: what changed since another one, which it names:
+ *
+ *   id           16 hexadecimal digits, drawn for each checkpoint
+ *   base         sequence of the one that it goes on from
+ *   base_id, base_crc32c     of that one: its id, and the CRC-32C of its manifest, so that no other can take its place
+ *   deltas       how many there are from the one that stands alone to this one
+ *
  * The manifest says how many rows belong to what; who wrote them, and on how many machines, is of no account to who
  * reads them. Sequence numbers grow; of two checkpoints the higher one is the later.
  *
@@ -47,6 +54,10 @@ tern_status tn_ckpt_add(tn_ckpt *ckpt, const tn_file *file, json_t *extra);
 tern_status tn_ckpt_commit(tn_ckpt *ckpt);
 /* Give it up and remove what was written; harmless after commit. */
 void tn_ckpt_abort(tn_ckpt *ckpt);
+/* The checkpoint being written is a delta to `base`, or (NULL) stands alone; id: its own. TERN_E_LIMIT: the chain is too
+   long; TERN_E_NOMEM. */
+struct tn_ckpt_reader;
+tern_status tn_ckpt_name_base(tn_ckpt *ckpt, uint64_t id, const struct tn_ckpt_reader *base);
 /* Remove all but the last `keep` checkpoints, and what writers that died left. A checkpoint that another one is based
    on (member "base" of its manifest) is kept. */
 tern_status tn_ckpt_prune(const char *path, unsigned keep);
@@ -61,6 +72,11 @@ typedef struct tn_ckpt_reader {
 	uint64_t sequence;
 	char name[40];
 	json_t *manifest;
+	uint32_t crc;    /* of the manifest */
+	uint64_t id;     /* 0: it has none */
+	uint32_t deltas; /* 0: it stands alone */
+	uint64_t base, base_id;
+	uint32_t base_crc;
 } tn_ckpt_reader;
 
 /* sequence UINT64_MAX: the last one. TERN_E_NOT_FOUND, TERN_E_CORRUPT (manifest), TERN_E_VERSION (another format). */
@@ -71,5 +87,25 @@ unsigned tn_ckpt_files(const tn_ckpt_reader *reader);
 const json_t *tn_ckpt_file(const tn_ckpt_reader *reader, unsigned i);
 /* Read every file and compare length and checksum. TERN_E_CORRUPT names the first that differs. */
 tern_status tn_ckpt_verify(const tn_ckpt_reader *reader, tn_file_pace pace, void *pace_arg);
+
+/* ---- chains ---- */
+
+#define TN_CKPT_DELTAS_MAX 512u
+
+/* A checkpoint and all that it goes on from: links[0] stands alone, links[count - 1] is the one that was asked for. */
+typedef struct tn_ckpt_chain {
+	unsigned count;
+	tn_ckpt_reader *links;
+} tn_ckpt_chain;
+
+/* As tn_ckpt_open. TERN_E_CORRUPT: a link is missing, or is not the one that its delta was made for. */
+tern_status tn_ckpt_chain_open(tn_ckpt_chain *chain, const char *path, uint64_t sequence);
+void tn_ckpt_chain_close(tn_ckpt_chain *chain);
+static inline const tn_ckpt_reader *tn_ckpt_chain_last(const tn_ckpt_chain *chain)
+{
+	return &chain->links[chain->count - 1];
+}
+/* tn_ckpt_verify of every link. */
+tern_status tn_ckpt_chain_verify(const tn_ckpt_chain *chain, tn_file_pace pace, void *pace_arg);
 
 #endif

@@ -136,7 +136,36 @@ static bool good_file(const json_t *row)
 	       json_is_integer(json_object_get(row, "crc32c"));
 }
 
-static tern_status check_manifest(const tn_ckpt_reader *reader)
+/* 16 hexadecimal digits; 0 is none. */
+static bool read_id(const json_t *text, uint64_t *id)
+{
+	const char *digits = json_string_value(text);
+
+	*id = 0;
+	if (!digits || strlen(digits) != 16 || strspn(digits, "0123456789abcdef") != 16)
+		return false;
+	*id = strtoull(digits, NULL, 16);
+	return *id != 0;
+}
+
+static bool read_base(tn_ckpt_reader *reader)
+{
+	const json_t *m = reader->manifest, *base = json_object_get(m, "base");
+	const json_t *crc = json_object_get(m, "base_crc32c"), *deltas = json_object_get(m, "deltas");
+
+	if (json_object_get(m, "id") && !read_id(json_object_get(m, "id"), &reader->id))
+		return false;
+	if (!base)
+		return true;
+	reader->base = (uint64_t)json_integer_value(base);
+	reader->base_crc = (uint32_t)json_integer_value(crc);
+	reader->deltas = (uint32_t)json_integer_value(deltas);
+	return json_is_integer(base) && json_is_integer(crc) && json_is_integer(deltas) &&
+	       json_integer_value(deltas) >= 1 && json_integer_value(deltas) <= TN_CKPT_DELTAS_MAX &&
+	       reader->base < reader->sequence && read_id(json_object_get(m, "base_id"), &reader->base_id);
+}
+
+static tern_status check_manifest(tn_ckpt_reader *reader)
 {
 	const char *format = json_string_value(json_object_get(reader->manifest, "format"));
 	const json_t *files = json_object_get(reader->manifest, "files");
@@ -154,7 +183,7 @@ static tern_status check_manifest(const tn_ckpt_reader *reader)
 		return bad_manifest(reader, "it lists no files");
 	json_array_foreach(files, i, row) if (!good_file(row)) return bad_manifest(
 		reader, "a row of its files is wrong");
-	return TERN_OK;
+	return read_base(reader) ? TERN_OK : bad_manifest(reader, "what it is based on can't be read");
 }
 
 static tern_status parse_manifest(tn_ckpt_reader *reader, const char *text, uint64_t bytes)
@@ -164,7 +193,8 @@ static tern_status parse_manifest(tn_ckpt_reader *reader, const char *text, uint
 
 	if (bytes < FOOTER)
 		return bad_manifest(reader, "it is cut short");
-	snprintf(footer, sizeof(footer), "\n%08" PRIx32 "\n", tn_crc32c(0, text, body));
+	reader->crc = tn_crc32c(0, text, body);
+	snprintf(footer, sizeof(footer), "\n%08" PRIx32 "\n", reader->crc);
 	if (memcmp(footer, text + body, FOOTER) != 0)
 		return bad_manifest(reader, "it is cut short, or its checksum is wrong");
 	reader->manifest = json_loadb(text, body, JSON_REJECT_DUPLICATES, NULL);

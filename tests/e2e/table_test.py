@@ -67,6 +67,26 @@ class Tables(unittest.TestCase):
         self.assertEqual(json.loads(self.table('stats', 'names/of.ads', '--server', other.address, '--json'))['rows'],
                          1000)
 
+    def test_deltas_follow_a_base(self):
+        server, at = self.make()
+        self.assertIn('holds no checkpoint', self.table('export', self.dir, *at, '--kind', 'delta', status=1))
+        first = json.loads(self.table('export', self.dir, *at, '--kind', 'auto', '--json'))
+        self.assertEqual((first['base'], first['rows']), (None, 1000))
+        second = json.loads(self.table('export', self.dir, *at, '--kind', 'auto', '--json'))
+        self.assertEqual((second['base'], second['rows'], second['gone']), (1, 0, 0))
+        self.assertIn('a delta to 2', self.table('export', self.dir, *at, '--kind', 'delta', '--keep', '1'))
+        self.assertEqual(len(glob.glob(self.dir + '/*')), 3)
+        self.assertIn('checkpoint 3 (a delta to 2, number 2 of its chain)', self.table('inspect', self.dir))
+        self.assertIn('so is all that it goes on from', self.table('verify', self.dir))
+        self.assertEqual(server.end(), 0)
+        other = Server(self, 'two')
+        self.table('import', self.dir, '--server', other.address)
+        self.assertEqual(json.loads(self.table('stats', 'names/of.ads', '--server', other.address, '--json'))['rows'],
+                         1000)
+        os.rename(f'{self.dir}/ckpt-{2:020}', f'{self.dir}/gone')
+        self.assertIn('is a delta to checkpoint 2, which is not there', self.table('verify', self.dir, status=1))
+        self.assertIn('alone, base, delta or auto', self.table('export', self.dir, *at, '--kind', 'x', status=2))
+
     def test_damage_is_named_and_restores_nothing(self):
         _, at = self.make()
         self.table('export', self.dir, *at)

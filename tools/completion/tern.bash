@@ -19,7 +19,7 @@ _tern_options() { # COMMAND or COMMAND/SUBCOMMAND
 	table/create) echo --server --timeout --dim --dtype --rows --optimizer --lr --init --init-value --seed --budget \
 		--eviction --ttl --admit-after --help ;;
 	table/drop) echo --server --timeout --help ;;
-	table/export) echo --server --timeout --rate --keep --json --help ;;
+	table/export) echo --server --timeout --kind --deltas-max --rate --keep --json --help ;;
 	table/import) echo --server --timeout --sequence --json --help ;;
 	table/inspect) echo --sequence --json --help ;;
 	table/verify) echo --sequence --quiet --help ;;
@@ -42,6 +42,7 @@ _tern_choices() { # OPTION
 	--init) echo zeros constant uniform normal ;;
 	--eviction) echo none lru lfu ;;
 	--consistency) echo async bsp ssp ;;
+	--kind) echo alone base delta auto ;;
 	esac
 }
 
@@ -69,7 +70,7 @@ _tern() {
 	else
 		case $previous in
 		--model | --transport | --comm | --role | --dtype | --optimizer | --init | --eviction | \
-			--consistency) words=$(_tern_choices "$previous") ;;
+			--consistency | --kind) words=$(_tern_choices "$previous") ;;
 		--op)
 			words=$(_tern_list "$current" put notify get send call)
 			compopt -o nospace 2>/dev/null
@@ -86,7 +87,7 @@ _tern() {
 			;;
 		--servers | --workers | --batch | --epochs | --steps | --seed | --lr | --momentum | --kernel-threads | \
 			--peer | --timeout | --index | --hidden | --features | --classes | --listen | \
-			--sizes | --rounds | --round-time | --threads | --sequence | --rate | --keep | --name | --map-version | --budget | \
+			--sizes | --rounds | --round-time | --threads | --sequence | --rate | --keep | --deltas-max | --name | --map-version | --budget | \
 			--ps-workers | --server | --dim | --rows | --init-value | --ttl | --admit-after | \
 			--clients | --keys | --skew | --reads | --staleness | --duration | --warmup)
 			return

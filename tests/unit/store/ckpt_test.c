@@ -62,6 +62,21 @@ static tern_status add_file(tn_ckpt *ckpt, const char *name, const void *data, u
 	return status == TERN_OK ? tn_ckpt_add(ckpt, &file, json_pack("{s:i}", "rows", 3)) : status;
 }
 
+static tern_status name_base(tn_ckpt *ckpt, uint64_t base)
+{
+	tn_ckpt_reader reader;
+	tern_status status;
+
+	if (base == UINT64_MAX)
+		return tn_ckpt_name_base(ckpt, ckpt->sequence * 3, NULL);
+	status = tn_ckpt_open(&reader, path, base);
+	if (status == TERN_OK) {
+		status = tn_ckpt_name_base(ckpt, ckpt->sequence * 3, &reader);
+		tn_ckpt_close(&reader);
+	}
+	return status;
+}
+
 /* base UINT64_MAX: none. */
 static tern_status save(uint64_t sequence, uint64_t base)
 {
@@ -72,9 +87,9 @@ static tern_status save(uint64_t sequence, uint64_t base)
 	if (status != TERN_OK)
 		return status;
 	json_object_set_new(ckpt.extra, "job", json_string("test"));
-	if (base != UINT64_MAX)
-		json_object_set_new(ckpt.extra, "base", json_integer((json_int_t)base));
-	status = add_file(&ckpt, "one", "first", 5);
+	status = name_base(&ckpt, base);
+	if (status == TERN_OK)
+		status = add_file(&ckpt, "one", "first", 5);
 	if (status == TERN_OK)
 		status = add_file(&ckpt, "two", "", 0);
 	if (status == TERN_OK)
@@ -152,6 +167,7 @@ static void failed_saves_leave_the_last_one(void **state)
 static void killed_saves_leave_the_last_one(void **state)
 {
 	uint64_t last = 1, *sequences;
+	tn_ckpt_chain chain;
 	unsigned count;
 
 	(void)state;
@@ -162,7 +178,7 @@ static void killed_saves_leave_the_last_one(void **state)
 		assert_true(pid >= 0);
 		if (pid == 0) {
 			for (uint64_t s = last + 1;; s++)
-				if (save(s, UINT64_MAX) != TERN_OK)
+				if (save(s, s % 5 ? s - 1 : UINT64_MAX) != TERN_OK) /* most are deltas */
 					_exit(1);
 		}
 		usleep(500 + round * 131);
@@ -174,8 +190,11 @@ static void killed_saves_leave_the_last_one(void **state)
 		free(sequences);
 		assert_good(last);
 		assert_ok(tn_ckpt_prune(path, 2));
-		assert_true(entries() <= 2);
+		assert_true(entries() <= 2 + 5); /* and what the two go on from */
 		assert_good(last);
+		assert_ok(tn_ckpt_chain_open(&chain, path, last));
+		assert_ok(tn_ckpt_chain_verify(&chain, NULL, NULL));
+		tn_ckpt_chain_close(&chain);
 	}
 }
 
@@ -194,6 +213,65 @@ static void pruning_keeps_what_others_are_based_on(void **state)
 	assert_int_equal(sequences[1], 5);
 	free(sequences);
 	assert_int_equal(entries(), 3);
+}
+
+static void rename_checkpoint(uint64_t from, uint64_t to)
+{
+	char a[96], b[96];
+
+	snprintf(a, sizeof(a), "%s/ckpt-%020" PRIu64, path, from);
+	snprintf(b, sizeof(b), "%s/ckpt-%020" PRIu64, path, to);
+	assert_int_equal(rename(a, b), 0);
+}
+
+static void chains_are_followed_to_what_stands_alone(void **state)
+{
+	uint64_t bytes = 0;
+	tn_ckpt_chain chain;
+
+	(void)state;
+	assert_ok(save(1, UINT64_MAX));
+	for (uint64_t s = 2; s <= 5; s++)
+		assert_ok(save(s, s - 1));
+	assert_ok(save(6, 3)); /* another branch */
+	assert_ok(tn_ckpt_chain_open(&chain, path, 5));
+	assert_int_equal(chain.count, 5);
+	for (unsigned i = 0; i < 5; i++)
+		assert_int_equal(chain.links[i].sequence, i + 1);
+	assert_ok(tn_ckpt_chain_verify(&chain, NULL, &bytes));
+	tn_ckpt_chain_close(&chain);
+	assert_ok(tn_ckpt_chain_open(&chain, path, UINT64_MAX));
+	assert_int_equal(chain.count, 4);
+	assert_int_equal(tn_ckpt_chain_last(&chain)->sequence, 6);
+	tn_ckpt_chain_close(&chain);
+	assert_ok(tn_ckpt_chain_open(&chain, path, 1));
+	assert_int_equal(chain.count, 1);
+	tn_ckpt_chain_close(&chain);
+}
+
+/* DeepRec#999: a delta is used with a base that is not its own. Here another one of the same number, and none. */
+static void a_delta_that_does_not_fit_its_base_is_refused(void **state)
+{
+	tn_ckpt_chain chain;
+	tn_ckpt_reader reader;
+
+	(void)state;
+	assert_ok(save(1, UINT64_MAX));
+	assert_ok(save(2, 1));
+	assert_ok(save(3, 2));
+	rename_checkpoint(2, 9);
+	assert_status(tn_ckpt_chain_open(&chain, path, 3), TERN_E_CORRUPT);
+	assert_non_null(strstr(tern_detail(), "delta to checkpoint 2, which is not there"));
+	assert_status(tn_ckpt_chain_open(&chain, path, 9), TERN_E_CORRUPT); /* its manifest says 2 */
+	assert_ok(save(2, UINT64_MAX));
+	assert_status(tn_ckpt_chain_open(&chain, path, 3), TERN_E_CORRUPT);
+	assert_non_null(strstr(tern_detail(), "was replaced"));
+	/* It can be looked at all the same, and pruning still keeps what it names. */
+	assert_ok(tn_ckpt_open(&reader, path, 3));
+	assert_int_equal(reader.base, 2);
+	assert_int_equal(reader.deltas, 2);
+	tn_ckpt_close(&reader);
+	rename_checkpoint(9, 4); /* for drop_dir: prune reads no manifest there */
 }
 
 static void change(const char *name, off_t at, const char *text, off_t length)
@@ -269,6 +347,9 @@ int main(void)
 		cmocka_unit_test_setup_teardown(failed_saves_leave_the_last_one, make_dir, drop_dir),
 		cmocka_unit_test_setup_teardown(killed_saves_leave_the_last_one, make_dir, drop_dir),
 		cmocka_unit_test_setup_teardown(pruning_keeps_what_others_are_based_on, make_dir, drop_dir),
+		cmocka_unit_test_setup_teardown(chains_are_followed_to_what_stands_alone, make_dir, drop_dir),
+		cmocka_unit_test_setup_teardown(a_delta_that_does_not_fit_its_base_is_refused, make_dir,
+						drop_dir),
 		cmocka_unit_test_setup_teardown(damage_is_found_and_named, make_dir, drop_dir),
 		cmocka_unit_test_setup_teardown(pace_sees_each_piece_and_may_end_it, make_dir, drop_dir),
 	};
