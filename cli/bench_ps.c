@@ -339,6 +339,10 @@ static int run(const bench_ps_options *o, bench_run *b)
 
 static int check_options(const bench_ps_options *options)
 {
+	if (strcmp(options->servers, "0") == 0) {
+		fprintf(stderr, "tern bench ps: --servers 0: there must be one\n");
+		return 2;
+	}
 	if (options->skew < 0 || options->skew > 10 || options->reads < 0 || options->reads > 100) {
 		fprintf(stderr, "tern bench ps: --skew is from 0 to 10, --reads from 0 to 100 percent\n");
 		return 2;

@@ -96,6 +96,7 @@ static int server(crew *c, uint32_t index)
 	int rc = 0;
 
 	snprintf(name, sizeof(name), "server%u", index);
+	c->serving = true;
 	params.options = NULL; /* not where clients poll: its helper has a core of its own then */
 	sigemptyset(&ends);
 	sigaddset(&ends, SIGTERM);
@@ -164,7 +165,7 @@ static bool read_servers(crew *c)
 	char *end;
 	unsigned long n = strtoul(at, &end, 10);
 
-	if (*end == '\0' && end != at && n >= 1 && n <= CREW_SERVERS_MAX) {
+	if (*end == '\0' && end != at && n <= CREW_SERVERS_MAX) {
 		c->local = true;
 		c->servers = (uint32_t)n;
 		return true;
@@ -277,9 +278,7 @@ bool crew_meet(crew *c)
 /* Servers go on when the list is complete, members when all serve. */
 bool crew_wait_meeting(crew *c)
 {
-	bool member = c->first_member > 0 || !c->local;
-
-	while (atomic_load(&c->board->meet) < (member ? 2u : 1u)) {
+	while (atomic_load(&c->board->meet) < (c->serving ? 1u : 2u)) {
 		if (crew_stopping(c))
 			return false;
 		crew_sleep_ms(2);

@@ -38,7 +38,7 @@ typedef struct crew_board {
 /* Zero it, then set what differs. */
 typedef struct crew_params {
 	const char *command;   /* "tern bench ps", for messages */
-	const char *servers;   /* how many to start here, or "host:port,..." of running ones */
+	const char *servers;   /* how many to start here, or "host:port,..." of running ones; "0": nobody */
 	const char *transport; /* NULL = auto */
 	bool spin;             /* clients poll */
 	uint64_t shared_bytes; /* zeroed, seen by all */
@@ -51,6 +51,7 @@ typedef struct crew {
 	uint64_t map_bytes;
 	uint32_t servers;   /* addresses on the board */
 	bool local;         /* they are ours */
+	bool serving;       /* this process is one of them */
 	uint32_t processes; /* in pid: local servers first */
 	pid_t pid[CREW_SERVERS_MAX + CREW_MEMBERS_MAX];
 	uint32_t first_member, running_members;

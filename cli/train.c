@@ -8,10 +8,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <tern/ps.h>
+
 #include "args.h"
 #include "commands.h"
+#include "models/train_tables.h"
 
-const char *const model_names[] = {"mlp", "fcn5", NULL};
+#define FIRST_OF_TABLES 2u /* of model_names */
+
+const char *const model_names[] = {"mlp", "fcn5", "word2vec", NULL};
 const char *const transport_names[] = {"auto", "shm", "tcp", "verbs", NULL};
 const char *const comm_names[] = {"zerocopy", "copy", "rpc", NULL};
 
@@ -26,14 +31,20 @@ void train_defaults(train_options *options)
 				   .momentum = 0.9,
 				   .kernel_threads = 1,
 				   .timeout_ns = 60ull * 1000000000ull,
-				   .report_fd = UINT64_MAX};
+				   .report_fd = UINT64_MAX,
+				   .dim = 64,
+				   .window = 5,
+				   .negative = 5,
+				   .min_count = 5,
+				   .staleness = 2,
+				   .sample = 1e-3};
 }
 
 /* One command line per process: its options and their table. */
 static train_options o;
-static bool steps_given, epochs_given;
+static bool steps_given, epochs_given, batch_given;
 static const arg_row rows[] = {
-	{"model", ARG_CHOICE, &o.model, "mlp|fcn5", "the network (mlp)", 0, 0, false, NULL},
+	{"model", ARG_CHOICE, &o.model, "mlp|fcn5|word2vec", "what to train (mlp)", 0, 0, false, NULL},
 	{"hidden", ARG_STRING, &o.hidden, "W,W,...", "widths of the hidden layers, instead of the model's", 0,
 	 0, false, NULL},
 	{"data", ARG_STRING, &o.data, "DIR", "IDX files of the data set (Fashion-MNIST of Debian)", 0, 0,
@@ -41,7 +52,7 @@ static const arg_row rows[] = {
 	{"servers", ARG_U64, &o.servers, "S", "parameter servers (2); 0: one process alone", 0, 256, false,
 	 NULL},
 	{"workers", ARG_U64, &o.workers, "W", "workers (2)", 1, TERN_PLAN_WORKERS_MAX, false, NULL},
-	{"batch", ARG_U64, &o.batch, "B", "rows per worker and step (64)", 1, 1u << 24, false, NULL},
+	{"batch", ARG_U64, &o.batch, "B", "rows per worker and step (64)", 1, 1u << 24, false, &batch_given},
 	{"epochs", ARG_U64, &o.epochs, "E", "passes over the data (8)", 1, 1000000, false, &epochs_given},
 	{"steps", ARG_U64, &o.steps, "N", "steps of each worker, instead of epochs", 1, 1u << 30, false,
 	 &steps_given},
@@ -76,6 +87,22 @@ static const arg_row rows[] = {
 	 1u << 20, false, NULL},
 	{"classes", ARG_U64, &o.classes, "N", "classes, for servers without the data (10)", 1, 1u << 20,
 	 false, NULL},
+	{"text", ARG_STRING, &o.text, "FILE",
+	 "word2vec: a sentence per line (the bible, of Debian's bible-kjv)", 0, 0, false, NULL},
+	{"dim", ARG_U64, &o.dim, "N", "word2vec: elements of a row (64)", 1, TERN_TABLE_DIM_MAX, false, NULL},
+	{"window", ARG_U64, &o.window, "N", "word2vec: words on each side, at most (5)", 1, 1000, false,
+	 NULL},
+	{"negative", ARG_U64, &o.negative, "N", "word2vec: drawn for each pair (5)", 0, 32, false, NULL},
+	{"min-count", ARG_U64, &o.min_count, "N", "word2vec: rarer words are passed over (5)", 1, 0, false,
+	 NULL},
+	{"sample", ARG_REAL, &o.sample, "X", "word2vec: words of a larger share are thinned out (0.001)", 0,
+	 0, false, NULL},
+	{"pairs", ARG_STRING, &o.pairs, "A~B,...", "word2vec: say how near these words are", 0, 0, false,
+	 NULL},
+	{"consistency", ARG_CHOICE, &o.consistency, "async|bsp|ssp",
+	 "models of tables: who waits for whom (async)", 0, 0, false, NULL},
+	{"staleness", ARG_U64, &o.staleness, "N", "steps that ssp allows to be ahead (2)", 0, 1u << 30, false,
+	 NULL},
 	{"insecure", ARG_FLAG, &o.insecure, NULL, "listen beyond loopback without a shared secret", 0, 0,
 	 false, NULL},
 	{"listen", ARG_STRING, &o.listen, "host:port",
@@ -112,6 +139,28 @@ static int check(const train_options *options)
 	return -1;
 }
 
+/* Models of tables: other defaults, and no roles. */
+static int check_tables(train_options *options)
+{
+	if (steps_given && epochs_given) {
+		fprintf(stderr, "tern train: --steps and --epochs exclude each other: give one\n");
+		return 2;
+	}
+	if (options->role != ROLE_LAUNCHER) {
+		fprintf(stderr,
+			"tern train: --role is for mlp and fcn5; %s goes to running servers (`tern server`) "
+			"with "
+			"--cluster\n",
+			model_names[options->model]);
+		return 2;
+	}
+	if (!batch_given)
+		options->batch = 500;
+	if (!epochs_given)
+		options->epochs = 5;
+	return -1;
+}
+
 int cmd_train(int argc, char **argv)
 {
 	static const arg_usage usage = {
@@ -140,8 +189,10 @@ int cmd_train(int argc, char **argv)
 
 	rc = args_parse(&usage, rows, argc, argv, NULL);
 	if (rc < 0)
-		rc = check(&o);
+		rc = o.model >= FIRST_OF_TABLES ? check_tables(&o) : check(&o);
 	if (rc >= 0)
 		return rc;
+	if (o.model >= FIRST_OF_TABLES)
+		return train_tables(&o);
 	return o.role == ROLE_LAUNCHER ? train_launch(&o, argv[0]) : train_role(&o);
 }

@@ -53,6 +53,11 @@ typedef struct train_options {
 	bool insecure;
 	uint64_t timeout_ns;
 	uint64_t report_fd; /* UINT64_MAX: no launcher */
+	/* models of rows (models/) */
+	const char *text, *pairs;
+	uint64_t dim, window, negative, min_count, staleness;
+	double sample;
+	unsigned consistency;
 } train_options;
 
 extern const char *const model_names[];

@@ -8,7 +8,8 @@ _tern_options() { # COMMAND or COMMAND/SUBCOMMAND
 	train)
 		echo --model --hidden --data --servers --workers --batch --epochs --steps --transport --comm --sync --seed \
 			--lr --momentum --kernel-threads --spin --no-comm --no-eval --losses --json --quiet \
-			--timeout --role --index --cluster --features --classes --listen --insecure --help
+			--timeout --role --index --cluster --features --classes --text --dim --window --negative --min-count --sample \
+			--pairs --consistency --staleness --listen --insecure --help
 		;;
 	perf) echo --op --sizes --transport --spin --block --rounds --round-time --threads --json --help ;;
 	info) echo --memory --config --json --help ;;
@@ -33,7 +34,7 @@ _tern_options() { # COMMAND or COMMAND/SUBCOMMAND
 # The values of an option, if it has a fixed choice of them.
 _tern_choices() { # OPTION
 	case $1 in
-	--model) echo mlp fcn5 ;;
+	--model) echo mlp fcn5 word2vec ;;
 	--transport) echo auto shm tcp verbs ;;
 	--comm) echo zerocopy copy rpc ;;
 	--role) echo launcher server worker ;;
@@ -80,7 +81,7 @@ _tern() {
 			compopt -o filenames 2>/dev/null
 			return
 			;;
-		--losses | --cluster | --report | --conformance)
+		--losses | --cluster | --text | --report | --conformance)
 			mapfile -t COMPREPLY < <(compgen -f -- "$current")
 			compopt -o filenames 2>/dev/null
 			return
@@ -89,7 +90,7 @@ _tern() {
 			--peer | --timeout | --index | --hidden | --features | --classes | --listen | \
 			--sizes | --rounds | --round-time | --threads | --sequence | --rate | --keep | --deltas-max | --name | --map-version | --budget | \
 			--ps-workers | --server | --dim | --rows | --init-value | --ttl | --admit-after | \
-			--clients | --keys | --skew | --reads | --staleness | --duration | --warmup)
+			--clients | --keys | --skew | --reads | --staleness | --duration | --warmup | --window | --negative | --min-count | --sample | --pairs)
 			return
 			;;
 		*)

@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs on parameter tables: every consistency comes to what one process on plain arrays comes to.
+
+The texts are made here; with Debian's bible-kjv a short run on the real one as well, and with TERN_FULL=1 a whole one.
+"""
+import json
+import os
+import random
+import shutil
+import tempfile
+import unittest
+
+from common import SANITIZED, tern
+
+MODES = ("async", "bsp", "ssp")
+
+
+def train(*args, check=0, timeout=600):
+    status, out, err = tern("train", "--quiet", "--json", *args, check=check, timeout=timeout)
+    return json.loads(out) if status == 0 else err
+
+
+def topics_text(path, topics=12, words=12, sentences=2500, seed=3):
+    """Sentences of one topic each; words 2i and 2i+1 of a topic always stand side by side."""
+    rng = random.Random(seed)
+    with open(path, "w", encoding="ascii") as file:
+        for _ in range(sentences):
+            topic = rng.randrange(topics)
+            line = []
+            for _ in range(6):
+                pair = rng.randrange(words // 2)
+                line += [name(topic, 2 * pair), name(topic, 2 * pair + 1), f"the{'' if rng.random() < .5 else 'n'}"]
+            file.write(" ".join(line) + "\n")
+
+
+def name(topic, word):
+    return "".join(chr(ord("a") + d) for d in (topic, word)) + "word"
+
+
+class Agreement(unittest.TestCase):
+    """Losses of all modes against the oracle's, and who is near whom."""
+
+    def agree(self, *args, tolerance=0.01, rank=10, pairs=None):
+        args += ("--pairs", pairs) if pairs else ()
+        oracle = train(*args, "--servers", 0)
+        self.assertTrue(oracle["oracle"])
+        self.near(oracle, rank)
+        for mode in MODES:
+            with self.subTest(consistency=mode):
+                got = train(*args, "--servers", 2, "--consistency", mode)
+                self.assertFalse(got["oracle"])
+                self.assertEqual((got["pairs_trained"], got["steps"]), (oracle["pairs_trained"], oracle["steps"]))
+                self.assertLess(abs(got["loss"] / oracle["loss"] - 1), tolerance, (got["loss"], oracle["loss"]))
+                self.near(got, rank)
+        return oracle
+
+    def near(self, result, rank):
+        self.assertGreater(len(result["pairs"]), 4)
+        for pair in result["pairs"]:
+            self.assertTrue(0 < pair["rank"] <= rank, pair)
+
+
+class MadeText(Agreement):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="tern-models-")
+        self.addCleanup(folder.cleanup)
+        self.text = os.path.join(folder.name, "text")
+        topics_text(self.text)
+        self.args = ("--model", "word2vec", "--text", self.text, "--dim", 16, "--workers", 3, "--batch", 100)
+
+    def test_modes_agree_with_the_oracle(self):
+        # the ten others of its topic, and it, may be nearer: nobody else
+        pairs = ",".join(f"{name(t, 0)}~{name(t, 1)}" for t in range(6))
+        oracle = self.agree(*self.args, "--epochs", 4, pairs=pairs, rank=11)
+        # it has learnt: far below what six coins cost
+        self.assertLess(oracle["loss"], 0.8 * 6 * 0.6931)
+        self.assertEqual(oracle["words"], 12 * 12 + 2)
+
+    def test_the_oracle_is_the_same_every_time(self):
+        first, second = (train(*self.args, "--servers", 0, "--steps", 20) for _ in range(2))
+        self.assertEqual(first["loss"], second["loss"])
+
+    def test_losses_fall(self):
+        path = self.text + ".losses"
+        train(*self.args, "--losses", path)
+        with open(path, encoding="ascii") as file:
+            losses = [float.fromhex(line.split()[1]) for line in file]
+        tenth = len(losses) // 10
+        self.assertLess(sum(losses[-tenth:]), 0.8 * sum(losses[:tenth]))
+
+    def test_mistakes_are_answered_in_words(self):
+        self.assertIn("No such file", train("--model", "word2vec", "--text", self.text + "x", check=1))
+        self.assertIn("two words", train(*self.args, "--min-count", 10 ** 6, check=1))
+        self.assertIn("--cluster", train(*self.args, "--role", "worker", "--index", 0, check=2))
+
+
+@unittest.skipUnless(shutil.which("bible"), "Debian's bible-kjv is not installed")
+class Bible(Agreement):
+    ARGS = ("--model", "word2vec", "--workers", 2)
+
+    @unittest.skipIf(SANITIZED, "takes too long under sanitizers")
+    def test_short(self):
+        self.agree(*self.ARGS, "--dim", 32, "--epochs", 1, "--lr", 0.15, rank=60,
+                   pairs="moses~aaron,gold~silver,peter~john,abraham~isaac,israel~judah")
+
+    @unittest.skipUnless(os.environ.get("TERN_FULL"), "TERN_FULL=1 runs it")
+    def test_full(self):
+        for seed in (1, 2, 3):
+            self.agree(*self.ARGS, "--seed", seed)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
