@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <tern/ps.h>
+#include <tern/ps_follow.h>
 
 #include "args.h"
 #include "commands.h"
@@ -20,7 +21,9 @@
 typedef struct server_options {
 	const char *listen, *name, *servers, *transport;
 	uint64_t index, map_version, budget, workers;
-	bool insecure, json;
+	const char *follow;
+	uint64_t version;
+	bool in_place, insecure, json;
 } server_options;
 
 static int failed(const char *what)
@@ -61,6 +64,16 @@ static void say(const server_options *o, const char *address, uint32_t count)
 	fflush(stdout);
 }
 
+static tern_status follow(const server_options *o, tern_ps_server *server)
+{
+	const tern_ps_follow_params params = {.dir = o->follow,
+					      .name = o->name,
+					      .sequence = o->version,
+					      .flags = o->in_place ? TERN_PS_FOLLOW_IN_PLACE : 0};
+
+	return o->follow ? tern_ps_server_follow(server, &params) : TERN_OK;
+}
+
 /* Serve until SIGINT or SIGTERM, which are blocked in every thread. */
 static int serve(const server_options *o, tern_ctx *ctx, const tern_ps_server_params *params)
 {
@@ -70,6 +83,12 @@ static int serve(const server_options *o, tern_ctx *ctx, const tern_ps_server_pa
 
 	if (tern_ps_server_open(ctx, params, &server) != TERN_OK)
 		return failed("cannot serve");
+	if (follow(o, server) != TERN_OK) {
+		int rc = failed("cannot follow");
+
+		tern_ps_server_close(server);
+		return rc;
+	}
 	say(o, tern_ctx_address(ctx), params->count ? params->count : 1);
 	sigemptyset(&ends);
 	sigaddset(&ends, SIGINT);
@@ -124,7 +143,8 @@ int cmd_server(int argc, char **argv)
 		.summary = "a parameter server: tables in memory, until Ctrl-C or SIGTERM",
 		.synopsis = "tern server [--listen HOST:PORT] [--servers LIST --index N] [options]",
 		.epilogue = "Prints its address when it serves. Tables are made by clients, or with\n"
-			    "`tern table create --server ADDRESS NAME`.",
+			    "`tern table create --server ADDRESS NAME`. With --follow it serves what\n"
+			    "training saved with `tern table export --kind auto` or tern_ps_save.",
 	};
 	server_options o = {.listen = "127.0.0.1:0"};
 	const arg_row rows[] = {
@@ -142,6 +162,13 @@ int cmd_server(int argc, char **argv)
 		 "memory of all tables; tables then say how much of it is theirs", 0, 0, false, NULL},
 		{"ps-workers", ARG_U64, &o.workers, "N", "threads for batches that take long", 0, 64, false,
 		 NULL},
+		{"follow", ARG_STRING, &o.follow, "DIR",
+		 "serve the checkpoints of DIR, read only, and each that comes", 0, 0, false, NULL},
+		{"version", ARG_U64, &o.version, "N", "with --follow: stay at checkpoint N", 1, 0, false,
+		 NULL},
+		{"in-place", ARG_FLAG, &o.in_place, NULL,
+		 "with --follow: one copy of the tables; a pull then sees one version of each row alone", 0,
+		 0, false, NULL},
 		{"transport", ARG_STRING, &o.transport, "LIST", "shm, tcp, verbs or several (default auto)",
 		 0, 0, false, NULL},
 		{"insecure", ARG_FLAG, &o.insecure, NULL, "listen beyond this host without a shared secret",

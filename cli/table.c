@@ -20,6 +20,7 @@ static const struct subcommand {
 	{"describe", table_describe, "the schema of a table"},
 	{"drop", table_drop, "drop a table"},
 	{"stats", table_stats, "rows, bytes and what happened to them"},
+	{"version", table_version, "which checkpoint followers serve, and how old it is; another one"},
 	{"export", table_export, "save all tables of running servers as a checkpoint"},
 	{"import", table_import, "restore the tables of a checkpoint at running servers"},
 	{"inspect", table_inspect, "what is in a checkpoint: tables, schemas, rows, files"},

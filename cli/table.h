@@ -21,6 +21,9 @@ int table_describe(int argc, char **argv);
 int table_drop(int argc, char **argv);
 int table_stats(int argc, char **argv);
 
+/* At followers (table_version.c). */
+int table_version(int argc, char **argv);
+
 /* Between the two (table_save.c). */
 int table_export(int argc, char **argv);
 int table_import(int argc, char **argv);

@@ -67,6 +67,8 @@ static void json_head(json *j, const tern_checkpoint_info *info)
 	else
 		json_u64(j, "base", info->base);
 	json_u64(j, "deltas", info->deltas);
+	json_u64(j, "step", info->step);
+	json_u64(j, "saved_ns", info->saved_ns);
 	json_u64(j, "bytes", info->bytes);
 	json_u64(j, "files", info->files);
 	json_array(j, "tables");
@@ -83,7 +85,23 @@ static void print_head(const tern_checkpoint_info *info)
 	       (double)info->bytes / MIB, info->files);
 }
 
-static int inspect(const tern_checkpoint *c, bool as_json)
+static int print_follower(const tern_checkpoint_follower *f, void *arg)
+{
+	(void)arg;
+	printf("  follower %s has %" PRIu64 "\n", f->name, f->sequence);
+	return 0;
+}
+
+static int json_follower(const tern_checkpoint_follower *f, void *arg)
+{
+	json_object(arg, NULL);
+	json_string(arg, "name", f->name);
+	json_u64(arg, "sequence", f->sequence);
+	json_object_end(arg);
+	return 0;
+}
+
+static int inspect(const tern_checkpoint *c, const char *dir, bool as_json)
 {
 	tern_checkpoint_table_info table;
 	tern_checkpoint_info info;
@@ -103,6 +121,12 @@ static int inspect(const tern_checkpoint *c, bool as_json)
 		else
 			print_table(&table, info.deltas > 0);
 	}
+	if (as_json) {
+		json_array_end(&j);
+		json_array(&j, "followers");
+	}
+	if (tern_checkpoint_followers(dir, as_json ? json_follower : print_follower, &j) != TERN_OK)
+		return failed("inspect");
 	if (as_json) {
 		json_array_end(&j);
 		json_object_end(&j);
@@ -133,7 +157,7 @@ int table_inspect(int argc, char **argv)
 
 	if (rc >= 0 || (rc = open_checkpoint("inspect", dir, sequence, &c)) != 0)
 		return rc;
-	rc = inspect(c, as_json);
+	rc = inspect(c, dir, as_json);
 	tern_checkpoint_close(c);
 	return rc;
 }

@@ -39,6 +39,8 @@ typedef struct tern_checkpoint_info {
 	uint64_t bytes;
 	uint32_t files;
 	uint32_t tables;
+	uint64_t saved_ns; /* wall clock */
+	uint64_t step;     /* of the job, if it said; else 0 */
 	uint64_t id;       /* drawn when it was saved; 0: it has none */
 	uint32_t deltas;   /* from the checkpoint that stands alone to this one; 0: this one does */
 	uint32_t reserved; /* 0 */
@@ -57,6 +59,17 @@ typedef struct tern_checkpoint_table_info {
 /* Table number i. TERN_E_NOT_FOUND past the last one, TERN_E_CORRUPT. */
 tern_status tern_checkpoint_table(const tern_checkpoint *checkpoint, uint32_t i,
 				  tern_checkpoint_table_info *info);
+
+/* A server that follows the chain, and how far it has come (<tern/ps_follow.h>). */
+typedef struct tern_checkpoint_follower {
+	char name[64];
+	uint64_t sequence;
+	uint64_t heard_ns; /* wall clock: when it said so */
+} tern_checkpoint_follower;
+/* fn gets each; what it returns other than 0 ends the walk. TERN_E_NOT_FOUND, TERN_E_IO. */
+tern_status tern_checkpoint_followers(const char *dir,
+				      int (*fn)(const tern_checkpoint_follower *follower, void *arg),
+				      void *arg);
 
 /*
  * Read all of it, and of what it goes on from, and compare lengths, checksums and counts of rows. progress (may be NULL) is called about every MiB;

@@ -43,6 +43,7 @@ typedef struct tern_ps_save_params {
 	uint32_t keep;             /* this many checkpoints are kept, and what they go on from; older ones are
 				      removed; 0 = all */
 	tern_ps_save_kind kind;
+	uint64_t step;       /* of the job: goes into the manifest, for those who follow it; 0 = unknown */
 	uint32_t deltas_max; /* AUTO: deltas before the next base; 0 = 64, at most 512 */
 	uint32_t reserved;   /* 0 */
 } tern_ps_save_params;

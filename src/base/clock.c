@@ -24,6 +24,11 @@ uint64_t tn_now(void)
 	return read_clock(CLOCK_MONOTONIC);
 }
 
+uint64_t tn_wall(void)
+{
+	return read_clock(CLOCK_REALTIME);
+}
+
 uint64_t tn_cpu_process_ns(void)
 {
 	return read_clock(CLOCK_PROCESS_CPUTIME_ID);

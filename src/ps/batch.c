@@ -12,6 +12,7 @@
 
 #include "base/fail.h"
 #include "base/fault.h"
+#include "ps/follow.h"
 #include "ps/server.h"
 
 #define KEYS_MAX (UINT32_MAX - 1ull)
@@ -88,6 +89,14 @@ void tn_ps_bench_free(ps_bench *b)
 }
 
 /* ---- steps ---- */
+
+static bool writable(ps_task *t, tn_ps_method method)
+{
+	if (method == TN_PS_PULL || !tn_ps_follows(t->server))
+		return true;
+	tn_ps_refuse_follower(t->request);
+	return false;
+}
 
 static bool find_share(ps_task *t, const void *args, uint64_t bytes)
 {
@@ -198,7 +207,8 @@ void tn_ps_work_on(tern_ps_server *server, ps_bench *bench, tern_rpc_request *re
 	unsigned in;
 
 	t.view = tn_ps_view_enter(server, &in);
-	if (find_share(&t, args, bytes) && read_body(&t, method, args, bytes) && align(&t) && owned(&t)) {
+	if (writable(&t, method) && find_share(&t, args, bytes) && read_body(&t, method, args, bytes) &&
+	    align(&t) && owned(&t)) {
 		if (method == TN_PS_PULL)
 			tn_ps_pull(&t);
 		else if (method == TN_PS_PUSH)

@@ -6,6 +6,7 @@
 #include <tern/checkpoint.h>
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,6 +90,8 @@ void tern_checkpoint_get(const tern_checkpoint *checkpoint, tern_checkpoint_info
 	*info = (tern_checkpoint_info){
 		.sequence = reader->sequence,
 		.base = reader->deltas ? reader->base : TERN_CHECKPOINT_LAST,
+		.saved_ns = reader->saved_ns,
+		.step = reader->step,
 		.id = reader->id,
 		.deltas = reader->deltas,
 		.files = tn_ckpt_files(reader),
@@ -131,6 +134,31 @@ tern_status tern_checkpoint_table(const tern_checkpoint *checkpoint, uint32_t i,
 				  tern_checkpoint_table_info *info)
 {
 	return table_info(&checkpoint->reader, i, info);
+}
+
+/* ---- followers ---- */
+
+typedef struct follower_walk {
+	int (*fn)(const tern_checkpoint_follower *follower, void *arg);
+	void *arg;
+} follower_walk;
+
+static int give_follower(const tn_ckpt_ack *ack, void *arg)
+{
+	tern_checkpoint_follower follower = {.sequence = ack->sequence, .heard_ns = ack->at_ns};
+	const follower_walk *walk = arg;
+
+	snprintf(follower.name, sizeof(follower.name), "%s", ack->name);
+	return walk->fn(&follower, walk->arg);
+}
+
+tern_status tern_checkpoint_followers(const char *dir,
+				      int (*fn)(const tern_checkpoint_follower *follower, void *arg),
+				      void *arg)
+{
+	follower_walk walk = {fn, arg};
+
+	return tn_ckpt_acks(dir, give_follower, &walk);
 }
 
 /* ---- verifying ---- */

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/fail.h"
 #include "channel/dispatch.h"
+#include "ps/follow.h"
 #include "ps/server.h"
 #include "rpc/direct.h"
 
@@ -17,7 +18,9 @@
 
 static tn_pull how_of(const ps_task *t)
 {
-	return (tn_pull){.unknown = (tern_unknown)t->batch.how,
+	bool make = t->batch.how == TERN_UNKNOWN_CREATE && tn_ps_follows(t->server);
+
+	return (tn_pull){.unknown = make ? TERN_UNKNOWN_DEFAULT : (tern_unknown)t->batch.how,
 			 .dtype = (tern_dtype)t->batch.dtype,
 			 .flags = TN_PULL_TOUCH,
 			 .stride = t->stride,

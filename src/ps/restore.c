@@ -112,13 +112,14 @@ static tern_status read_files(restore *r, const tn_ckpt_reader *from, const char
 	return TERN_OK;
 }
 
+/* A table without an optimiser takes the values alone: for serving. */
 static tern_status check_schema(const tn_ckpt_reader *from, const tern_table_schema *ours)
 {
 	tern_table_schema theirs;
 
 	TN_TRY(tn_restore_schema(from, ours->name, &theirs));
 	if (theirs.kind != ours->kind || theirs.dim != ours->dim ||
-	    theirs.optimizer.kind != ours->optimizer.kind ||
+	    (ours->optimizer.kind != TERN_OPT_NONE && theirs.optimizer.kind != ours->optimizer.kind) ||
 	    (theirs.dtype ? theirs.dtype : TERN_F32) != (ours->dtype ? ours->dtype : TERN_F32))
 		return tn_fail(TERN_E_SHAPE,
 			       "%s: table \"%s\" has another kind, dtype, dim (%" PRIu32 ", here %" PRIu32
@@ -212,6 +213,14 @@ tern_status tn_restore_table(const tn_ckpt_reader *from, tn_table *table, tn_res
 	if (rows)
 		*rows = put;
 	return status;
+}
+
+unsigned tn_restore_link_of(const tn_ckpt_chain *chain, uint64_t sequence, uint32_t crc)
+{
+	for (unsigned i = 0; i < chain->count; i++)
+		if (chain->links[i].sequence == sequence && chain->links[i].crc == crc)
+			return i;
+	return chain->count;
 }
 
 static bool is_full(const tn_ckpt_reader *link, const json_t *row)

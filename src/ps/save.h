@@ -60,6 +60,9 @@ tern_status tn_restore_link(const tn_ckpt_reader *link, tn_table *table, tn_rest
 /* The number of the link to begin with. TERN_E_NOT_FOUND, TERN_E_CORRUPT. */
 tern_status tn_restore_first(const tn_ckpt_chain *chain, const char *table, unsigned *first);
 
+/* Number of the link that is checkpoint `sequence` with that manifest; chain->count: none. */
+unsigned tn_restore_link_of(const tn_ckpt_chain *chain, uint64_t sequence, uint32_t crc);
+
 /* A schema as JSON and back. From JSON it is checked: TERN_E_CORRUPT. */
 json_t *tn_schema_json(const tern_table_schema *schema);
 tern_status tn_schema_parse(const json_t *json, tern_table_schema *schema);

@@ -246,6 +246,9 @@ static tern_status save_cut(tn_save_lead *l, const tn_save_plan *plan, tn_ckpt *
 	if (status == TERN_OK && json_object_set(ckpt->extra, "tables", tables) != 0)
 		status = tn_fail(TERN_E_NOMEM, "no memory for a manifest");
 	json_decref(tables);
+	if (status == TERN_OK && p->step &&
+	    json_object_set_new(ckpt->extra, "step", json_integer((json_int_t)p->step)) != 0)
+		status = tn_fail(TERN_E_NOMEM, "no memory for a manifest");
 	if (status == TERN_OK)
 		status = tn_ckpt_name_base(ckpt, l->msg.token, plan->delta ? &plan->base : NULL);
 	return status;

@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/time.h"
 #include "channel/dispatch.h"
+#include "ps/follow.h"
 #include "ps/saver_work.h"
 #include "ps/server.h"
 
@@ -294,6 +295,10 @@ static void on_save(tern_rpc_request *request, const void *args, uint64_t bytes,
 	tn_ps_save_msg msg;
 	tern_status status;
 
+	if (tn_ps_follows(saver->server)) {
+		tn_ps_refuse_follower(request);
+		return;
+	}
 	if (!tn_ps_save_decode(args, bytes, &msg)) {
 		reply(request,
 		      tn_fail(TERN_E_PROTOCOL, "a request of a save can't be read: another version?"));

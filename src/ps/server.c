@@ -10,6 +10,7 @@
 
 #include "base/fail.h"
 #include "base/log.h"
+#include "ps/follow.h"
 
 tern_status tern_ps_server_remap(tern_ps_server *server, const tern_ps_server_params *params)
 {
@@ -177,6 +178,7 @@ void tern_ps_server_close(tern_ps_server *server)
 		tern_rpc_unserve(server->ctx, methods[i].method);
 	tn_ps_saver_close(&server->saver);
 	tn_ps_groups_close(&server->groups);
+	tn_ps_follow_close(server);
 	/* Puts under way end from dispatch, which this thread may have to drive. */
 	while (atomic_load_explicit(&server->busy, memory_order_acquire))
 		tern_ctx_wait(server->ctx, 1000000);

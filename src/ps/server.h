@@ -103,6 +103,7 @@ struct tern_ps_server {
 	_Atomic bool held; /* pushes are told to come again (saver.h); looked at under hold */
 	tn_ps_saver saver;
 	tn_ps_groups groups;
+	_Atomic(struct tn_ps_follow *) follow; /* not NULL: this server is read only (follow.h) */
 	pthread_mutex_t tables_lock;
 	ps_share *shares[TN_PS_TABLES_MAX];
 	uint32_t share_count;

@@ -11,6 +11,7 @@
 
 #include "base/fail.h"
 #include "base/log.h"
+#include "ps/follow.h"
 #include "ps/server.h"
 
 static void share_free(ps_share *share)
@@ -152,6 +153,10 @@ void tn_ps_on_create(tern_rpc_request *request, const void *args, uint64_t bytes
 	uint64_t used;
 	bool same;
 
+	if (tn_ps_follows(server)) {
+		tn_ps_refuse_follower(request);
+		return;
+	}
 	if (!tn_ps_schema_decode(args, bytes, &schema, &used) || used != bytes) {
 		tn_fail(TERN_E_INVALID, "the schema can't be read: another version?");
 		reply_error(request, TERN_E_INVALID);
@@ -232,8 +237,13 @@ bool tn_ps_share_drop(tern_ps_server *server, const char *name)
 
 void tn_ps_on_drop(tern_rpc_request *request, const void *args, uint64_t bytes, void *arg)
 {
-	ps_share *share = named(arg, request, args, bytes);
+	ps_share *share;
 
+	if (tn_ps_follows(arg)) {
+		tn_ps_refuse_follower(request);
+		return;
+	}
+	share = named(arg, request, args, bytes);
 	if (!share)
 		return;
 	tn_ps_share_drop(arg, share->schema.name);

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/fail.h"
 #include "base/os.h"
 #include "store/ckpt_dir.h"
@@ -67,8 +68,8 @@ tern_status tn_ckpt_add(tn_ckpt *ckpt, const tn_file *file, json_t *extra)
 
 static char *manifest_text(const tn_ckpt *ckpt)
 {
-	json_t *root =
-		json_pack("{s:s, s:I}", "format", TN_CKPT_FORMAT, "sequence", (json_int_t)ckpt->sequence);
+	json_t *root = json_pack("{s:s, s:I, s:I}", "format", TN_CKPT_FORMAT, "sequence",
+				 (json_int_t)ckpt->sequence, "saved_ns", (json_int_t)tn_wall());
 	char *text = NULL;
 
 	if (root && json_object_update(root, ckpt->extra) == 0 &&
@@ -139,14 +140,26 @@ void tn_ckpt_abort(tn_ckpt *ckpt)
 
 /* ---- removing ---- */
 
-/* Sequence numbers that must stay: the last `keep`, and what they are based on. */
+static int least_of(const tn_ckpt_ack *ack, void *arg)
+{
+	uint64_t *least = arg, now = tn_wall();
+
+	if (now < ack->at_ns + TN_CKPT_FOLLOWER_NS)
+		*least = TN_MIN(*least, ack->sequence);
+	return 0;
+}
+
+/* Sequence numbers that must stay: the last `keep`, what followers have not got, and what these are based on. */
 static tern_status mark_needed(const char *path, const uint64_t *sequences, unsigned count, unsigned keep,
 			       bool *needed)
 {
+	uint64_t least = UINT64_MAX;
+
+	TN_TRY(tn_ckpt_acks(path, least_of, &least));
 	for (unsigned i = count; i-- > 0;) {
 		tn_ckpt_reader reader;
 
-		needed[i] = needed[i] || count - i <= keep;
+		needed[i] = needed[i] || count - i <= keep || sequences[i] >= least;
 		if (!needed[i])
 			continue;
 		TN_TRY(tn_ckpt_open(&reader, path, sequences[i]));

@@ -14,6 +14,11 @@
  *   base_id, base_crc32c     of that one: its id, and the CRC-32C of its manifest, so that no other can take its place
  *   deltas       how many there are from the one that stands alone to this one
  *
+ *   saved_ns     of the wall clock
+ *   step         of the job, if it said
+ *
+ * Who follows a chain says how far it has come, in DIR/followers/NAME: what it has not got is not removed.
+ *
  * The manifest says how many rows belong to what; who wrote them, and on how many machines, is of no account to who
  * reads them. Sequence numbers grow; of two checkpoints the higher one is the later.
  *
@@ -59,7 +64,7 @@ void tn_ckpt_abort(tn_ckpt *ckpt);
 struct tn_ckpt_reader;
 tern_status tn_ckpt_name_base(tn_ckpt *ckpt, uint64_t id, const struct tn_ckpt_reader *base);
 /* Remove all but the last `keep` checkpoints, and what writers that died left. A checkpoint that another one is based
-   on (member "base" of its manifest) is kept. */
+   on is kept, and so is what a follower that was heard of in the last TN_CKPT_FOLLOWER_NS has not acknowledged. */
 tern_status tn_ckpt_prune(const char *path, unsigned keep);
 
 /* ---- reading ---- */
@@ -72,9 +77,10 @@ typedef struct tn_ckpt_reader {
 	uint64_t sequence;
 	char name[40];
 	json_t *manifest;
-	uint32_t crc;    /* of the manifest */
-	uint64_t id;     /* 0: it has none */
-	uint32_t deltas; /* 0: it stands alone */
+	uint32_t crc;            /* of the manifest */
+	uint64_t id;             /* 0: it has none */
+	uint64_t saved_ns, step; /* wall clock; what the job said; 0: unknown */
+	uint32_t deltas;         /* 0: it stands alone */
 	uint64_t base, base_id;
 	uint32_t base_crc;
 } tn_ckpt_reader;
@@ -107,5 +113,21 @@ static inline const tn_ckpt_reader *tn_ckpt_chain_last(const tn_ckpt_chain *chai
 }
 /* tn_ckpt_verify of every link. */
 tern_status tn_ckpt_chain_verify(const tn_ckpt_chain *chain, tn_file_pace pace, void *pace_arg);
+
+/* ---- followers ---- */
+
+#define TN_CKPT_FOLLOWERS   "followers"
+#define TN_CKPT_FOLLOWER_NS (3600ull * 1000000000) /* silent for longer: gone */
+
+typedef struct tn_ckpt_ack {
+	char name[64];
+	uint64_t sequence, id;
+	uint64_t at_ns; /* wall clock */
+} tn_ckpt_ack;
+
+/* Replaces what the follower of that name said before. A name is of letters, digits and "._-". TERN_E_INVALID, _IO. */
+tern_status tn_ckpt_acknowledge(const char *path, const tn_ckpt_ack *ack);
+/* Each follower; what fn returns other than 0 ends the walk. Files that can't be read are passed over. None: TERN_OK. */
+tern_status tn_ckpt_acks(const char *path, int (*fn)(const tn_ckpt_ack *ack, void *arg), void *arg);
 
 #endif

@@ -153,6 +153,8 @@ static bool read_base(tn_ckpt_reader *reader)
 	const json_t *m = reader->manifest, *base = json_object_get(m, "base");
 	const json_t *crc = json_object_get(m, "base_crc32c"), *deltas = json_object_get(m, "deltas");
 
+	reader->saved_ns = (uint64_t)json_integer_value(json_object_get(m, "saved_ns"));
+	reader->step = (uint64_t)json_integer_value(json_object_get(m, "step"));
 	if (json_object_get(m, "id") && !read_id(json_object_get(m, "id"), &reader->id))
 		return false;
 	if (!base)

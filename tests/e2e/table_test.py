@@ -11,6 +11,7 @@ import select
 import signal
 import subprocess
 import tempfile
+import time
 import unittest
 
 from common import TERN, environment, tern
@@ -86,6 +87,37 @@ class Tables(unittest.TestCase):
         os.rename(f'{self.dir}/ckpt-{2:020}', f'{self.dir}/gone')
         self.assertIn('is a delta to checkpoint 2, which is not there', self.table('verify', self.dir, status=1))
         self.assertIn('alone, base, delta or auto', self.table('export', self.dir, *at, '--kind', 'x', status=2))
+
+    def version(self, at):
+        return json.loads(self.table('version', *at, '--json'))[0]
+
+    def until(self, at, version):
+        end = time.monotonic() + 60
+        while self.version(at)['version'] != version:
+            self.assertLess(time.monotonic(), end, self.version(at))
+            time.sleep(0.05)
+
+    def test_followers_serve_what_training_saved(self):
+        _, at = self.make()
+        self.table('export', self.dir, *at, '--kind', 'auto', '--step', '10')
+        follower = Server(self, 'replica', '--follow', self.dir)
+        to = ('--server', follower.address)
+        self.until(to, 1)
+        self.assertEqual(json.loads(self.table('stats', 'names/of.ads', *to, '--json'))['rows'], 1000)
+        self.table('drop', 'users', *at)
+        self.table('export', self.dir, *at, '--kind', 'auto', '--step', '25')
+        self.until(to, 2)
+        self.assertNotIn('users', self.table('list', *to))
+        self.assertIn('version 1', self.table('version', *to, '--to', '1'))
+        self.assertIn('users', self.table('list', *to))
+        self.assertIn('1 behind the newest, 2', self.table('version', *to))
+        self.assertEqual(self.version(to)['behind_steps'], 15)
+        self.assertIn('read only', self.table('drop', 'users', *to, status=1))
+        self.assertIn('ckpt-', self.table('version', *to, '--to', '9', status=1))
+        self.table('version', *to, '--to', 'last')
+        self.assertIn('follower replica has', self.table('inspect', self.dir))
+        self.assertIn('does not follow', self.table('version', *at, status=1))
+        self.assertEqual(follower.end(), 0)
 
     def test_damage_is_named_and_restores_nothing(self):
         _, at = self.make()

@@ -14,13 +14,14 @@ _tern_options() { # COMMAND or COMMAND/SUBCOMMAND
 	perf) echo --op --sizes --transport --spin --block --rounds --round-time --threads --json --help ;;
 	info) echo --memory --config --json --help ;;
 	doctor) echo --peer --report --conformance --no-self-test --json --help ;;
-	server) echo --listen --name --servers --index --map-version --budget --ps-workers --transport --insecure --json --help ;;
-	table) echo list create describe drop stats export import inspect verify --help ;;
+	server) echo --listen --name --servers --index --map-version --budget --ps-workers --follow --version --in-place --transport --insecure --json --help ;;
+	table) echo list create describe drop stats version export import inspect verify --help ;;
 	table/list | table/describe | table/stats) echo --server --timeout --json --help ;;
+	table/version) echo --server --timeout --to --json --help ;;
 	table/create) echo --server --timeout --dim --dtype --rows --optimizer --lr --init --init-value --seed --budget \
 		--eviction --ttl --admit-after --help ;;
 	table/drop) echo --server --timeout --help ;;
-	table/export) echo --server --timeout --kind --deltas-max --rate --keep --json --help ;;
+	table/export) echo --server --timeout --kind --deltas-max --step --rate --keep --json --help ;;
 	table/import) echo --server --timeout --sequence --json --help ;;
 	table/inspect) echo --sequence --json --help ;;
 	table/verify) echo --sequence --quiet --help ;;
@@ -76,7 +77,7 @@ _tern() {
 			words=$(_tern_list "$current" put notify get send call)
 			compopt -o nospace 2>/dev/null
 			;;
-		--data)
+		--data | --follow)
 			mapfile -t COMPREPLY < <(compgen -d -- "$current")
 			compopt -o filenames 2>/dev/null
 			return
@@ -88,7 +89,7 @@ _tern() {
 			;;
 		--servers | --workers | --batch | --epochs | --steps | --seed | --lr | --momentum | --kernel-threads | \
 			--peer | --timeout | --index | --hidden | --features | --classes | --listen | \
-			--sizes | --rounds | --round-time | --threads | --sequence | --rate | --keep | --deltas-max | --name | --map-version | --budget | \
+			--sizes | --rounds | --round-time | --threads | --sequence | --rate | --keep | --deltas-max | --step | --to | --version | --name | --map-version | --budget | \
 			--ps-workers | --server | --dim | --rows | --init-value | --ttl | --admit-after | \
 			--clients | --keys | --skew | --reads | --staleness | --duration | --warmup | --window | --negative | --min-count | --sample | --pairs)
 			return

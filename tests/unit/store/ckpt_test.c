@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fault.h"
 #include "base/os.h"
 #include "cmocka_all.h"
@@ -215,6 +216,51 @@ static void pruning_keeps_what_others_are_based_on(void **state)
 	assert_int_equal(entries(), 3);
 }
 
+static int sum_acks(const tn_ckpt_ack *ack, void *arg)
+{
+	*(uint64_t *)arg += ack->sequence;
+	return 0;
+}
+
+/* What a follower has not got stays; one that was not heard of for long holds nothing up. */
+static void pruning_keeps_what_followers_have_not_got(void **state)
+{
+	tn_ckpt_ack slow = {.name = "slow", .sequence = 3, .id = 9, .at_ns = tn_wall()};
+	tn_ckpt_ack gone = {.name = "gone", .sequence = 1, .at_ns = 5};
+	uint64_t sum = 0, *sequences;
+	unsigned count;
+	char name[96];
+
+	(void)state;
+	assert_ok(save(1, UINT64_MAX));
+	assert_ok(save(2, UINT64_MAX));
+	for (uint64_t s = 3; s <= 6; s++)
+		assert_ok(save(s, s - 1));
+	assert_ok(save(7, UINT64_MAX));
+	assert_ok(tn_ckpt_acks(path, sum_acks, &sum));
+	assert_int_equal(sum, 0);
+	assert_ok(tn_ckpt_acknowledge(path, &slow));
+	assert_ok(tn_ckpt_acknowledge(path, &gone));
+	slow.sequence = 5;
+	assert_ok(tn_ckpt_acknowledge(path, &slow));
+	assert_ok(tn_ckpt_acks(path, sum_acks, &sum));
+	assert_int_equal(sum, 6);
+	assert_ok(tn_ckpt_prune(path, 1));
+	assert_ok(tn_ckpt_list(path, &sequences, &count));
+	assert_int_equal(count, 6); /* 5 to 7, and 2 to 4 that 5 goes on from */
+	free(sequences);
+	slow.at_ns = 5;
+	assert_ok(tn_ckpt_acknowledge(path, &slow));
+	assert_ok(tn_ckpt_prune(path, 1));
+	assert_ok(tn_ckpt_list(path, &sequences, &count));
+	assert_int_equal(count, 1);
+	free(sequences);
+	snprintf(slow.name, sizeof(slow.name), "../x");
+	assert_status(tn_ckpt_acknowledge(path, &slow), TERN_E_INVALID);
+	snprintf(name, sizeof(name), "%s/" TN_CKPT_FOLLOWERS, path);
+	assert_ok(tn_dir_remove(AT_FDCWD, name));
+}
+
 static void rename_checkpoint(uint64_t from, uint64_t to)
 {
 	char a[96], b[96];
@@ -347,6 +393,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(failed_saves_leave_the_last_one, make_dir, drop_dir),
 		cmocka_unit_test_setup_teardown(killed_saves_leave_the_last_one, make_dir, drop_dir),
 		cmocka_unit_test_setup_teardown(pruning_keeps_what_others_are_based_on, make_dir, drop_dir),
+		cmocka_unit_test_setup_teardown(pruning_keeps_what_followers_have_not_got, make_dir,
+						drop_dir),
 		cmocka_unit_test_setup_teardown(chains_are_followed_to_what_stands_alone, make_dir, drop_dir),
 		cmocka_unit_test_setup_teardown(a_delta_that_does_not_fit_its_base_is_refused, make_dir,
 						drop_dir),
