@@ -112,8 +112,11 @@ static bool linger_over(tern_ctx *ctx)
 	if (read(r->linger_fd, &ticks, sizeof(ticks)) != sizeof(ticks))
 		return false;
 	/* Taken: its give arms the timer again. Pushed ahead since: it goes off again. */
-	return tn_ctx_now(ctx) >= atomic_load_explicit(&r->linger_until, memory_order_seq_cst) &&
-	       atomic_load_explicit(&r->role, memory_order_seq_cst) == TN_ROLE_FREE && tn_role_try(ctx);
+	if (tn_ctx_now(ctx) < atomic_load_explicit(&r->linger_until, memory_order_seq_cst) ||
+	    atomic_load_explicit(&r->role, memory_order_seq_cst) != TN_ROLE_FREE || !tn_role_try(ctx))
+		return false;
+	atomic_store_explicit(&r->linger_ns, TN_ROLE_LINGER_NS, memory_order_relaxed);
+	return true;
 }
 
 /* Has not the role. True: it has it now. */
@@ -220,6 +223,7 @@ tern_status tn_roles_init(tern_ctx *ctx)
 	r->wake.fd = r->evict.fd = r->tick.fd = r->helper_fd = r->linger_fd = -1;
 	r->tick_at = TN_TIME_NEVER;
 	atomic_init(&r->helper_until, TN_TIME_NEVER);
+	atomic_init(&r->linger_ns, TN_ROLE_LINGER_NS);
 	TN_TRY(tn_os_event_create(&r->wake.fd));
 	TN_TRY(tn_progress_watch(ctx, &r->wake, EPOLLIN));
 	r->tick.ready = tick_ready;

@@ -89,14 +89,23 @@ void tn_role_arm_linger(tn_roles *r, uint64_t until_ns)
 	timerfd_settime(r->linger_fd, TFD_TIMER_ABSTIME, &at, NULL);
 }
 
-/* While threads take turns the timer is pushed ahead of itself, a system call per half a linger at most. */
+/*
+ * While threads take turns the timer is pushed ahead of itself. Setting it costs more than a small call over shm (a
+ * virtual machine leaves to its host for that), so each time makes the linger longer: for a thread that waits all the
+ * time it happens every few milliseconds. The helper that takes over makes it short again.
+ */
 static void linger(tern_ctx *ctx)
 {
 	tn_roles *r = &ctx->roles;
-	uint64_t now = tn_ctx_now(ctx);
+	uint64_t now = tn_ctx_now(ctx), until = atomic_load_explicit(&r->linger_until, memory_order_seq_cst);
+	uint64_t ns = atomic_load_explicit(&r->linger_ns, memory_order_relaxed);
 
-	if (now + TN_ROLE_LINGER_NS / 2 > atomic_load_explicit(&r->linger_until, memory_order_seq_cst))
-		tn_role_arm_linger(r, now + TN_ROLE_LINGER_NS);
+	if (now + ns / 4 > until) {
+		if (until > now) /* it was armed, and somebody came before it went off */
+			ns = TN_MIN(2 * ns, TN_ROLE_LINGER_MAX_NS);
+		atomic_store_explicit(&r->linger_ns, ns, memory_order_relaxed);
+		tn_role_arm_linger(r, now + ns);
+	}
 	if (atomic_load_explicit(&r->in_epoll, memory_order_seq_cst))
 		tn_os_event_signal(r->evict.fd); /* to where the linger timer is seen */
 }

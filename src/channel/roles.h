@@ -33,7 +33,8 @@
 #include "channel/lock.h"
 #include "channel/progress.h"
 
-#define TN_ROLE_LINGER_NS 200000ull
+#define TN_ROLE_LINGER_NS     200000ull
+#define TN_ROLE_LINGER_MAX_NS 5000000ull
 
 enum { TN_ROLE_FREE, TN_ROLE_HELPER_ASLEEP, TN_ROLE_TAKEN };
 
@@ -47,6 +48,7 @@ typedef struct tn_roles {
 		in_epoll; /* 1: the helper sleeps on the context's epoll; 2: and somebody waits for it to leave */
 	_Atomic uint32_t followers;    /* nodes in list */
 	_Atomic uint64_t linger_until; /* when the linger timer goes off; in the past: not armed */
+	_Atomic uint64_t linger_ns;    /* how long it is now: see roles.c */
 	_Atomic uint32_t stop;
 	_Atomic uint64_t helper_until; /* the helper sleeps until then: an earlier timer must wake it */
 	tn_lock lock;                  /* list */
