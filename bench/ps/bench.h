@@ -27,7 +27,7 @@
 typedef struct options {
 	bool push, spin, json;
 	uint64_t rows, iterations;
-	uint32_t dim, rounds, pin;
+	uint32_t dim, rounds, keys; /* keys: one size alone; 0: all */
 	const char *only;
 } options;
 

@@ -165,21 +165,24 @@ static void parse(int argc, char **argv)
 			opt.iterations = strtoull(v, NULL, 10);
 		else if (!strcmp(a, "--rounds") && ++i)
 			opt.rounds = (uint32_t)strtoul(v, NULL, 10);
+		else if (!strcmp(a, "--keys") && ++i)
+			opt.keys = (uint32_t)strtoul(v, NULL, 10);
 		else if (!strcmp(a, "--only") && ++i)
 			opt.only = v;
 		else
 			bench_die(
 				a,
 				"usage: bench-ps [--case fetch|push] [--spin] [--json] [--rows N] [--dim N] "
-				"[--iterations N] [--rounds N] [--only LINE]");
+				"[--iterations N] [--rounds N] [--keys N] [--only LINE]");
 	}
-	if (opt.rounds == 0 || opt.rounds > ROUNDS_MAX || opt.rows == 0 || opt.iterations < 100)
-		bench_die("options", "1 to 15 rounds, a row, 100 iterations at least");
+	if (opt.keys > KEYS_MAX || opt.rounds == 0 || opt.rounds > ROUNDS_MAX || opt.rows == 0 ||
+	    opt.iterations < 100)
+		bench_die("options", "1 to 15 rounds, a row, 100 iterations at least, up to 16384 keys");
 }
 
 int main(int argc, char **argv)
 {
-	static const uint32_t sizes[] = {16, 128, 1024};
+	uint32_t sizes[] = {16, 128, 1024};
 	enum { LINES = 4, STREAM = 4 << 20 };
 	static figures got[LINES][ROUNDS_MAX];
 	uint64_t *stream = malloc(STREAM * sizeof(*stream));
@@ -194,7 +197,9 @@ int main(int argc, char **argv)
 	line_tern(&lines[3], "tern tcp", "tcp");
 	line_local(&lines[0]);
 	bench_pin(0);
-	for (unsigned s = 0; s < 3; s++) {
+	if (opt.keys)
+		sizes[0] = opt.keys;
+	for (unsigned s = 0; s < (opt.keys ? 1 : 3); s++) {
 		float *rows[LINES];
 
 		for (unsigned i = 0; i < LINES; i++)

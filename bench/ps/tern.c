@@ -117,4 +117,5 @@ void line_tern(line *l, const char *name, const char *transport)
 	    tern_table_create(t->ps, &schema, &t->table) != TERN_OK)
 		bench_die(name, tern_detail());
 	fill(l);
+	kill(l->server, SIGSTOP);
 }

@@ -34,6 +34,7 @@ typedef struct tn_shell_dev {
 	bool grants;      /* the arbiter is in use */
 	uint32_t granted; /* receive slots that lanes may use; driver only */
 	bool armed;       /* since the last poll; driver only */
+	uint64_t placed;  /* the device's, as of the last poll */
 	char reason[240];
 } tn_shell_dev;
 

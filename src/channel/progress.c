@@ -2,9 +2,10 @@
 /*
  * Rounds of progress. See progress.h.
  *
- * A device whose target is passive is polled each round. One that needs progress to place data (tcp) is looked
- * at through its descriptor, armed, in the same epoll_wait as the control connections: so a spinning driver
- * pays one system call per round however many lanes there are, and knows when something was placed.
+ * All devices are polled each round, the control connections looked at now and then. A device that needs progress to
+ * place data (tcp) asks the sockets that received last: a spinning driver pays a system call or two per round however
+ * many lanes there are, and none between the arrival of a message and its bytes. What it placed without an event
+ * (plain writes) it counts, so that whoever polls memory looks.
  *
  * A device is armed once and stays so until it is polled: one without lanes costs nothing. After an
  * epoll_wait only the devices that it named are polled: a blocking wait on tcp costs one epoll_wait of the
@@ -58,6 +59,10 @@ static TN_ALWAYS_INLINE int poll_device_here(tn_shell_dev *sdev)
 			total += n;
 		}
 	} while (n == TN_POLL_BATCH && total < 4 * TN_POLL_BATCH);
+	if (sdev->placed != sdev->dev->placed) { /* whoever polls memory should look */
+		sdev->placed = sdev->dev->placed;
+		total += total == 0;
+	}
 	return total;
 }
 
@@ -106,17 +111,6 @@ static int handle_ready(struct epoll_event *events, int n)
 	return handled;
 }
 
-/* Arm a device whose descriptor is looked at; what was there already is polled. */
-static int arm_or_poll(tn_shell_dev *sdev)
-{
-	if (sdev->armed)
-		return 0;
-	if (sdev->dev->ops->arm(sdev->dev) == TERN_BUSY)
-		return poll_device(sdev);
-	sdev->armed = true;
-	return 0;
-}
-
 /* Is it time for the control connections of a context that spins? */
 static bool control_due(tern_ctx *ctx)
 {
@@ -141,18 +135,9 @@ static TN_ALWAYS_INLINE int round_here(tern_ctx *ctx)
 	bool look = ctx->look_at_control;
 	int n = 0;
 
-	for (unsigned i = 0; i < ctx->dev_count; i++) {
-		tn_shell_dev *sdev = &ctx->devs[i];
-
-		if (!sdev->lanes)
-			continue;
-		if (sdev->caps.flags & TN_CAP_PASSIVE_TARGET) {
-			n += poll_device_here(sdev);
-		} else {
-			n += arm_or_poll(sdev);
-			look = true;
-		}
-	}
+	for (unsigned i = 0; i < ctx->dev_count; i++)
+		if (ctx->devs[i].lanes)
+			n += poll_device_here(&ctx->devs[i]);
 	if (TN_UNLIKELY((++ctx->rounds & 31u) == 0) && !look)
 		look = control_due(ctx);
 	if (look)

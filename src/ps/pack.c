@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Registered memory from which rows are put, and what a put and its answer need until both are over. Kept for the next
+ * Registered memory from which rows are put, and the puts' operations until they are over. Kept for the next
  * batch: in steady state nothing is allocated.
  *
  * Threads: any; pack_lock. Tests: tests/unit/ps/ps_test.c.
@@ -15,23 +15,15 @@
 static void pack_free(ps_pack *pack)
 {
 	tern_mem_free(tern_ctx_mem(pack->server->ctx), pack->memory);
-	free(pack->answer);
 	free(pack);
 }
 
-static bool pack_reserve(ps_pack *pack, uint64_t bytes, uint64_t answer_bytes)
+static bool pack_reserve(ps_pack *pack, uint64_t bytes)
 {
 	tern_mem *mem = tern_ctx_mem(pack->server->ctx);
 	uint64_t room = PACK_BYTES_MIN;
 	void *p;
 
-	if (pack->answer_room < answer_bytes) {
-		p = realloc(pack->answer, answer_bytes);
-		if (!p)
-			return false;
-		pack->answer = p;
-		pack->answer_room = answer_bytes;
-	}
 	if (pack->bytes >= bytes)
 		return true;
 	while (room < bytes)
@@ -45,7 +37,7 @@ static bool pack_reserve(ps_pack *pack, uint64_t bytes, uint64_t answer_bytes)
 	return true;
 }
 
-ps_pack *tn_ps_pack_get(tern_ps_server *server, uint64_t bytes, uint64_t answer_bytes)
+ps_pack *tn_ps_pack_get(tern_ps_server *server, uint64_t bytes)
 {
 	ps_pack *pack;
 
@@ -61,8 +53,11 @@ ps_pack *tn_ps_pack_get(tern_ps_server *server, uint64_t bytes, uint64_t answer_
 	if (!pack)
 		return NULL;
 	pack->server = server;
-	if (pack_reserve(pack, bytes, answer_bytes))
+	if (pack_reserve(pack, bytes)) {
+		atomic_store_explicit(&pack->users, 1, memory_order_relaxed);
+		atomic_fetch_add_explicit(&server->busy, 1, memory_order_relaxed);
 		return pack;
+	}
 	pack_free(pack);
 	return NULL;
 }
@@ -71,6 +66,8 @@ void tn_ps_pack_put(ps_pack *pack)
 {
 	tern_ps_server *server = pack->server;
 
+	if (atomic_fetch_sub_explicit(&pack->users, 1, memory_order_acq_rel) != 1)
+		return;
 	pthread_mutex_lock(&server->pack_lock);
 	if (server->packs_kept < TN_PS_PACKS_KEPT) {
 		pack->next = server->packs;
@@ -81,6 +78,7 @@ void tn_ps_pack_put(ps_pack *pack)
 	pthread_mutex_unlock(&server->pack_lock);
 	if (pack)
 		pack_free(pack);
+	atomic_fetch_sub_explicit(&server->busy, 1, memory_order_release);
 }
 
 void tn_ps_packs_free(tern_ps_server *server)

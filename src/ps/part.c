@@ -238,7 +238,7 @@ static bool is_packed(const ps_part *part)
 	return part->packed || atomic_load_explicit(&part->host->packed, memory_order_relaxed);
 }
 
-#define ANSWER_ROWS_MAX (64u << 10) /* above, a one-sided write costs less than the copies that it saves */
+#define ANSWER_ROWS_MAX (8u << 10) /* above, a one-sided write costs less than the copies that it saves */
 
 /* Where rows go or are read: the sink, and what of it goes into the head. False: no memory. */
 static bool place_rows(ps_part *part, tn_ps_batch *head, tern_rpc_sink *sink, unsigned *sinks)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Pulls at a server. Rows go from the table to the caller in one copy where its memory can be reached (shm), else in
- * two: into a pack, and over the wire from there.
+ * two: into a pack, and over the wire from there, while the next ones are gathered.
  *
  * Threads: the driver or a worker; the put's completion in dispatch. Tests: tests/unit/ps/ps_test.c.
  */
@@ -14,7 +14,8 @@
 #include "ps/server.h"
 #include "rpc/direct.h"
 
-#define CHUNK 16384u /* keys for which the caller's memory stays mapped at most */
+#define PIECE_BYTES (128ull << 10) /* of a pack: less costs more for posts than travelling meanwhile saves */
+#define CHUNK       16384u         /* keys for which the caller's memory stays mapped at most */
 
 static tn_pull how_of(const ps_task *t)
 {
@@ -129,70 +130,68 @@ static tern_status direct(ps_task *t)
 
 static void on_put(tern_op *op, void *arg)
 {
-	ps_pack *pack = arg;
-	tern_ps_server *server = pack->server;
-	tern_rpc_request *request = pack->request;
-	const char *text = tern_detail();
-
-	if (op->status == TERN_OK)
-		tern_rpc_reply(request, TERN_OK, pack->answer, pack->answer_bytes);
-	else
-		tern_rpc_reply(request, op->status, text, strlen(text));
-	tn_ps_pack_put(pack);
-	atomic_fetch_sub_explicit(&server->busy, 1, memory_order_release);
+	(void)op; /* the answer becomes its error */
+	tn_ps_pack_put(arg);
 }
 
 /* The channel has no room for one more put: in a worker wait for it, in the driver say so. */
-static tern_status put_rows(ps_task *t, ps_pack *pack, uint64_t bytes)
+static tern_status put_rows(ps_task *t, ps_pack *pack, uint32_t piece, uint64_t at, uint64_t bytes)
 {
+	tern_op *op = &pack->op[piece];
 	tern_status status;
 
-	tern_op_init(&pack->op, on_put, pack);
-	pack->request = t->request;
-	atomic_fetch_add_explicit(&t->server->busy, 1, memory_order_relaxed);
+	tern_op_init(op, on_put, pack);
+	atomic_fetch_add_explicit(&pack->users, 1, memory_order_relaxed);
 	do {
-		status = tern_rpc_request_put(t->request, 0, 0, pack->memory, bytes, &pack->op);
+		status = tn_rpc_request_place(t->request, 0, at, pack->memory + at, bytes, op);
 		if (status == TERN_AGAIN && !tn_in_dispatch())
 			tern_ctx_wait(t->server->ctx, 1000000);
 	} while (status == TERN_AGAIN && !tn_in_dispatch());
 	if (status != TERN_OK)
-		atomic_fetch_sub_explicit(&t->server->busy, 1, memory_order_release);
+		tn_ps_pack_put(pack);
 	return status == TERN_AGAIN ? tn_fail(TERN_E_OVERLOAD, "too many rows are on their way: try again")
 				    : status;
 }
 
-static void packed(ps_task *t)
+/* Gather some rows and send them off: they travel while the next ones are gathered. */
+static tern_status pack_piece(ps_task *t, ps_pack *pack, uint32_t piece, uint64_t first, uint64_t n)
 {
-	uint64_t bytes = t->batch.count * t->row_bytes;
+	uint64_t at = first * t->row_bytes, bytes = n * t->row_bytes;
 	tn_pull how = how_of(t);
 	tn_pull_result result = {0};
-	uint64_t answer_bytes;
 	tern_status status;
-	ps_pack *pack;
 
-	pack = tn_ps_pack_get(t->server, bytes, t->bench->answer_room);
+	how.stride = t->row_bytes;
+	status = tn_table_pull(t->share->engine, t->keys + first, n, &how, pack->memory + at, NULL,
+			       t->batch.flags & TN_PS_FOUND ? t->bench->found + first : NULL, &result);
+	if (!rows_written(status))
+		return status;
+	TN_PS_COUNT(t->server->counters, packed, 1);
+	TN_PS_COUNT(t->server->counters, packed_bytes, bytes);
+	add(t, status, &result);
+	return put_rows(t, pack, piece, at, bytes);
+}
+
+static void packed(ps_task *t)
+{
+	uint64_t count = t->batch.count, bytes = count * t->row_bytes;
+	uint64_t keys =
+		TN_MAX(PIECE_BYTES / t->row_bytes, (count + TN_PS_PACK_PIECES - 1) / TN_PS_PACK_PIECES);
+	ps_pack *pack = tn_ps_pack_get(t->server, bytes);
+	tern_status status = TERN_OK;
+	uint32_t piece = 0;
+
 	if (!pack) {
 		tn_ps_refuse(t, TERN_E_NOMEM, "the server has no memory to pack %llu bytes of rows",
 			     (unsigned long long)bytes);
 		return;
 	}
-	how.stride = t->row_bytes;
-	status = tn_table_pull(t->share->engine, t->keys, t->batch.count, &how, pack->memory, NULL,
-			       t->batch.flags & TN_PS_FOUND ? t->bench->found : NULL, &result);
-	if (rows_written(status)) {
-		TN_PS_COUNT(t->server->counters, packed, 1);
-		TN_PS_COUNT(t->server->counters, packed_bytes, bytes);
-		add(t, status, &result);
-		t->answer.map_version = t->view->map.version;
-		answer_bytes = TN_PS_ANSWER_BYTES + pack_found(t);
-		tn_ps_answer_encode(t->bench->answer, &t->answer);
-		memcpy(pack->answer, t->bench->answer, answer_bytes);
-		pack->answer_bytes = answer_bytes;
-		status = put_rows(t, pack, bytes);
-		if (status == TERN_OK)
-			return;
-	}
-	tn_ps_refuse(t, status, "%s", tn_detail_get());
+	for (uint64_t first = 0; first < count && status == TERN_OK; first += keys)
+		status = pack_piece(t, pack, piece++, first, TN_MIN(keys, count - first));
+	if (status == TERN_OK)
+		tn_ps_reply(t, pack_found(t));
+	else
+		tn_ps_refuse(t, status, "%s", tn_detail_get());
 	tn_ps_pack_put(pack);
 }
 

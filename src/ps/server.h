@@ -12,7 +12,7 @@
  *
  *   a batch:  head -> share, schema -> body -> owner of every key -> engine -> answer
  *             direct   (shm)   the engine writes into the caller's rows, or reads its gradients there
- *             packed           the engine writes into a pack, one put carries it over, the answer waits for it
+ *             packed           the engine writes into a pack, puts carry it over piece by piece, the answer overtakes them
  *
  *   share.refs = 1 while it is in the list + batches at work
  *   server.busy = jobs + packs under way: close waits for 0
@@ -38,8 +38,9 @@
 #include "ps/table.h"
 #include "ps/wire.h"
 
-#define TN_PS_TABLES_MAX 256u
-#define TN_PS_PACKS_KEPT 16u
+#define TN_PS_TABLES_MAX  256u
+#define TN_PS_PACKS_KEPT  16u
+#define TN_PS_PACK_PIECES 16u
 
 typedef struct ps_share {
 	_Atomic uint32_t refs;
@@ -76,10 +77,8 @@ typedef struct ps_pack {
 	struct tern_ps_server *server;
 	uint8_t *memory;
 	uint64_t bytes;
-	tern_op op;
-	tern_rpc_request *request;
-	uint8_t *answer;
-	uint64_t answer_bytes, answer_room;
+	tern_op op[TN_PS_PACK_PIECES];
+	_Atomic uint32_t users; /* puts in flight + the thread that packs */
 } ps_pack;
 
 typedef struct ps_job {
@@ -204,7 +203,8 @@ void tn_ps_erase(ps_task *t);
 /* ---- pack.c ---- */
 
 /* NULL: no memory. */
-ps_pack *tn_ps_pack_get(tern_ps_server *server, uint64_t bytes, uint64_t answer_bytes);
+ps_pack *tn_ps_pack_get(tern_ps_server *server, uint64_t bytes);
+/* A user less; the last one lets go of it. */
 void tn_ps_pack_put(ps_pack *pack);
 void tn_ps_packs_free(tern_ps_server *server);
 

@@ -115,25 +115,15 @@ static void note_answer(rpc_call *c, const tn_rpc_reply_head *head)
 		stream->p95_ns -= stream->p95_ns / 256;
 }
 
-static void on_answer(rpc_stream *stream, const tn_rpc_reply_head *head, const void *data)
+/* Lock held, released: the call is over. */
+static void finish(rpc_call *c, tern_status status, uint64_t length, const char *detail, bool large)
 {
-	rpc_call *c = &stream->calls[head->seq % TN_RPC_WINDOW];
+	rpc_stream *stream = c->stream;
 	tern_rpc *rpc = stream->rpc;
 	tern_ctx *ctx = rpc->ctx;
-	char detail[256] = "";
-	tern_status status;
-	uint64_t length;
-	tern_op *user;
+	tern_op *user = c->op;
 	bool end;
 
-	pthread_mutex_lock(&rpc->lock);
-	if (c->state == CALL_FREE || c->seq != head->seq) {
-		pthread_mutex_unlock(&rpc->lock); /* a duplicate: its call is over */
-		return;
-	}
-	note_answer(c, head);
-	status = call_result(c, head, data, &length, detail, sizeof(detail));
-	user = c->op;
 	c->op = NULL;
 	tn_rpc_call_set_state(c, CALL_FREE);
 	tn_rpc_stream_advance(stream);
@@ -142,12 +132,73 @@ static void on_answer(rpc_stream *stream, const tn_rpc_reply_head *head, const v
 	end = tn_rpc_take_end(rpc);
 	pthread_mutex_unlock(&rpc->lock);
 	TN_RPC_COUNT(rpc->counters, answers, 1);
-	if (head->bytes >= TN_RPC_LARGE_BYTES && !end)
+	if (large && !end)
 		send_done(stream);
 	if (end)
 		tn_rpc_end(rpc);
 	if (user)
 		tn_op_complete(ctx, user, status, length, detail[0] ? detail : NULL);
+}
+
+/* Lock held: must it wait for puts that it overtook? */
+static bool overtook(const rpc_call *c, const tn_rpc_reply_head *head)
+{
+	return head->type == TN_RPC_RESPONSE && head->status == TERN_OK && head->value > c->landed &&
+	       c->sink_count > 0;
+}
+
+static void on_answer(rpc_stream *stream, const tn_rpc_reply_head *head, const void *data)
+{
+	rpc_call *c = &stream->calls[head->seq % TN_RPC_WINDOW];
+	tern_rpc *rpc = stream->rpc;
+	char detail[256] = "";
+	tern_status status;
+	uint64_t length;
+
+	pthread_mutex_lock(&rpc->lock);
+	if (c->state == CALL_FREE || c->seq != head->seq) {
+		pthread_mutex_unlock(&rpc->lock); /* a duplicate: its call is over */
+		return;
+	}
+	note_answer(c, head);
+	status = call_result(c, head, data, &length, detail, sizeof(detail));
+	if (overtook(c, head)) {
+		c->answered = true;
+		c->placed = (uint32_t)head->value;
+		c->result = status;
+		c->length = length;
+		pthread_mutex_unlock(&rpc->lock);
+		return;
+	}
+	finish(c, status, length, detail, head->bytes >= TN_RPC_LARGE_BYTES);
+}
+
+void tn_rpc_on_landed(tern_channel *channel, uint32_t value, uint64_t bytes, void *arg)
+{
+	rpc_pipe *pipe = arg;
+	rpc_stream *stream = pipe->stream;
+	tern_rpc *rpc = stream->rpc;
+	uint64_t seq;
+	rpc_call *c;
+
+	(void)channel;
+	(void)bytes;
+	pthread_mutex_lock(&rpc->lock);
+	seq = stream->low_water + ((value - stream->low_water) & TN_RPC_PLACED_MASK);
+	c = &stream->calls[seq % TN_RPC_WINDOW];
+	if (c->state == CALL_FREE || c->seq != seq || c->session != pipe->session) {
+		pthread_mutex_unlock(&rpc->lock); /* its call is over */
+		return;
+	}
+	c->landed++;
+	if (!c->answered || c->landed < c->placed) {
+		pthread_mutex_unlock(&rpc->lock);
+		return;
+	}
+	if (c->state == CALL_ZOMBIE)
+		c->result = c->why;
+	finish(c, c->result, c->result == TERN_OK ? c->length : 0,
+	       c->result == TERN_OK ? "" : tern_status_text(c->result), false);
 }
 
 void tn_rpc_on_answer(tern_channel *channel, const void *msg, uint64_t bytes, void *arg)

@@ -246,7 +246,8 @@ static void fill_head(rpc_call *c, bool waited)
 				    .session = c->session,
 				    .first = c->first,
 				    .service_class = c->stream->service_class,
-				    .flags = may_repeat(c) ? TN_RPC_IDEMPOTENT : 0};
+				    .flags = (uint8_t)((may_repeat(c) ? TN_RPC_IDEMPOTENT : 0) |
+						       (c->sink_count ? TN_RPC_EARLY : 0))};
 
 	if (c->deadline_ns != TN_TIME_NEVER) /* 0 would mean none */
 		head.timeout_ns = c->deadline_ns > now ? c->deadline_ns - now : 1;
@@ -272,6 +273,8 @@ tern_status tn_rpc_call_post(rpc_call *c)
 	c->tries++;
 	c->wants = false;
 	c->sending = c->out = true;
+	c->answered = false;
+	c->landed = c->placed = 0;
 	fill_head(c, waited);
 	rpc->refs++;
 	atomic_fetch_add_explicit(&pipe->refs, 1, memory_order_relaxed);

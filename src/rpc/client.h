@@ -49,6 +49,11 @@ typedef struct rpc_call {
 	bool idempotent;
 	bool out;
 	bool wants;
+	bool answered;   /* but notifications are missing: */
+	uint32_t landed; /* that came over the present pipe */
+	uint32_t placed; /* that the answer waits for */
+	uint64_t length; /* of that answer */
+	tern_status result;
 	tern_status why;         /* ZOMBIE: the result */
 	uint32_t first, session; /* sent in: TN_RPC_NEVER_SENT, and latest */
 	uint32_t tries;
@@ -195,6 +200,8 @@ void tn_rpc_pipe_unref(rpc_pipe *pipe);
 /* ---- answer.c ---- */
 
 void tn_rpc_on_answer(tern_channel *channel, const void *msg, uint64_t bytes, void *pipe);
+/* Rows that an answer speaks of are in a sink. */
+void tn_rpc_on_landed(tern_channel *channel, uint32_t value, uint64_t bytes, void *pipe);
 
 /* ---- line.c: lock held ---- */
 

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
+ * What layers of the library do with sinks beyond <tern/rpc.h>.
+ *
  * A sink of a call, mapped into the server for one access (channel/direct.h): over shm a handler computes its answer
  * where the caller wants it, or reads what the caller would have had to send. Counts as a put of the request: an
  * answer, and the acknowledgement of a cancel, wait for its end.
@@ -26,5 +28,14 @@ typedef struct tn_rpc_map {
 tern_status tn_rpc_request_map(tern_rpc_request *request, unsigned sink, uint64_t offset, uint64_t bytes,
 			       bool read, tn_rpc_map *map);
 void tn_rpc_request_unmap(tn_rpc_map *map);
+
+/*
+ * As tern_rpc_request_put, but the answer may be sent before op completes: the caller counts, and sees it when all of
+ * these puts are in its memory. No round trip lies between rows and answer. src stays in use until op completes; if that
+ * is an error the answer becomes it. Before the answer; at most TN_RPC_PLACED_MAX, bytes > 0. The answer waits for a caller
+ * that does not count (another implementation).
+ */
+tern_status tn_rpc_request_place(tern_rpc_request *request, unsigned sink, uint64_t offset, const void *src,
+				 uint64_t bytes, tern_op *op);
 
 #endif

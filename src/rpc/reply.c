@@ -52,7 +52,10 @@ static void on_answer_sent(tern_op *op, void *arg)
 	(void)op; /* a failure means that the channel is gone: a retried call asks again */
 	pthread_mutex_lock(&req->record->lock);
 	req->sending = false;
-	tn_rpc_request_settle(req);
+	if (req->told_early && req->placing == 0)
+		tn_rpc_answer_placed(req);
+	else
+		tn_rpc_request_settle(req);
 }
 
 /* Once the channel took the answer the request may go at any time. */

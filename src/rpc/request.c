@@ -81,6 +81,7 @@ tern_rpc_request *tn_rpc_request_new(rpc_conn *conn, const tn_rpc_request_head *
 	req->seq = head->seq;
 	req->deadline_ns = tn_deadline(tn_ctx_now(conn->server->ctx), head->timeout_ns);
 	req->sink_count = head->sink_count;
+	req->early = head->flags & TN_RPC_EARLY;
 	memcpy(req->sinks, sinks, head->sink_count * sizeof(*sinks));
 	return req;
 }
@@ -119,6 +120,14 @@ void tn_rpc_request_again(tern_rpc_request *req, rpc_conn *conn)
 	bool send;
 
 	pthread_mutex_lock(&req->record->lock);
+	if (req->answered && req->told_early) { /* where it comes from now nobody counted the puts */
+		req->resend = true;
+		if (req->sending || req->placing > 0)
+			pthread_mutex_unlock(&req->record->lock);
+		else
+			tn_rpc_answer_placed(req);
+		return;
+	}
 	send = req->answered && !req->sending;
 	if (send)
 		req->sending = true;
@@ -271,7 +280,48 @@ static void keep_answer(tern_rpc_request *req, uint8_t *copy, uint64_t bytes)
 		req->record->kept += bytes;
 	req->answered = true;
 	req->sending = true;
-	req->held = req->puts > 0;
+	req->held = req->puts > req->placing;
+}
+
+/* record->lock held: what the answer says. A put that failed has left rows out of a sink. */
+static void answer_head(tern_rpc_request *req, tn_rpc_reply_head *head)
+{
+	if (head->status == TERN_OK && req->placing > 0) {
+		head->value = req->placed;
+		req->told_early = true;
+	} else if (head->status == TERN_OK && req->failed != TERN_OK) {
+		head->status = req->failed;
+		head->bytes = req->answer_bytes = 0;
+	}
+	req->held |= head->status != TERN_OK && req->puts > 0; /* an error says that its sinks are quiet */
+	tn_rpc_reply_encode(req->head, head);
+}
+
+void tn_rpc_answer_held(tern_rpc_request *req)
+{
+	tn_rpc_reply_head head = {.type = TN_RPC_RESPONSE, .status = TERN_OK, .seq = req->seq};
+
+	if (req->failed != TERN_OK)
+		answer_head(req, &head);
+}
+
+void tn_rpc_answer_placed(tern_rpc_request *req)
+{
+	tn_rpc_reply_head head = {
+		.type = TN_RPC_RESPONSE, .status = TERN_OK, .seq = req->seq, .bytes = req->answer_bytes};
+
+	TN_ASSERT(req->answered && req->told_early && !req->sending && req->placing == 0);
+	req->told_early = false;
+	req->resend |= req->failed != TERN_OK;
+	answer_head(req, &head);
+	if (!req->resend) {
+		tn_rpc_request_settle(req);
+		return;
+	}
+	req->resend = false;
+	req->sending = true;
+	pthread_mutex_unlock(&req->record->lock);
+	tn_rpc_send_answer(req);
 }
 
 static void answer(tern_rpc_request *req, tern_status status, uint64_t value, const void *data,
@@ -294,11 +344,11 @@ static void answer(tern_rpc_request *req, tern_status status, uint64_t value, co
 	}
 	if (head.bytes)
 		memcpy(copy ? copy : req->answer, data, head.bytes);
-	tn_rpc_reply_encode(req->head, &head);
 	tn_rpc_gate_leave(req);
 	pthread_mutex_lock(&req->record->lock);
 	await_on_cancel(req);
 	keep_answer(req, copy, head.bytes);
+	answer_head(req, &head);
 	held = req->held;
 	orphan = copy && !req->record->conn;
 	pthread_mutex_unlock(&req->record->lock);

@@ -134,6 +134,7 @@ struct rpc_record {
 
 /* A put of a handler: counted here, then its own operation completes. */
 typedef struct rpc_sink_put {
+	bool placed; /* the answer becomes its error, and overtakes it if the caller counts */
 	tern_op op;
 	tern_rpc_request *req;
 	tern_op *user;
@@ -161,7 +162,12 @@ struct tern_rpc_request {
 	bool held;     /* answered, but the answer waits for puts: sinks are the caller's once it has it */
 	bool put_busy; /* `put` is one of them */
 	uint32_t puts; /* into sinks, in flight */
-	uint64_t cancel_runs; /* thread in which on_cancel runs, 0 */
+	bool early;    /* the caller counts notifications */
+	bool told_early; /* the answer in `head` speaks of puts that were in flight: not for whoever asks again */
+	bool resend;     /* it goes again when they are over */
+	uint32_t placed, placing; /* puts with notification: all, and of those in puts */
+	tern_status failed;       /* one of them; the answer becomes this */
+	uint64_t cancel_runs;     /* thread in which on_cancel runs, 0 */
 	void (*on_cancel)(tern_rpc_request *request, void *arg);
 	void *on_cancel_arg;
 	/* server->lock */
@@ -250,7 +256,11 @@ void tn_rpc_request_refuse(tern_rpc_request *req, tern_status status, uint64_t v
 /* ---- reply.c ---- */
 
 void tn_rpc_send_answer(tern_rpc_request *req); /* `sending` was set by the caller */
-void tn_rpc_send_ack(tern_rpc_request *req);    /* `acking` was set by the caller */
+/* record->lock held: the puts that an answer waited for are over. */
+void tn_rpc_answer_held(tern_rpc_request *req);
+/* record->lock held on entry, released: no placed put of an answered request is in flight any more. */
+void tn_rpc_answer_placed(tern_rpc_request *req);
+void tn_rpc_send_ack(tern_rpc_request *req); /* `acking` was set by the caller */
 /* Acknowledge the CANCEL of a call that is not here. */
 void tn_rpc_send_stray_ack(rpc_conn *conn, uint64_t seq);
 /* Timer: replies that found no room. */

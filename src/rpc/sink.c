@@ -26,10 +26,16 @@ static void put_ended(tern_rpc_request *req)
 	req->puts--;
 	answer = req->held && req->puts == 0;
 	ack = req->canceled && req->puts == 0 && !req->acking;
-	if (answer)
+	if (answer) {
 		req->held = false; /* sending was set with it and keeps the request */
+		tn_rpc_answer_held(req);
+	}
 	if (ack)
 		req->acking = true;
+	if (!answer && !ack && req->told_early && req->placing == 0 && !req->sending) {
+		tn_rpc_answer_placed(req);
+		return;
+	}
 	if (!answer && !ack) {
 		tn_rpc_request_settle(req);
 		return;
@@ -65,6 +71,15 @@ static rpc_sink_put *put_new(tern_rpc_request *req)
 	return own ? &req->put : malloc(sizeof(rpc_sink_put)); /* the first one at a time needs no memory */
 }
 
+/* record->lock held */
+static void placed_over(tern_rpc_request *req, tern_status status)
+{
+	TN_ASSERT(!req->early || req->placing > 0);
+	req->placing -= req->early;
+	if (req->failed == TERN_OK)
+		req->failed = status;
+}
+
 static void on_sink_put(tern_op *op, void *arg)
 {
 	rpc_sink_put *put = arg;
@@ -77,48 +92,64 @@ static void on_sink_put(tern_op *op, void *arg)
 
 	snprintf(detail, sizeof(detail), "%s", status == TERN_OK ? "" : tern_detail());
 	pthread_mutex_lock(&req->record->lock);
+	if (put->placed)
+		placed_over(req, status);
 	put_over(req, put);
 	tn_op_complete(ctx, user, status, length, detail);
 }
 
-/* Count a put. *conn: the channel to go over; the count keeps it. */
-static tern_status put_begin(tern_rpc_request *req, rpc_conn **conn)
+/* Count a put. *conn: the channel to go over; the count keeps it. placed: one that the answer may overtake. */
+static tern_status put_begin(tern_rpc_request *req, bool placed, rpc_conn **conn)
 {
 	tern_status status = TERN_OK;
 
 	pthread_mutex_lock(&req->record->lock);
 	if (req->canceled || req->answered)
 		status = req->canceled ? TERN_E_DEADLINE : TERN_E_STATE;
+	else if (placed && req->placed == TN_RPC_PLACED_MAX)
+		status = TERN_E_LIMIT;
 	else
 		req->puts++;
+	if (placed && status == TERN_OK) {
+		req->placed++;
+		req->placing += req->early;
+	}
 	*conn = req->origin;
 	pthread_mutex_unlock(&req->record->lock);
 	return status;
 }
 
-static tern_status put_counted(tern_rpc_request *req, rpc_conn *conn, unsigned sink, uint64_t offset,
-			       const void *src, uint64_t bytes, tern_op *op)
+static tern_status put_counted(tern_rpc_request *req, bool placed, rpc_conn *conn, unsigned sink,
+			       uint64_t offset, const void *src, uint64_t bytes, tern_op *op)
 {
+	const tern_key *key = &req->sinks[sink].key;
 	rpc_sink_put *put = put_new(req);
 	tern_status status = TERN_E_NOMEM;
 
 	if (put) {
 		put->req = req;
 		put->user = op;
+		put->placed = placed;
 		tern_op_init(&put->op, on_sink_put, put);
-		status = tern_put(conn->channel, src, bytes, &req->sinks[sink].key, offset, &put->op);
+		status = placed && req->early ? tern_put_notify(conn->channel, src, bytes, key, offset,
+								req->seq & TN_RPC_PLACED_MASK, &put->op)
+					      : tern_put(conn->channel, src, bytes, key, offset, &put->op);
 	} else {
 		tn_fail(status, "no memory for a put into a sink");
 	}
 	if (status == TERN_OK)
 		return TERN_OK;
 	pthread_mutex_lock(&req->record->lock);
+	if (placed) { /* it never was */
+		req->placed--;
+		req->placing -= req->early;
+	}
 	put_over(req, put); /* a cancel or an answer may have come in between and waits for us */
 	return status;
 }
 
-tern_status tern_rpc_request_put(tern_rpc_request *req, unsigned sink, uint64_t offset, const void *src,
-				 uint64_t bytes, tern_op *op)
+static tern_status put(tern_rpc_request *req, bool placed, unsigned sink, uint64_t offset, const void *src,
+		       uint64_t bytes, tern_op *op)
 {
 	tern_status status = tn_op_begin(op);
 	rpc_conn *conn = NULL;
@@ -128,12 +159,24 @@ tern_status tern_rpc_request_put(tern_rpc_request *req, unsigned sink, uint64_t 
 	if (sink >= req->sink_count)
 		status = tn_fail(TERN_E_INVALID, "the call has %u sinks, not %u", req->sink_count, sink + 1);
 	else
-		status = put_begin(req, &conn);
+		status = put_begin(req, placed, &conn);
 	if (status == TERN_OK)
-		status = put_counted(req, conn, sink, offset, src, bytes, op);
+		status = put_counted(req, placed, conn, sink, offset, src, bytes, op);
 	if (status != TERN_OK)
 		tn_op_abort(op);
 	return status;
+}
+
+tern_status tern_rpc_request_put(tern_rpc_request *req, unsigned sink, uint64_t offset, const void *src,
+				 uint64_t bytes, tern_op *op)
+{
+	return put(req, false, sink, offset, src, bytes, op);
+}
+
+tern_status tn_rpc_request_place(tern_rpc_request *req, unsigned sink, uint64_t offset, const void *src,
+				 uint64_t bytes, tern_op *op)
+{
+	return put(req, true, sink, offset, src, bytes, op);
 }
 
 tern_status tn_rpc_request_map(tern_rpc_request *req, unsigned sink, uint64_t offset, uint64_t bytes,
@@ -144,7 +187,7 @@ tern_status tn_rpc_request_map(tern_rpc_request *req, unsigned sink, uint64_t of
 
 	if (sink >= req->sink_count)
 		return tn_fail(TERN_E_INVALID, "the call has %u sinks, not %u", req->sink_count, sink + 1);
-	status = put_begin(req, &conn);
+	status = put_begin(req, false, &conn);
 	if (status != TERN_OK)
 		return status;
 	status = tn_direct_begin(conn->channel, &req->sinks[sink].key, offset, bytes, read, &map->direct);

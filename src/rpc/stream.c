@@ -117,6 +117,7 @@ static void on_closed(tern_channel *channel, tern_status status, void *arg)
 static tern_status open_pipe(rpc_stream *stream, tern_link *link, uint32_t session, rpc_pipe **out)
 {
 	tern_channel_params params = {.on_message = tn_rpc_on_answer,
+				      .on_notify = tn_rpc_on_landed,
 				      .on_closed = on_closed,
 				      .message_bytes_max = TERN_RPC_INLINE_MAX + TN_RPC_REQUEST_BYTES_MAX};
 	rpc_pipe *pipe = TN_FAULT("rpc.pipe.alloc") ? NULL : calloc(1, sizeof(*pipe));

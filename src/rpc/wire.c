@@ -58,7 +58,7 @@ static bool request_sane(const tn_rpc_request_head *head)
 {
 	return head->sink_count <= TERN_RPC_SINKS_MAX && head->low_water <= head->seq &&
 	       head->seq <= TN_RPC_SEQ_MAX && head->first <= head->session &&
-	       head->service_class < TN_RPC_CLASSES && !(head->flags & ~TN_RPC_IDEMPOTENT);
+	       head->service_class < TN_RPC_CLASSES && !(head->flags & ~(TN_RPC_IDEMPOTENT | TN_RPC_EARLY));
 }
 
 bool tn_rpc_request_decode(const void *msg, uint64_t bytes, tn_rpc_request_head *head, tern_rpc_sink *sinks,
@@ -123,5 +123,6 @@ bool tn_rpc_reply_decode(const void *msg, uint64_t bytes, tn_rpc_reply_head *hea
 	head->value = tn_get_u64(&r);
 	*data = tn_get_view(&r, head->bytes);
 	return tn_reader_done(&r) && head->seq <= TN_RPC_SEQ_MAX &&
+	       (type != TN_RPC_RESPONSE || head->status != TERN_OK || head->value <= TN_RPC_PLACED_MAX) &&
 	       (type != TN_RPC_DONE || head->value <= TN_RPC_SEQ_MAX);
 }

@@ -22,6 +22,9 @@
 #define TN_RPC_REPLY_BYTES       32
 #define TN_RPC_CLASSES           3
 #define TN_RPC_IDEMPOTENT        1u /* flags of a request: it may run again where no record of it is left */
+#define TN_RPC_EARLY             2u /* of a request: the caller counts notifications (see value of a response) */
+#define TN_RPC_PLACED_MAX        64u
+#define TN_RPC_PLACED_MASK       0xffffffu /* of seq: the value of their notifications */
 #define TN_RPC_REQUEST_BYTES_MAX (TN_RPC_REQUEST_BYTES + TERN_RPC_SINKS_MAX * TN_RPC_SINK_BYTES)
 
 typedef enum tn_rpc_type {
@@ -49,7 +52,7 @@ typedef struct tn_rpc_request_head {
 	uint32_t session; /* number of the channel, counted by the client in each class */
 	uint32_t first;   /* session in which the request was first sent: below session, it is sent again */
 	uint8_t service_class;
-	uint8_t flags; /* TN_RPC_IDEMPOTENT */
+	uint8_t flags; /* TN_RPC_IDEMPOTENT, TN_RPC_EARLY */
 } tn_rpc_request_head;
 
 /* u8 type | u8 version | u16 zero | i32 status | u64 seq | u64 bytes | u64 value */
@@ -58,7 +61,12 @@ typedef struct tn_rpc_reply_head {
 	tern_status status;
 	uint64_t seq;
 	uint64_t bytes;
-	uint64_t value; /* DONE: low-water mark; RESPONSE with TERN_E_OVERLOAD: ns after which to try again */
+	/*
+	 * DONE: low-water mark. RESPONSE with TERN_E_OVERLOAD: ns after which to try again; with TERN_OK, to a request
+	 * with TN_RPC_EARLY: puts into its sinks that this answer may overtake. Each ends with a notification of the
+	 * low 24 bits of seq, and the call is answered when that many have come over the channel.
+	 */
+	uint64_t value;
 } tn_rpc_reply_head;
 
 /* 0 for a message too short to have a type or of another version. */

@@ -250,6 +250,7 @@ struct tn_dev {
 	const tn_dev_ops *ops;
 	const tn_provider *provider;
 	tern_mem *mem;
+	uint64_t placed; /* changes when poll received payload of a write: no event says so. Poll's thread */
 };
 
 struct tn_lane {

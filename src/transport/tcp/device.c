@@ -7,7 +7,7 @@
  * sockets, the timer and the kick. The ready list knows lanes that owe something without their socket being
  * readable: completions, LANE_UP and LANE_DOWN, frames left in the rx buffer, frames held back.
  *
- * With few lanes poll asks the sockets first and epoll only when it has to: when they had nothing after an
+ * With few lanes poll asks the sockets first (with more of them those that received last) and epoll only when it has to: when they had nothing after an
  * arm, while something waits for room or a handshake, and now and then. A recv that got less than it asked
  * for has emptied the socket; the next poll does not ask again. Neither can lose an event: the epoll set is
  * level-triggered, so whoever waits on it is woken by whatever was passed over, and then it is looked at.
@@ -111,7 +111,7 @@ static void lane_tx(tn_tcp_lane *lane)
 		step = tn_tcp_tx_run(lane, TN_TCP_CHUNK_BYTES);
 		pthread_mutex_unlock(&lane->tx.lock);
 		sent += step;
-	} while (step == TN_TCP_CHUNK_BYTES && sent < TN_TCP_BUDGET_BYTES && !tn_tcp_others_ready(lane));
+	} while (step >= TN_TCP_CHUNK_BYTES && sent < TN_TCP_BUDGET_BYTES && !tn_tcp_others_ready(lane));
 }
 
 static int tx_error(tn_tcp_lane *lane)
@@ -124,6 +124,27 @@ static int tx_error(tn_tcp_lane *lane)
 	return error;
 }
 
+/* It received: likely it will again. */
+static void note_hot(tn_tcp_dev *dev, tn_tcp_lane *lane)
+{
+	if (dev->hot[0] == lane)
+		return;
+	dev->hot[1] = dev->hot[0];
+	dev->hot[0] = lane;
+}
+
+void tn_tcp_cold(tn_tcp_lane *lane)
+{
+	tn_tcp_dev *dev = lane->dev;
+
+	dev->acks_waiting -= lane->rx.ack_waits;
+
+	if (dev->hot[0] == lane)
+		dev->hot[0] = dev->hot[1];
+	if (dev->hot[1] == lane || dev->hot[1] == dev->hot[0])
+		dev->hot[1] = NULL;
+}
+
 static int lane_rx(tn_tcp_lane *lane, tn_event *events, int max)
 {
 	int n = 0;
@@ -133,6 +154,8 @@ static int lane_rx(tn_tcp_lane *lane, tn_event *events, int max)
 		n = tn_tcp_lane_deliver(lane, events, max);
 	if (n < max && lane->state == TN_TCP_UP)
 		n += tn_tcp_rx_run(lane, events + n, max - n);
+	if (lane->rx.moved)
+		note_hot(lane->dev, lane);
 	if (TN_CHECK_ENABLED(2))
 		tn_tcp_lane_check(lane);
 	return n;
@@ -247,10 +270,49 @@ static int run_direct(tn_tcp_dev *dev, bool woken, tn_event *events, int max)
 	return n;
 }
 
-static bool must_look(const tn_tcp_dev *dev)
+/* Ask the sockets that had something lately. True: one of them had. */
+static bool run_hot(tn_tcp_dev *dev, bool woken, tn_event *events, int max, int *n)
 {
-	return dev->direct >= TN_TCP_DIRECT_POLLS || dev->pending_count || dev->greeting_count ||
+	tn_tcp_lane *hot[TN_TCP_HOT_LANES];
+	bool moved = false;
+
+	memcpy(hot, dev->hot, sizeof(hot));
+	for (uint32_t i = 0; i < TN_TCP_HOT_LANES && hot[i] && *n < max; i++) {
+		tn_tcp_lane *lane = hot[i];
+
+		if (lane->state != TN_TCP_UP || lane->rx.paused)
+			continue;
+		if (lane->rx.drained && !woken) {
+			lane->rx.drained = false;
+			continue;
+		}
+		*n += lane_rx(lane, events + *n, max - *n);
+		moved |= lane->rx.moved;
+		if (woken && moved)
+			break; /* that was it, likely */
+	}
+	return moved;
+}
+
+static bool must_look(const tn_tcp_dev *dev, uint32_t polls)
+{
+	return dev->direct >= polls || dev->pending_count || dev->greeting_count ||
 	       atomic_load_explicit(&dev->tx_waiting, memory_order_relaxed);
+}
+
+/* Acknowledgements that nothing else has carried. */
+static void send_acks(tn_tcp_dev *dev)
+{
+	TN_LIST_FOREACH_SAFE(node, &dev->lanes) {
+		tn_tcp_lane *lane = TN_LIST_ENTRY(node, tn_tcp_lane, node);
+
+		if (!lane->rx.ack_waits)
+			continue;
+		lane->rx.ack_waits = false;
+		dev->acks_waiting--;
+		if (lane->state == TN_TCP_UP)
+			lane_tx(lane);
+	}
 }
 
 static int tcp_poll(tn_dev *base, tn_event *events, int max)
@@ -268,13 +330,19 @@ static int tcp_poll(tn_dev *base, tn_event *events, int max)
 	if (dev->up_count && dev->lane_count <= TN_TCP_DIRECT_LANES && n < max) {
 		n += run_direct(dev, woken, events + n, max - n);
 		dev->direct++;
-		if (n < max && ((woken && n == 0) || must_look(dev)))
+		if (n < max && ((woken && n == 0) || must_look(dev, TN_TCP_DIRECT_POLLS)))
 			n += run_epoll(dev, events + n, max - n);
 	} else if (n < max) {
-		n += run_epoll(dev, events + n, max - n);
+		bool moved = run_hot(dev, woken, events, max, &n);
+
+		dev->direct++;
+		if (n < max && (!dev->hot[0] || (woken && !moved) || must_look(dev, TN_TCP_HOT_POLLS)))
+			n += run_epoll(dev, events + n, max - n);
 	}
 	if (n < max && atomic_load(&dev->ready_count))
 		n += run_ready(dev, events + n, max - n);
+	if (dev->acks_waiting && n == 0)
+		send_acks(dev);
 	return n;
 }
 
@@ -284,6 +352,8 @@ static tern_status tcp_arm(tn_dev *base)
 
 	if (dev->forks != tn_os_fork_generation())
 		return tn_fail(TERN_E_FORKED, "the device belongs to the parent process");
+	if (dev->acks_waiting)
+		send_acks(dev);
 	atomic_store(&dev->armed, true);
 	if (atomic_load(&dev->ready_count) == 0)
 		return TERN_OK;

@@ -143,6 +143,7 @@ void tn_tcp_lane_destroy(tn_lane *base)
 	}
 	pthread_mutex_unlock(&dev->ready_lock);
 	tn_list_remove(&lane->node);
+	tn_tcp_cold(lane);
 	dev->lane_count--;
 	free_lane(lane);
 }

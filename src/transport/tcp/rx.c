@@ -530,7 +530,7 @@ static ssize_t recv_payload(tn_tcp_lane *lane, uint64_t *asked)
 	return recvmsg(lane->fd, &msg, MSG_DONTWAIT);
 }
 
-#define BULK_BYTES (TN_TCP_CHUNK_BYTES / 4) /* received at once: worth a look whether others wait */
+#define BULK_BYTES TN_TCP_CHUNK_BYTES /* received in a row: worth a look whether others wait */
 
 /* One system call. Returns the bytes received, 0 when there are none now, -1 when the lane went down. */
 static int64_t receive(tn_tcp_lane *lane)
@@ -571,12 +571,17 @@ static int64_t receive(tn_tcp_lane *lane)
 	return n;
 }
 
-/* The batch is parsed: complete what the peer acknowledged, acknowledge and answer what it wants. */
-static void settle(tn_tcp_lane *lane)
+/*
+ * The batch is parsed: complete what the peer acknowledged, acknowledge and answer what it wants. An acknowledgement
+ * alone waits, where events go up first, until a poll finds nothing or the device is armed: whoever gets them should not
+ * wait for a system call, often sends something that carries it, and more may come that it covers.
+ */
+static void settle(tn_tcp_lane *lane, bool events)
 {
 	tn_tcp_rx *rx = &lane->rx;
 	tn_tcp_tx *tx = &lane->tx;
 	const char *wrong;
+	bool later;
 
 	if (lane->state != TN_TCP_UP || !rx->dirty)
 		return;
@@ -586,9 +591,14 @@ static void settle(tn_tcp_lane *lane)
 	tx->ack_value = rx->seq;
 	tx->ack_due |= rx->ack_due;
 	rx->ack_due = false;
-	if (!wrong && tn_tcp_tx_pending(tx) && !(tx->events & EPOLLOUT))
+	later = events && !tn_tcp_tx_frames(tx) && tn_tcp_tx_pending(tx);
+	if (!wrong && !later && tn_tcp_tx_pending(tx) && !(tx->events & EPOLLOUT))
 		tn_tcp_tx_run(lane, TN_TCP_CHUNK_BYTES);
 	pthread_mutex_unlock(&tx->lock);
+	if (later && !rx->ack_waits) {
+		rx->ack_waits = true;
+		lane->dev->acks_waiting++;
+	}
 	if (wrong)
 		protocol_error(lane, wrong);
 }
@@ -596,9 +606,10 @@ static void settle(tn_tcp_lane *lane)
 int tn_tcp_rx_run(tn_tcp_lane *lane, tn_event *events, int max)
 {
 	tn_tcp_rx *rx = &lane->rx;
-	int64_t budget = TN_TCP_BUDGET_BYTES, got;
+	int64_t budget = TN_TCP_BUDGET_BYTES, got, bulk = 0;
 	int n = 0;
 
+	rx->moved = false;
 	tn_tcp_rx_access(lane->dev); /* odd: keys are looked at and their memory written */
 	for (;;) {
 		n += parse(lane, events + n, max - n);
@@ -615,11 +626,16 @@ int tn_tcp_rx_run(tn_tcp_lane *lane, tn_event *events, int max)
 		if (got <= 0)
 			break;
 		budget -= got;
+		rx->moved = true;
+		lane->dev->base.placed++;
 		/* that emptied the socket: parse, and don't ask again for nothing */
-		if (rx->drained || (got >= BULK_BYTES && tn_tcp_others_ready(lane)))
+		bulk += got;
+		if (rx->drained || (bulk >= BULK_BYTES && tn_tcp_others_ready(lane)))
 			budget = 0;
+		if (bulk >= BULK_BYTES)
+			bulk = 0;
 	}
 	tn_tcp_rx_access(lane->dev);
-	settle(lane);
+	settle(lane, n > 0);
 	return n;
 }

@@ -52,8 +52,11 @@ typedef struct tn_tcp_lane tn_tcp_lane;
 #define TN_TCP_BUDGET_BYTES (4u << 20) /* per lane, direction and poll while no other is ready */
 #define TN_TCP_STALL_NS     250000000ull /* how often a lane that is not read is looked after */
 #define TN_TCP_NAKS         (2u * TN_TCP_WRS_LIMIT)
-#define TN_TCP_DIRECT_LANES 2u  /* up to here poll asks the sockets before the epoll set */
-#define TN_TCP_DIRECT_POLLS 64u /* and looks at the epoll set at least once in so many polls */
+#define TN_TCP_DIRECT_LANES 2u          /* up to here poll asks the sockets before the epoll set */
+#define TN_TCP_DIRECT_POLLS 64u         /* and looks at the epoll set at least once in so many polls */
+#define TN_TCP_HOT_LANES    2u          /* with more: those that received last are asked first */
+#define TN_TCP_HOT_POLLS    8u          /* and the epoll set at least once in so many polls */
+#define TN_TCP_REST_BYTES   (64u << 10) /* as little more than a chunk goes with it */
 
 /* ---- sources of readiness: what epoll's data points to ---- */
 
@@ -217,6 +220,8 @@ typedef struct tn_tcp_rx {
 	tn_tcp_rx_state state;
 	bool after_large; /* the frame before was large: expect another */
 	bool drained;     /* the last recv got less than it asked for */
+	bool moved;       /* the last run received something */
+	bool ack_waits;   /* for a poll that finds nothing; counted in dev->acks_waiting */
 	bool paused;      /* no receive slot: the socket is not read */
 	uint8_t gone;     /* times in a row that a paused lane's connection was found ended */
 	bool dirty;       /* frames came in: settle acknowledgements and answers at the end of the batch */
@@ -320,6 +325,8 @@ struct tn_tcp_dev {
 	_Atomic uint32_t tx_waiting; /* lanes that wait for EPOLLOUT */
 	_Atomic bool armed;
 	uint32_t direct; /* polls since the epoll set was asked */
+	uint32_t acks_waiting;
+	tn_tcp_lane *hot[TN_TCP_HOT_LANES]; /* the latest first; NULL: none */
 	/* accesses to memory behind keys: guard.c */
 	_Atomic uint64_t rx_access, tx_begun, tx_ended;
 	bool guarded;
@@ -378,6 +385,8 @@ extern const tn_provider tn_provider_tcp; /* the registry knows it by name */
 void tn_tcp_ready(tn_tcp_lane *lane);
 /* Does another lane or source wait for this poll? A system call. The polling thread. */
 bool tn_tcp_others_ready(const tn_tcp_lane *lane);
+/* The lane goes away: poll asks it first no more. */
+void tn_tcp_cold(tn_tcp_lane *lane);
 /* A deadline came into being. */
 void tn_tcp_deadline(tn_tcp_dev *dev, uint64_t deadline);
 /* Change what epoll watches a descriptor for, from `before` to `events` (0: not at all). 0 or errno. */
@@ -459,10 +468,16 @@ static inline void tn_tcp_req_set_state(tn_tcp_req *req, tn_tcp_req_state state)
 /* Send what is queued, at most about budget bytes; asks epoll for more room when something is left.
    Returns how much went. */
 uint64_t tn_tcp_tx_run(tn_tcp_lane *lane, uint64_t budget);
-static inline bool tn_tcp_tx_pending(const tn_tcp_tx *tx)
+static inline bool tn_tcp_tx_frames(const tn_tcp_tx *tx)
 {
 	return tx->cur.kind || tx->sent != tx->tail || tx->nak_head != tx->nak_tail ||
-	       tx->resp_head != tx->resp_tail || (tx->ack_due && tx->ack_value > tx->ack_told) || tx->probe;
+	       tx->resp_head != tx->resp_tail;
+}
+
+/* The same, or an acknowledgement. */
+static inline bool tn_tcp_tx_pending(const tn_tcp_tx *tx)
+{
+	return tn_tcp_tx_frames(tx) || (tx->ack_due && tx->ack_value > tx->ack_told) || tx->probe;
 }
 /* Complete a req: into the done ring, or inside its post. */
 void tn_tcp_req_complete(tn_tcp_lane *lane, uint32_t index, tern_status status);

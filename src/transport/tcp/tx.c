@@ -108,12 +108,13 @@ static bool add_bytes(plan *p, const void *base, uint64_t n, uint64_t *skip)
 	from += *skip;
 	n -= *skip;
 	*skip = 0;
-	take = TN_MIN(n, p->room);
+	/* A small rest would cost a system call, and a wait for one. */
+	take = p->room && n <= p->room + TN_TCP_REST_BYTES ? n : TN_MIN(n, p->room);
 	if (take == 0 || p->iovs == PLAN_IOVS)
 		return false;
 	p->iov[p->iovs++] = (struct iovec){.iov_base = (void *)from, .iov_len = take};
 	p->bytes += take;
-	p->room -= take;
+	p->room -= TN_MIN(take, p->room);
 	return take == n;
 }
 

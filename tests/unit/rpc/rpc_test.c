@@ -13,7 +13,7 @@
 #include "rpc/rpc.h"
 #include "support/nodes.h"
 
-enum { ECHO = 1, FAIL = 2, NEVER = 3, FILL = 4, COUNT = 5, HASTY = 6, PILE = 7, MAPPED = 8 };
+enum { ECHO = 1, FAIL = 2, NEVER = 3, FILL = 4, COUNT = 5, HASTY = 6, PILE = 7, MAPPED = 8, PLACE = 9 };
 
 typedef struct world {
 	nodes n;
@@ -86,6 +86,30 @@ static void fill_hasty(tern_rpc_request *request, const void *args, uint64_t byt
 	tern_op_init(&w.put_op, on_hasty_put, NULL);
 	status = tern_rpc_request_put(request, 0, 0, w.source, sink->bytes, &w.put_op);
 	tern_rpc_reply(request, status, NULL, 0);
+}
+
+enum { PLACES = 5 };
+
+/* Puts in PLACES pieces and answers at once; args: one that is past the sink's end, or 255. */
+static void fill_placed(tern_rpc_request *request, const void *args, uint64_t bytes, void *arg)
+{
+	static tern_op ops[PLACES]; /* one call at a time */
+	const tern_rpc_sink *sink = tern_rpc_request_sink(request, 0);
+	uint64_t piece = sink->bytes / PLACES;
+	const uint8_t *bad = args;
+
+	(void)arg;
+	assert_int_equal(bytes, 1);
+	(void)atomic_load(&w.started);
+	for (unsigned i = 0; i < PLACES; i++) {
+		uint64_t at = i * piece;
+
+		tern_op_init(&ops[i], on_hasty_put, NULL);
+		/* the key says more than the sink: only its owner can tell that this piece is revoked */
+		assert_ok(
+			tn_rpc_request_place(request, i == *bad ? 1 : 0, at, w.source + at, piece, &ops[i]));
+	}
+	tern_rpc_reply(request, TERN_OK, "placed", 6);
 }
 
 typedef struct filling {
@@ -161,6 +185,7 @@ static int setup(void **state)
 	assert_ok(tern_rpc_serve(w.n.b, FILL, fill, NULL));
 	assert_ok(tern_rpc_serve(w.n.b, COUNT, count, NULL));
 	assert_ok(tern_rpc_serve(w.n.b, HASTY, fill_hasty, NULL));
+	assert_ok(tern_rpc_serve(w.n.b, PLACE, fill_placed, NULL));
 	assert_ok(tern_rpc_serve(w.n.b, PILE, pile, NULL));
 	assert_ok(tern_rpc_serve(w.n.b, MAPPED, fill_mapped, NULL));
 	assert_ok(tern_rpc_open(w.n.ab, &w.rpc));
@@ -286,6 +311,53 @@ static void answer_waits_for_puts(void **state)
 		assert_int_equal(memory[BYTES - 1], round);
 		assert_memory_equal(memory, memory + 1, BYTES - 1);
 		while (atomic_load(&w.ended) < round)
+			tern_ctx_wait(w.n.b, 1000000);
+	}
+	tern_mem_free(mem, memory);
+}
+
+/* Answers that overtake the puts into their sinks: nobody sees them before the rows, nor without them. */
+static void answer_overtakes_puts(void **state)
+{
+	enum { BYTES = PLACES * (200 << 10) };
+	tern_mem *mem = tern_ctx_mem(w.n.a);
+	tern_rpc_sink sinks[2] = {{.bytes = BYTES}, {.bytes = BYTES}};
+	uint8_t bad, answer[6], *memory;
+	tern_rpc_call_params call = {.method = PLACE,
+				     .args = &bad,
+				     .args_bytes = 1,
+				     .sinks = sinks,
+				     .sink_count = 2,
+				     .answer = answer,
+				     .answer_capacity = sizeof(answer)};
+	uint64_t n;
+	void *p;
+
+	(void)state;
+	tern_mem_free(tern_ctx_mem(w.n.b), w.source);
+	assert_ok(tern_mem_alloc(tern_ctx_mem(w.n.b), BYTES, 0, TERN_ACCESS_NONE, TERN_MEM_HOST, &p));
+	w.source = p;
+	assert_ok(tern_mem_alloc(mem, BYTES, 0, TERN_ACCESS_WRITE, TERN_MEM_HOST, &p));
+	memory = p;
+	assert_ok(tern_mem_export(mem, memory, BYTES, TERN_ACCESS_WRITE, &sinks[0].key));
+	assert_ok(tern_mem_export(mem, memory, BYTES, TERN_ACCESS_WRITE, &sinks[1].key));
+	tern_mem_revoke(mem, &sinks[1].key);
+	for (unsigned round = 1; round <= 60; round++) {
+		bool fails = round % 5 == 0;
+
+		bad = fails ? (uint8_t)(round % PLACES) : 255;
+		bad = fails && round % 2 ? PLACES - 1 : bad;
+		memset(w.source, (int)round, BYTES);
+		atomic_store(&w.started, round);
+		atomic_store(&w.ended, 0);
+		assert_status(tern_rpc_call_wait(w.rpc, &call, 0, &n), fails ? TERN_E_STALE_KEY : TERN_OK);
+		if (!fails) {
+			assert_int_equal(n, 6);
+			assert_memory_equal(answer, "placed", 6);
+			assert_int_equal(memory[0], round);
+			assert_memory_equal(memory, memory + 1, BYTES - 1);
+		}
+		while (atomic_load(&w.ended) < PLACES)
 			tern_ctx_wait(w.n.b, 1000000);
 	}
 	tern_mem_free(mem, memory);
@@ -618,6 +690,7 @@ int main(void)
 			CASE(errors),
 			CASE(sinks),
 			CASE(answer_waits_for_puts),
+			CASE(answer_overtakes_puts),
 			CASE(mapped_sinks),
 			CASE(deadline),
 			CASE(deadline_with_sinks),
