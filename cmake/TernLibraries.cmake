@@ -5,7 +5,7 @@
 # exported symbols. libtern-graph uses internals of libtern of the same version: they are in the node
 # TERN_PRIVATE of src/tern.map.
 set(core_layers)
-foreach(layer base mem transport link channel rpc tensor cluster store ps runtime)
+foreach(layer base mem transport link channel rpc tensor coll cluster store ps runtime)
 	if(TARGET tn_${layer})
 		list(APPEND core_layers tn_${layer})
 	endif()

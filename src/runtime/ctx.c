@@ -6,6 +6,7 @@
 #include "channel/ctx.h"
 
 #include "base/fail.h"
+#include "coll/comm.h"
 #include "rpc/rpc.h"
 #include "tensor/tensor.h"
 
@@ -16,7 +17,7 @@ tern_status tern_ctx_create(const tern_ctx_params *params, tern_ctx **out)
 
 	*out = NULL;
 	TN_TRY(tn_ctx_new(params, &ctx));
-	if (!tn_rpc_server_get(ctx) || !tn_tensor_state_get(ctx))
+	if (!tn_rpc_server_get(ctx) || !tn_tensor_state_get(ctx) || !tn_coll_state_get(ctx))
 		status = tn_fail(TERN_E_NOMEM, "no memory for the services of a node");
 	else
 		status = tn_ctx_start(ctx);

@@ -19,6 +19,7 @@
 #include "base/check.h"
 #include "base/fail.h"
 #include "base/mutant.h"
+#include "tensor/part.h"
 #include "tensor/tensor.h"
 
 static uint32_t bucket_of(const char *name)
@@ -170,7 +171,8 @@ static tern_status publish(tern_tensor_rx *rx)
 static void on_flag_sent(tern_op *op, void *arg);
 static void on_flag_timer(tn_ctx_timer *timer);
 
-tern_status tern_tensor_rx_create(tern_ctx *ctx, const tern_tensor_params *params, tern_tensor_rx **out)
+static tern_status rx_create(tern_ctx *ctx, const tern_tensor_params *params, bool parts,
+			     tern_tensor_rx **out)
 {
 	tn_tensor_state *state = tn_tensor_state_get(ctx);
 	tern_tensor_rx *rx;
@@ -188,6 +190,7 @@ tern_status tern_tensor_rx_create(tern_ctx *ctx, const tern_tensor_params *param
 	rx->bytes = tern_tensor_bytes(params->dtype, &params->shape);
 	rx->slots = params->slots ? params->slots : 2;
 	rx->notify = params->notify;
+	rx->parts = parts;
 	pthread_mutex_init(&rx->lock, NULL);
 	tn_mailbox_init(&rx->box, on_box_idle);
 	tern_op_init(&rx->flag_op, on_flag_sent, rx);
@@ -204,6 +207,22 @@ tern_status tern_tensor_rx_create(tern_ctx *ctx, const tern_tensor_params *param
 	return TERN_OK;
 }
 
+tern_status tern_tensor_rx_create(tern_ctx *ctx, const tern_tensor_params *params, tern_tensor_rx **out)
+{
+	return rx_create(ctx, params, false, out);
+}
+
+tern_status tn_tensor_rx_create_parts(tern_ctx *ctx, const tern_tensor_params *params, tern_tensor_rx **out)
+{
+	TN_ASSERT(params->notify == TERN_NOTIFY_IMM); /* a flag says nothing of lengths */
+	return rx_create(ctx, params, true, out);
+}
+
+uint64_t tn_tensor_rx_length(const tern_tensor_rx *rx)
+{
+	return rx->lengths[(rx->delivered - 1) % rx->slots];
+}
+
 /* ---- data ---- */
 
 void tn_tensor_on_notify(tn_tensor_conn *conn, uint32_t value, uint64_t bytes)
@@ -215,15 +234,17 @@ void tn_tensor_on_notify(tn_tensor_conn *conn, uint32_t value, uint64_t bytes)
 	pthread_mutex_lock(&state->lock);
 	rx = state->rx_by_id[value >> 8];
 	/* In flag mode too: the link may go over a provider without order of writes by now. */
-	if (rx && rx->conn == conn && !rx->dead && bytes == rx->bytes) {
+	if (rx && rx->conn == conn && !rx->dead && (bytes == rx->bytes || (rx->parts && bytes < rx->bytes))) {
 		uint64_t base = __atomic_load_n(&rx->released, __ATOMIC_ACQUIRE) + 1;
 		uint64_t generation = base + ((value - (uint32_t)base) & 0xff);
 		_Atomic uint64_t *slot = &rx->arrived[(generation - 1) % rx->slots];
 
 		/* In the window and new: otherwise stale, duplicate or a lie. */
 		taken = generation < base + rx->slots && atomic_load(slot) < generation;
-		if (taken)
+		if (taken) {
+			rx->lengths[(generation - 1) % rx->slots] = bytes;
 			atomic_store_explicit(slot, generation, memory_order_release);
+		}
 	}
 	pthread_mutex_unlock(&state->lock);
 	if (!taken)
@@ -259,7 +280,8 @@ tern_status tern_tensor_rx_poll(tern_tensor_rx *rx, const void **data)
 	if (rx->delivered < generation) {
 		rx->delivered = generation;
 		atomic_fetch_add_explicit(&rx->state->counters.received, 1, memory_order_relaxed);
-		atomic_fetch_add_explicit(&rx->state->counters.received_bytes, rx->bytes,
+		atomic_fetch_add_explicit(&rx->state->counters.received_bytes,
+					  rx->parts ? tn_tensor_rx_length(rx) : rx->bytes,
 					  memory_order_relaxed);
 	}
 	*data = rx->memory + (generation - 1) % rx->slots * rx->stride_bytes;

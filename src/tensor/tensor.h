@@ -93,6 +93,8 @@ struct tern_tensor_rx {
 	/* polls and notifications */
 	_Atomic tern_status status; /* the sender's end: TERN_OK while more may come */
 	_Atomic uint64_t arrived[TERN_TENSOR_SLOTS_MAX];
+	uint64_t lengths[TERN_TENSOR_SLOTS_MAX]; /* bytes of what lies there, in immediate mode */
+	bool parts;                              /* it may be less than rx->bytes */
 	uint64_t delivered, released;
 	/* releases to the sender */
 	pthread_mutex_t lock;

@@ -15,6 +15,7 @@
 #include "base/fail.h"
 #include "base/mutant.h"
 #include "channel/op.h"
+#include "tensor/part.h"
 #include "tensor/tensor.h"
 
 /* state->lock held. */
@@ -344,8 +345,8 @@ static tern_status tx_refusal(tern_tensor_tx *tx)
 }
 
 /* Put the tensor into a slot that is ours; the put's own op counts it and then completes the caller's. */
-static tern_status put_slot(tern_tensor_tx *tx, const void *data, uint64_t slot, uint64_t generation,
-			    tern_op *op)
+static tern_status put_slot(tern_tensor_tx *tx, const void *data, uint64_t bytes, uint64_t slot,
+			    uint64_t generation, tern_op *op)
 {
 	tn_tensor_put *put = &tx->puts[slot];
 	tern_status status;
@@ -368,12 +369,11 @@ static tern_status put_slot(tern_tensor_tx *tx, const void *data, uint64_t slot,
 		put->op.flags = TN_OP_INLINE;
 	status = TERN_E_UNSUPPORTED;
 	if (tx->notify == TERN_NOTIFY_FLAG)
-		status = tern_put_flag(tx->conn->channel, data, tx->bytes, &tx->slot_key,
-				       slot * tx->stride_bytes, generation, &tx->flag_key,
-				       slot * TN_TENSOR_FLAG_STRIDE, &put->op);
+		status = tern_put_flag(tx->conn->channel, data, bytes, &tx->slot_key, slot * tx->stride_bytes,
+				       generation, &tx->flag_key, slot * TN_TENSOR_FLAG_STRIDE, &put->op);
 	if (status ==
 	    TERN_E_UNSUPPORTED) /* immediate mode, or the link lost the order of writes with a provider */
-		status = tern_put_notify(tx->conn->channel, data, tx->bytes, &tx->slot_key,
+		status = tern_put_notify(tx->conn->channel, data, bytes, &tx->slot_key,
 					 slot * tx->stride_bytes, tn_tensor_value(tx->rx_id, generation),
 					 &put->op);
 	if (status == TERN_E_STALE_KEY) /* a receiver revokes its keys first, its CLOSED is on the way */
@@ -389,7 +389,7 @@ static tern_status put_slot(tern_tensor_tx *tx, const void *data, uint64_t slot,
 	}
 	tx->sent = generation;
 	atomic_fetch_add_explicit(&tx->state->counters.sent, 1, memory_order_relaxed);
-	atomic_fetch_add_explicit(&tx->state->counters.sent_bytes, tx->bytes, memory_order_relaxed);
+	atomic_fetch_add_explicit(&tx->state->counters.sent_bytes, bytes, memory_order_relaxed);
 	return TERN_OK;
 }
 
@@ -413,7 +413,14 @@ tern_status tern_tensor_tx_ready(tern_tensor_tx *tx)
 tern_status tern_tensor_send(tern_tensor_tx *tx, const void *data, tern_op *op)
 {
 	TN_TRY(tern_tensor_tx_ready(tx));
-	return put_slot(tx, data, tx->sent % tx->slots, tx->sent + 1, op);
+	return put_slot(tx, data, tx->bytes, tx->sent % tx->slots, tx->sent + 1, op);
+}
+
+tern_status tn_tensor_send_part(tern_tensor_tx *tx, const void *data, uint64_t bytes, tern_op *op)
+{
+	TN_ASSERT(bytes <= tx->bytes);
+	TN_TRY(tern_tensor_tx_ready(tx));
+	return put_slot(tx, data, bytes, tx->sent % tx->slots, tx->sent + 1, op);
 }
 
 void tern_tensor_tx_close(tern_tensor_tx *tx)
