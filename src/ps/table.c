@@ -203,10 +203,10 @@ void tn_table_stats_get(tn_table *t, tn_table_stats *stats)
 /* Each record of a segment is live, found by its key, and counted where it passed. */
 static uint64_t check_segment(tn_table *t, const tn_segment *seg)
 {
-	uint32_t past[TN_SEGMENT_BUCKETS] = {0}, n = 0;
+	uint32_t past[TN_SEGMENT_BUCKETS] = {0}, n = 0, buckets = tn_segment_buckets(seg);
 
 	TN_ASSERT(!seg->retired);
-	for (uint32_t b = 0; b < TN_SEGMENT_BUCKETS; b++) {
+	for (uint32_t b = 0; b < buckets; b++) {
 		const tn_bucket *at = &seg->buckets[b];
 
 		for (unsigned i = 0; i < TN_BUCKET_PLACES; i++) {
@@ -222,13 +222,13 @@ static uint64_t check_segment(tn_table *t, const tn_segment *seg)
 			TN_ASSERT(tn_tag(hash) == (uint8_t)(word >> 8 * (i & 7)));
 			TN_ASSERT(tn_index_find(t, atomic_load(&t->dir), tn_head_key(head), hash) ==
 				  at->ids[i]);
-			for (uint32_t p = tn_home(hash); p != b; p = (p + 1) & (TN_SEGMENT_BUCKETS - 1))
+			for (uint32_t p = tn_home(hash, buckets); p != b; p = p + 1 == buckets ? 0 : p + 1)
 				past[p]++;
 			n++;
 		}
 	}
 	TN_ASSERT(n == seg->count);
-	for (uint32_t b = 0; b < TN_SEGMENT_BUCKETS; b++)
+	for (uint32_t b = 0; b < buckets; b++)
 		TN_ASSERT((uint16_t)(seg->buckets[b].tags_past >> 32) == past[b]);
 	return n;
 }
@@ -239,11 +239,12 @@ void tn_table_check(tn_table *t)
 	uint64_t rows = 0, live = 0, places = tn_slab_places(t);
 
 	for (uint64_t i = 0; !t->dense && i < 1ull << dir->depth;) {
-		tn_segment *seg = atomic_load(&dir->at[i]);
+		uintptr_t entry = atomic_load(&dir->at[i]);
+		tn_segment *seg = tn_entry_segment(entry);
 		uint64_t n = 1ull << (dir->depth - seg->depth);
 
 		for (uint64_t k = 0; k < n; k++)
-			TN_ASSERT(atomic_load(&dir->at[i + k]) == seg);
+			TN_ASSERT(atomic_load(&dir->at[i + k]) == entry);
 		rows += check_segment(t, seg);
 		i += n;
 	}

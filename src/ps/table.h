@@ -43,7 +43,7 @@ static inline uint32_t tn_table_slot(uint64_t key)
 	return (uint32_t)(tn_table_hash(key) >> 52);
 }
 
-/* Where slabs come from: zero = malloc and huge pages where there are. */
+/* Where slabs and segments come from: zero = malloc and huge pages where there are. */
 typedef struct tn_table_memory {
 	void *(*alloc)(void *arg, uint64_t bytes, uint64_t align); /* NULL: there is none. Any content */
 	void (*free)(void *arg, void *ptr, uint64_t bytes);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pipeline that pulls and pushes share. Each key means likely cache misses: its bucket, then its record. Keys go
- * through in groups, three of them under way at once, so that the misses of one overlap with the work on the others:
+ * The pipeline that pulls and pushes share. Each key means likely cache misses: its bucket, then its record. Several
+ * keys are under way at once, so that misses of some overlap with the work on others and requests to memory come evenly:
  *
- *   group g + 2   hashed, buckets asked for
- *   group g + 1   buckets read, records asked for
- *   group g       records used; where the first record with the key's tag is another one's, or none has it, the key
- *                 is late: such keys are looked up in groups when all others are done
+ *   key i + 2 TN_AHEAD   hashed, its bucket asked for
+ *   key i + TN_AHEAD     the bucket read, its record asked for
+ *   key i                the record used; where the first record with the key's tag is another one's, or none has it,
+ *                        the next that it may be is asked for, and the key waits with others like it for another turn
  *
- * Threads: groups belong to one call. Tests: tests/unit/ps/model_test.c; bench/micro/table_bench.c.
+ * Threads: items belong to one call. Tests: tests/unit/ps/model_test.c; bench/micro/table_bench.c.
  */
 #ifndef TN_PS_TABLE_BATCH_H
 #define TN_PS_TABLE_BATCH_H
@@ -19,15 +19,37 @@
 
 #include "ps/table_impl.h"
 
-#define TN_GROUP 16
+#define TN_AHEAD 24
+#define TN_RING  64 /* items: a power of two above 2 TN_AHEAD */
+#define TN_AGAIN 32 /* keys that wait for another turn */
+#define TN_BATCH TN_CHUNK_KEYS
 
-typedef struct tn_group {
-	uint32_t n;
-	uint64_t key[TN_GROUP], hash[TN_GROUP];
-	const tn_bucket *bucket[TN_GROUP];
-	tn_head *head[TN_GROUP]; /* likely the key's; NULL: none in the home bucket has its tag */
-	uint32_t id[TN_GROUP];
-} tn_group;
+typedef struct tn_item {
+	uint64_t key, hash;
+	uintptr_t entry; /* of the directory */
+	const tn_bucket *bucket;
+	tn_head *head; /* may be the key's; NULL: the bucket is to be read */
+	uint32_t id;
+	uint32_t mask;   /* places of the bucket with the key's tag that were not tried */
+	uint32_t number; /* in the batch */
+	uint32_t passed; /* buckets */
+} tn_item;
+
+/* Number i of a batch: its key; and its record, to be used. False: the record died. */
+typedef uint64_t (*tn_key_fn)(void *arg, uint32_t i);
+typedef bool (*tn_use_fn)(void *arg, uint32_t i, uint32_t id, tn_head *head);
+
+typedef struct tn_batch {
+	const tn_table *t;
+	const tn_dir *dir;
+	uint32_t bytes; /* of a record that are asked for */
+	bool write;
+	tn_use_fn use;
+	void *arg;
+	uint64_t missing[TN_BATCH / 64]; /* bits */
+	uint32_t again_count;
+	tn_item again[TN_AGAIN];
+} tn_batch;
 
 /* Keys may lie in memory that a peer writes: each is read once. */
 static inline uint64_t tn_key_once(const uint64_t *key)
@@ -52,16 +74,10 @@ static inline uint32_t tn_bucket_match(const tn_bucket *b, uint8_t tag)
 #endif
 }
 
-/* group->key is filled in. */
-static inline void tn_group_ask(const tn_table *t, const tn_dir *dir, tn_group *g)
+/* Did records pass it? Then a key may be in the next. */
+static inline bool tn_bucket_passed(const tn_bucket *b)
 {
-	for (uint32_t i = 0; !t->dense && i < g->n; i++) {
-		uint64_t hash = tn_table_hash(g->key[i]);
-
-		g->hash[i] = hash;
-		g->bucket[i] = &tn_dir_find(dir, hash)->buckets[tn_home(hash)];
-		__builtin_prefetch(g->bucket[i]);
-	}
+	return atomic_load_explicit(&b->tags_past, memory_order_acquire) >> 32 & 0xffff;
 }
 
 #define TN_PREFETCH_BYTES 1024 /* of a record; the hardware goes on by itself */
@@ -83,73 +99,151 @@ static TN_ALWAYS_INLINE void tn_prefetch(const void *at, uint32_t bytes, bool wr
 		__builtin_prefetch(line + bytes - 1);
 }
 
-static TN_ALWAYS_INLINE void tn_group_match(const tn_table *t, tn_group *g, uint32_t bytes, bool write)
+static TN_ALWAYS_INLINE void tn_item_ask(const tn_table *t, const tn_dir *dir, tn_item *item)
 {
-	bytes = TN_MIN(bytes, TN_PREFETCH_BYTES);
-	for (uint32_t i = 0; i < g->n; i++) {
-		uint32_t id = 0, mask;
-
-		if (t->dense) {
-			id = g->key[i] < t->schema.rows ? (uint32_t)g->key[i] + 1 : 0;
-		} else {
-			mask = tn_bucket_match(g->bucket[i], tn_tag(g->hash[i]));
-			if (mask)
-				id = atomic_load_explicit(&g->bucket[i]->ids[__builtin_ctz(mask)],
-							  memory_order_acquire);
-		}
-		g->id[i] = id;
-		g->head[i] = id ? tn_head_of(t, id) : NULL;
-		if (id)
-			tn_prefetch(g->head[i], bytes, write);
-	}
-}
-
-/* Is what was matched the key's? If not, what else it may be is asked for: it is late, see tn_group_seek. */
-static inline bool tn_group_there(const tn_table *t, const tn_group *g, uint32_t i)
-{
-	uint32_t mask;
-
-	if (TN_LIKELY(g->head[i] && tn_head_key(g->head[i]) == g->key[i]))
-		return true;
 	if (t->dense)
-		return false;
-	mask = tn_bucket_match(g->bucket[i], tn_tag(g->hash[i]));
-	for (mask &= mask - 1; mask; mask &= mask - 1) {
-		uint32_t id =
-			atomic_load_explicit(&g->bucket[i]->ids[__builtin_ctz(mask)], memory_order_acquire);
-
-		if (id)
-			__builtin_prefetch(tn_head_of(t, id));
-	}
-	__builtin_prefetch(g->bucket[i] + 1);
-	return false;
+		return;
+	item->hash = tn_table_hash(item->key);
+	item->entry = tn_dir_entry(dir, item->hash);
+	item->bucket = tn_entry_home(item->entry, item->hash);
+	__builtin_prefetch(item->bucket);
 }
 
-/* A group of late keys: ids by a whole look-up each, 0 where there is none. Their misses overlap as well. */
-static inline void tn_group_seek(const tn_table *t, tn_group *g, uint32_t bytes, bool write)
+static TN_ALWAYS_INLINE void tn_item_take(const tn_table *t, tn_item *item, uint32_t id, uint32_t bytes,
+					  bool write)
 {
-	const tn_dir *dir = atomic_load_explicit(&t->dir, memory_order_acquire);
+	item->id = id;
+	item->head = tn_head_of(t, id);
+	tn_prefetch(item->head, bytes, write);
+}
 
-	tn_group_ask(t, dir, g);
-	for (uint32_t i = 0; !t->dense && i < g->n; i++) {
-		uint32_t next = (tn_home(g->hash[i]) + 1) & (TN_SEGMENT_BUCKETS - 1);
-		const tn_bucket *b = &tn_dir_find(dir, g->hash[i])->buckets[next];
+/* The first place of the bucket with the key's tag. */
+static TN_ALWAYS_INLINE void tn_item_match(const tn_table *t, tn_item *item, uint32_t bytes, bool write)
+{
+	uint32_t id = 0, mask = 0;
 
-		for (uint32_t mask = tn_bucket_match(b, tn_tag(g->hash[i])); mask; mask &= mask - 1) {
-			uint32_t id =
-				atomic_load_explicit(&b->ids[__builtin_ctz(mask)], memory_order_acquire);
-
-			if (id)
-				__builtin_prefetch(tn_head_of(t, id));
+	if (t->dense) {
+		id = item->key < t->schema.rows ? (uint32_t)item->key + 1 : 0;
+	} else {
+		mask = tn_bucket_match(item->bucket, tn_tag(item->hash));
+		if (TN_LIKELY(mask)) {
+			id = atomic_load_explicit(&item->bucket->ids[__builtin_ctz(mask)],
+						  memory_order_acquire);
+			mask &= mask - 1;
 		}
 	}
-	bytes = TN_MIN(bytes, TN_PREFETCH_BYTES);
-	for (uint32_t i = 0; i < g->n; i++) {
-		g->id[i] = tn_index_find(t, dir, g->key[i], t->dense ? 0 : g->hash[i]);
-		g->head[i] = g->id[i] ? tn_head_of(t, g->id[i]) : NULL;
-		if (g->id[i])
-			tn_prefetch(g->head[i], bytes, write);
+	item->mask = mask;
+	item->head = NULL;
+	if (TN_LIKELY(id))
+		tn_item_take(t, item, id, bytes, write);
+}
+
+/* What else it may be. False: nothing, there is no record of that key. */
+static inline bool tn_item_next(const tn_table *t, tn_item *item, uint32_t bytes, bool write)
+{
+	uint32_t id;
+
+	while (item->mask) {
+		id = atomic_load_explicit(&item->bucket->ids[__builtin_ctz(item->mask)],
+					  memory_order_acquire);
+		item->mask &= item->mask - 1;
+		if (id) {
+			tn_item_take(t, item, id, bytes, write);
+			return true;
+		}
 	}
+	item->head = NULL;
+	if (t->dense || !tn_bucket_passed(item->bucket) || ++item->passed == tn_entry_buckets(item->entry))
+		return false;
+	if (++item->bucket == &tn_entry_segment(item->entry)->buckets[tn_entry_buckets(item->entry)])
+		item->bucket = tn_entry_segment(item->entry)->buckets;
+	__builtin_prefetch(item->bucket);
+	return true;
+}
+
+static TN_ALWAYS_INLINE bool tn_item_use(const tn_batch *b, const tn_item *item)
+{
+	return item->head && tn_head_key(item->head) == item->key &&
+	       b->use(b->arg, item->number, item->id, item->head);
+}
+
+/* One turn for each that waits. */
+static inline void tn_batch_again(tn_batch *b)
+{
+	uint32_t left = 0;
+
+	for (uint32_t k = 0; k < b->again_count; k++) {
+		tn_item *item = &b->again[k];
+		bool more = true;
+
+		if (!item->head) {
+			tn_item_match(b->t, item, b->bytes, b->write);
+			more = item->head || tn_item_next(b->t, item, b->bytes, b->write);
+		} else if (tn_item_use(b, item)) {
+			continue;
+		} else {
+			more = tn_item_next(b->t, item, b->bytes, b->write);
+		}
+		if (more)
+			b->again[left++] = *item;
+		else
+			b->missing[item->number / 64] |= 1ull << (item->number & 63);
+	}
+	b->again_count = left;
+}
+
+static __attribute__((noinline)) void tn_batch_late(tn_batch *b, const tn_item *item)
+{
+	tn_item *again = &b->again[b->again_count];
+
+	*again = *item;
+	again->passed = 0;
+	if (tn_item_next(b->t, again, b->bytes, b->write))
+		b->again_count++;
+	else
+		b->missing[item->number / 64] |= 1ull << (item->number & 63);
+	while (b->again_count == TN_AGAIN)
+		tn_batch_again(b);
+}
+
+/*
+ * n <= TN_BATCH keys. Numbers of those that have no record to misses, in order; returns how many. Inside the epoch.
+ * b->t, dir, bytes, write, use and arg are filled in.
+ */
+static TN_ALWAYS_INLINE uint32_t tn_batch_run(tn_batch *b, uint32_t n, tn_key_fn key, tn_use_fn use,
+					      uint16_t *misses)
+{
+	tn_item ring[TN_RING];
+	uint32_t count = 0;
+
+	b->use = use;
+	b->bytes = TN_MIN(b->bytes, TN_PREFETCH_BYTES);
+	b->again_count = 0;
+	memset(b->missing, 0, sizeof(b->missing));
+	for (uint32_t step = 0; step < n + 2 * TN_AHEAD; step++) {
+		if (step < n) {
+			tn_item *item = &ring[step % TN_RING];
+
+			item->number = step;
+			item->key = key(b->arg, step);
+			tn_item_ask(b->t, b->dir, item);
+		}
+		if (step - TN_AHEAD < n) /* wraps below 0 */
+			tn_item_match(b->t, &ring[(step - TN_AHEAD) % TN_RING], b->bytes, b->write);
+		if (step >= 2 * TN_AHEAD) {
+			const tn_item *item = &ring[(step - 2 * TN_AHEAD) % TN_RING];
+
+			if (TN_UNLIKELY(!item->head || tn_head_key(item->head) != item->key ||
+					!use(b->arg, item->number, item->id, item->head)))
+				tn_batch_late(b, item);
+		}
+	}
+	while (b->again_count)
+		tn_batch_again(b);
+	for (uint32_t word = 0; word < TN_BATCH / 64; word++)
+		for (uint64_t bits = b->missing[word]; bits; bits &= bits - 1)
+			misses[count++] = (uint16_t)(word * 64 + (uint32_t)__builtin_ctzll(bits));
+	return count;
 }
 
 #endif

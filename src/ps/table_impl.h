@@ -12,11 +12,15 @@
  *             the index), in a batch's hands, in limbo (dead, readers may still look at it), free, or never used yet:
  *             live + in hands = handed;  handed + limbo + free = used
  *
- *   segment   TN_SEGMENT_BUCKETS buckets of one cache line; covers the hashes with its prefix of `depth` bits.
- *             A key's home bucket is hash & (buckets - 1); if that is full the record is in the next with room, and
- *             each bucket that was passed counts it: a look-up ends at a bucket that nobody passed.
+ *   segment   a head and buckets of one cache line each, in 4 to 7 pages; covers the hashes with its prefix of `depth`
+ *             bits. One that is full is dealt anew into one page more, one of seven pages into two of four: the index
+ *             grows in steps of an eighth to a quarter, and is never half empty.
+ *             A key's home bucket follows from the lower half of its hash; if that is full the record is in the next
+ *             with room, and each bucket that was passed counts it: a look-up ends at a bucket that nobody passed.
  *             An entry never moves within its segment, so that readers need no version of buckets; a segment that
- *             splits is left as it is, replaced by two in the directory, and freed when no reader can see it.
+ *             is dealt anew is left as it is, replaced in the directory, and freed when no reader can see it.
+ *             An entry of the directory is a segment's address with its number of pages in the lowest bits: a reader
+ *             finds the bucket without a look at the segment's head.
  *
  * Locks, in order: a segment's, a record's, directory, ids, changes, cut. Readers take none. A writer of an existing record
  * takes the record's alone.
@@ -28,6 +32,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "base/check.h"
@@ -82,9 +87,12 @@ static inline _Atomic uint64_t *tn_head_last_step(tn_head *head)
 /* ---- index ---- */
 
 #define TN_BUCKET_PLACES   12
-#define TN_SEGMENT_BUCKETS 256u
+#define TN_PAGE            4096u
+#define TN_PAGES_MIN       4u
+#define TN_PAGES_MAX       7u
+#define TN_SEGMENT_HEAD    2u /* buckets' room that the head takes */
+#define TN_SEGMENT_BUCKETS (TN_PAGES_MAX * TN_PAGE / 64 - TN_SEGMENT_HEAD) /* at most */
 #define TN_SEGMENT_PLACES  (TN_SEGMENT_BUCKETS * TN_BUCKET_PLACES)
-#define TN_SEGMENT_FULL    (TN_SEGMENT_PLACES * 7 / 8) /* splits above */
 #define TN_DEPTH_MAX       40
 
 typedef struct tn_bucket {
@@ -98,30 +106,47 @@ typedef struct tn_segment {
 	_Alignas(64) pthread_mutex_t lock;
 	uint64_t first; /* of the hashes it covers */
 	uint32_t count;
-	uint8_t depth;
+	uint8_t depth, pages;
 	bool retired;
-	struct tn_segment *next; /* free, or in limbo since stamp */
+	struct tn_segment *next; /* in limbo since stamp */
 	uint64_t stamp;
-	tn_bucket buckets[TN_SEGMENT_BUCKETS];
+	_Alignas(64) tn_bucket buckets[];
 } tn_segment;
+_Static_assert(offsetof(tn_segment, buckets) == TN_SEGMENT_HEAD * sizeof(tn_bucket), "pages are used up");
 
 typedef struct tn_dir {
 	uint32_t depth;
 	uint64_t stamp; /* in limbo */
 	struct tn_dir *next;
-	_Atomic(tn_segment *) at[];
+	_Atomic uintptr_t at[]; /* segment | pages */
 } tn_dir;
 
-static inline tn_segment *tn_dir_find(const tn_dir *dir, uint64_t hash)
+static inline uintptr_t tn_dir_entry(const tn_dir *dir, uint64_t hash)
 {
 	uint64_t i = dir->depth ? hash >> (64 - dir->depth) : 0;
 
 	return atomic_load_explicit(&dir->at[i], memory_order_acquire);
 }
 
-static inline uint32_t tn_home(uint64_t hash)
+static inline tn_segment *tn_entry_segment(uintptr_t entry)
 {
-	return (uint32_t)hash & (TN_SEGMENT_BUCKETS - 1);
+	return (tn_segment *)(entry & ~(uintptr_t)(TN_PAGE - 1));
+}
+static inline uint32_t tn_entry_buckets(uintptr_t entry)
+{
+	return (uint32_t)(entry & 7) * (TN_PAGE / 64) - TN_SEGMENT_HEAD;
+}
+static inline uint32_t tn_segment_buckets(const tn_segment *seg)
+{
+	return seg->pages * (TN_PAGE / 64) - TN_SEGMENT_HEAD;
+}
+static inline uint32_t tn_home(uint64_t hash, uint32_t buckets)
+{
+	return (uint32_t)(((hash & UINT32_MAX) * buckets) >> 32);
+}
+static inline const tn_bucket *tn_entry_home(uintptr_t entry, uint64_t hash)
+{
+	return &tn_entry_segment(entry)->buckets[tn_home(hash, tn_entry_buckets(entry))];
 }
 
 static inline uint8_t tn_tag(uint64_t hash)
@@ -152,10 +177,13 @@ typedef struct tn_limbo {
 	uint32_t ids[125];
 } tn_limbo;
 
-/* Memory from malloc in pieces, for segments. */
+/* Pages for segments: from the allocator in pieces of up to 2 MiB. */
+#define TN_CHUNK_PAGES 512u
 typedef struct tn_chunk {
 	struct tn_chunk *next;
-	uint64_t bytes;
+	uint8_t *base;
+	uint32_t pages, free;
+	uint64_t used[TN_CHUNK_PAGES / 64]; /* bits */
 } tn_chunk;
 
 /* What one call needs beside its stack; kept by the table from call to call. */
@@ -167,8 +195,7 @@ typedef struct tn_scratch {
 	uint8_t *row;          /* value bytes */
 	uint32_t *dedup;       /* n-dependent: table, next, tail */
 	uint64_t dedup_words;
-	uint32_t misses[TN_CHUNK_KEYS];
-	uint16_t late[TN_CHUNK_KEYS]; /* in groups: see table_batch.h */
+	uint16_t misses[TN_CHUNK_KEYS];
 	_Alignas(64) uint8_t memory[];
 } tn_scratch;
 
@@ -213,10 +240,10 @@ struct tn_table {
 	_Alignas(64) tn_epoch epoch;
 
 	pthread_mutex_t dir_lock; /* directory, segments' memory */
-	tn_segment *free_segments, *limbo_segments;
+	tn_segment *limbo_segments;
 	tn_dir *limbo_dirs;
 	tn_chunk *chunks;
-	uint64_t segments;
+	uint64_t segments, index_pages;
 
 	pthread_mutex_t id_lock;
 	uint32_t slab_count, slab_used; /* of the last slab: places that were ever used */
@@ -340,6 +367,16 @@ bool tn_slab_walk(tn_table *t, uint64_t place, uint32_t *id);
 uint64_t tn_slab_places(tn_table *t);
 tn_scratch *tn_scratch_take(tn_table *t);
 void tn_scratch_give(tn_table *t, tn_scratch *scratch);
+
+/* table_segment.c: holding dir_lock. NULL: no memory. */
+tn_dir *tn_dir_new(tn_table *t, uint32_t depth);
+tn_segment *tn_segment_new(tn_table *t, uint64_t first, uint8_t depth, uint32_t pages);
+/* One that no reader saw. */
+void tn_segment_free(tn_table *t, tn_segment *seg);
+/* What is out of the directory, until no reader can see it. */
+void tn_segment_retire(tn_table *t, tn_segment *seg);
+void tn_dir_retire(tn_table *t, tn_dir *dir);
+void tn_segments_fini(tn_table *t);
 
 /* table_index.c */
 tern_status tn_index_init(tn_table *t);

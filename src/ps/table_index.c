@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The index: extendible hashing (Fagin et al. 1979) on the top bits of the hash, so that a slot is a range of the
- * directory. Growth splits one segment; the others don't notice. Segments never merge.
+ * directory. Growth deals one segment anew; the others don't notice. Segments that emptied shrink and merge; the
+ * directory stays as large as it was.
  *
  * A peer can choose keys that collide. In one bucket: they spill over to the next ones, and a look-up of theirs costs
  * at most the segment. In the top bits: the directory may have 64 entries for each segment there is, then creations
@@ -11,10 +12,8 @@
  */
 #include <inttypes.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #include "base/fail.h"
-#include "base/fault.h"
 #include "ps/table_impl.h"
 
 /* ---- buckets ---- */
@@ -69,14 +68,20 @@ static void add_past(tn_bucket *b, int64_t n)
 	atomic_store_explicit(&b->tags_past, v + (uint64_t)n * PAST_ONE, memory_order_release);
 }
 
-/* Where a key is in its segment. False: it is not. */
-static inline bool locate(const tn_table *t, const tn_segment *seg, uint64_t key, uint64_t hash,
-			  uint32_t *bucket, unsigned *place, uint32_t *id)
+static inline uint32_t after(uint32_t bucket, uint32_t buckets)
 {
-	uint32_t b = tn_home(hash);
+	return bucket + 1 == buckets ? 0 : bucket + 1;
+}
+
+/* Where a key is in its segment. False: it is not. */
+static inline bool locate(const tn_table *t, uintptr_t entry, uint64_t key, uint64_t hash, uint32_t *bucket,
+			  unsigned *place, uint32_t *id)
+{
+	uint32_t buckets = tn_entry_buckets(entry), b = tn_home(hash, buckets);
+	const tn_segment *seg = tn_entry_segment(entry);
 	uint8_t tag = tn_tag(hash);
 
-	for (uint32_t n = 0; n < TN_SEGMENT_BUCKETS; n++, b = (b + 1) & (TN_SEGMENT_BUCKETS - 1)) {
+	for (uint32_t n = 0; n < buckets; n++, b = after(b, buckets)) {
 		uint64_t past;
 
 		for (uint32_t m = match(&seg->buckets[b], tag, &past); m; m &= m - 1) {
@@ -103,20 +108,29 @@ uint32_t tn_index_find(const tn_table *t, const tn_dir *dir, uint64_t key, uint6
 
 	if (t->dense)
 		return key < t->schema.rows ? (uint32_t)key + 1 : 0;
-	return locate(t, tn_dir_find(dir, hash), key, hash, &bucket, &place, &id) ? id : 0;
+	return locate(t, tn_dir_entry(dir, hash), key, hash, &bucket, &place, &id) ? id : 0;
 }
 
-/* Holding the segment, which has room: count < TN_SEGMENT_PLACES. */
+static inline uintptr_t entry_of(const tn_segment *seg)
+{
+	return (uintptr_t)seg | seg->pages;
+}
+
+static inline uint32_t places(const tn_segment *seg)
+{
+	return tn_segment_buckets(seg) * TN_BUCKET_PLACES;
+}
+
+/* Holding the segment, which has room. */
 static void enter(tn_segment *seg, uint64_t hash, uint32_t id)
 {
-	uint32_t b = tn_home(hash);
+	uint32_t buckets = tn_segment_buckets(seg), b = tn_home(hash, buckets), room;
 	uint64_t past;
-	uint32_t room;
 
-	TN_ASSERT(seg->count < TN_SEGMENT_PLACES);
+	TN_ASSERT(seg->count < places(seg));
 	while (!(room = match(&seg->buckets[b], 0, &past))) {
 		add_past(&seg->buckets[b], 1);
-		b = (b + 1) & (TN_SEGMENT_BUCKETS - 1);
+		b = after(b, buckets);
 	}
 	atomic_store_explicit(&seg->buckets[b].ids[__builtin_ctz(room)], id, memory_order_release);
 	set_tag(&seg->buckets[b], (unsigned)__builtin_ctz(room), tn_tag(hash));
@@ -125,92 +139,16 @@ static void enter(tn_segment *seg, uint64_t hash, uint32_t id)
 
 static void leave(tn_segment *seg, uint64_t hash, uint32_t bucket, unsigned place)
 {
+	uint32_t buckets = tn_segment_buckets(seg);
+
 	set_tag(&seg->buckets[bucket], place, 0);
-	for (uint32_t b = tn_home(hash); b != bucket; b = (b + 1) & (TN_SEGMENT_BUCKETS - 1))
+	for (uint32_t b = tn_home(hash, buckets); b != bucket; b = after(b, buckets))
 		add_past(&seg->buckets[b], -1);
 	TN_ASSERT(seg->count > 0);
 	seg->count--;
 }
 
-/* ---- segments ---- */
-
-/* A huge page: look-ups in a large index would miss the TLB as well. */
-#define CHUNK_BYTES    (2ull << 20)
-#define CHUNK_SEGMENTS 126
-_Static_assert(CHUNK_SEGMENTS * sizeof(tn_segment) + 64 <= CHUNK_BYTES, "they fit");
-
-/* More segments, a quarter of those there are. Holding dir_lock. */
-static bool more_segments(tn_table *t)
-{
-	uint64_t n = TN_MIN(TN_MAX(t->segments / 4, 1), CHUNK_SEGMENTS);
-	bool huge = n == CHUNK_SEGMENTS;
-	uint64_t bytes = huge ? CHUNK_BYTES : n * sizeof(tn_segment) + 64, align = huge ? CHUNK_BYTES : 64;
-	tn_chunk *chunk;
-
-	chunk = TN_FAULT("ps.table.segment") ? NULL : aligned_alloc(align, bytes);
-	if (!chunk)
-		return false;
-	if (huge)
-		(void)madvise(chunk, bytes, MADV_HUGEPAGE);
-	*chunk = (tn_chunk){.next = t->chunks, .bytes = bytes};
-	t->chunks = chunk;
-	TN_COUNT(t, index_bytes, bytes);
-	for (uint64_t i = 0; i < n; i++) {
-		tn_segment *seg = (tn_segment *)(void *)((uint8_t *)chunk + 64) + i;
-
-		pthread_mutex_init(&seg->lock, NULL);
-		seg->next = t->free_segments;
-		t->free_segments = seg;
-	}
-	return true;
-}
-
-/* Holding dir_lock. */
-static tn_segment *new_segment(tn_table *t, uint64_t first, uint8_t depth)
-{
-	tn_segment *seg;
-
-	for (tn_segment **at = &t->limbo_segments; !t->free_segments && *at;) {
-		seg = *at;
-		if (!tn_epoch_passed(&t->epoch, seg->stamp)) {
-			at = &seg->next;
-			continue;
-		}
-		*at = seg->next;
-		seg->next = t->free_segments;
-		t->free_segments = seg;
-	}
-	if (!t->free_segments && !more_segments(t))
-		return NULL;
-	seg = t->free_segments;
-	t->free_segments = seg->next;
-	seg->first = first;
-	seg->depth = depth;
-	seg->count = 0;
-	seg->retired = false;
-	seg->next = NULL;
-	memset(seg->buckets, 0, sizeof(seg->buckets));
-	t->segments++;
-	return seg;
-}
-
-static tn_dir *new_dir(tn_table *t, uint32_t depth)
-{
-	uint64_t bytes = sizeof(tn_dir) + (sizeof(_Atomic(tn_segment *)) << depth);
-	tn_dir *dir = TN_FAULT("ps.table.dir") ? NULL : malloc(bytes);
-
-	if (dir) {
-		*dir = (tn_dir){.depth = depth};
-		TN_COUNT(t, index_bytes, bytes);
-	}
-	return dir;
-}
-
-static void free_dir(tn_table *t, tn_dir *dir)
-{
-	TN_COUNT(t, index_bytes, -(sizeof(tn_dir) + (sizeof(_Atomic(tn_segment *)) << dir->depth)));
-	free(dir);
-}
+/* ---- growing and shrinking ---- */
 
 tern_status tn_index_init(tn_table *t)
 {
@@ -219,32 +157,21 @@ tern_status tn_index_init(tn_table *t)
 
 	if (t->dense)
 		return TERN_OK;
-	dir = new_dir(t, 0);
-	seg = dir ? new_segment(t, 0, 0) : NULL;
-	if (!seg) {
-		free(dir);
-		return tn_fail(TERN_E_NOMEM, "no memory for a table's index");
-	}
-	atomic_init(&dir->at[0], seg);
+	dir = tn_dir_new(t, 0);
+	if (!dir)
+		return tn_fail(TERN_E_NOMEM, "no memory for a table's directory");
 	atomic_store(&t->dir, dir);
+	seg = tn_segment_new(t, 0, 0, TN_PAGES_MIN);
+	if (!seg)
+		return tn_fail(TERN_E_NOMEM, "no memory for a table's index");
+	atomic_init(&dir->at[0], entry_of(seg));
 	return TERN_OK;
 }
 
 void tn_index_fini(tn_table *t)
 {
 	free(atomic_load(&t->dir));
-	while (t->limbo_dirs) {
-		tn_dir *next = t->limbo_dirs->next;
-
-		free(t->limbo_dirs);
-		t->limbo_dirs = next;
-	}
-	while (t->chunks) {
-		tn_chunk *next = t->chunks->next;
-
-		free(t->chunks);
-		t->chunks = next;
-	}
+	tn_segments_fini(t);
 }
 
 /* A directory of twice the size. Holding dir_lock. */
@@ -258,110 +185,216 @@ static tern_status double_dir(tn_table *t)
 			       "somebody chose "
 			       "them so",
 			       t->schema.name);
-	for (tn_dir **at = &t->limbo_dirs; *at;) {
-		tn_dir *d = *at;
-
-		if (!tn_epoch_passed(&t->epoch, d->stamp)) {
-			at = &d->next;
-			continue;
-		}
-		*at = d->next;
-		free_dir(t, d);
-	}
-	dir = new_dir(t, old->depth + 1);
+	dir = tn_dir_new(t, old->depth + 1);
 	if (!dir)
 		return tn_fail(TERN_E_NOMEM, "no memory for a table's directory");
 	for (uint64_t i = 0; i < 2ull << old->depth; i++)
 		atomic_init(&dir->at[i], atomic_load_explicit(&old->at[i / 2], memory_order_relaxed));
 	atomic_store(&t->dir, dir);
-	old->stamp = tn_epoch_stamp(&t->epoch);
-	old->next = t->limbo_dirs;
-	t->limbo_dirs = old;
+	tn_dir_retire(t, old);
 	return TERN_OK;
 }
 
-/* Both halves into the directory, the old segment out of it. Holding the old one and dir_lock. */
-static void publish(tn_table *t, tn_segment *old, tn_segment *half[2])
+/* `now` in the directory for the hashes of `was`, or of a half of them. Holding both and dir_lock. */
+static void publish(tn_table *t, tn_segment *was, tn_segment *now)
 {
 	tn_dir *dir = atomic_load(&t->dir);
-	uint64_t n = 1ull << (dir->depth - old->depth), first = 0;
+	uint8_t depth = TN_MAX(was->depth, now->depth);
+	uint64_t n = 1ull << (dir->depth - depth);
+	uint64_t hash = was->depth > now->depth ? was->first : now->first;
+	uint64_t first = dir->depth ? hash >> (64 - dir->depth) : 0;
 
-	if (dir->depth)
-		first = old->first >> (64 - dir->depth);
-	for (uint64_t i = 0; i < n; i++) {
-		TN_ASSERT(atomic_load(&dir->at[first + i]) == old);
-		atomic_store_explicit(&dir->at[first + i], half[i >= n / 2], memory_order_release);
+	for (uint64_t i = first; i < first + n; i++) {
+		TN_ASSERT(atomic_load(&dir->at[i]) == entry_of(was));
+		atomic_store_explicit(&dir->at[i], entry_of(now), memory_order_release);
 	}
-	old->retired = true;
-	old->stamp = tn_epoch_stamp(&t->epoch);
-	old->next = t->limbo_segments;
-	t->limbo_segments = old;
-	t->segments--;
-	TN_COUNT(t, splits, 1);
 }
 
-/* Deal the records of a segment to its halves by the next bit of their hashes. */
-static void deal(const tn_table *t, const tn_segment *seg, tn_segment *half[2])
+/* fn for each record of a segment, with its hash. Holding it. */
+typedef void (*each_fn)(void *arg, uint64_t hash, uint32_t id);
+
+static inline void each(const tn_table *t, const tn_segment *seg, each_fn fn, void *arg)
 {
-	for (uint32_t b = 0; b < TN_SEGMENT_BUCKETS; b++) {
-		uint32_t ahead = (b + 2) & (TN_SEGMENT_BUCKETS - 1);
+	uint32_t buckets = tn_segment_buckets(seg);
+
+	for (uint32_t b = 0; b < buckets; b++) {
+		const tn_bucket *at = &seg->buckets[b], *ahead = &seg->buckets[b + 2 < buckets ? b + 2 : b];
 
 		for (unsigned i = 0; i < TN_BUCKET_PLACES; i++) {
-			uint32_t id = atomic_load_explicit(&seg->buckets[ahead].ids[i], memory_order_relaxed);
+			uint32_t id = atomic_load_explicit(&ahead->ids[i], memory_order_relaxed);
 
 			if (id)
 				__builtin_prefetch(tn_head_of(t, id));
 		}
 		for (unsigned i = 0; i < TN_BUCKET_PLACES; i++) {
-			const tn_bucket *at = &seg->buckets[b];
 			uint64_t word = i < 8 ? at->tags : at->tags_past;
 
-			if ((uint8_t)(word >> 8 * (i & 7))) {
-				uint64_t hash = tn_table_hash(tn_head_key(tn_head_of(t, at->ids[i])));
-
-				enter(half[(hash >> (63 - seg->depth)) & 1], hash, at->ids[i]);
-			}
+			if ((uint8_t)(word >> 8 * (i & 7)))
+				fn(arg, tn_table_hash(tn_head_key(tn_head_of(t, at->ids[i]))), at->ids[i]);
 		}
 	}
+}
+
+/* Records of a segment to one, or to halves by the next bit of their hashes. */
+typedef struct dealing {
+	tn_segment *to[2];
+	uint32_t count[2];
+	unsigned shift; /* of the bit; 64: there are no halves */
+} dealing;
+
+static inline unsigned half_of(const dealing *d, uint64_t hash)
+{
+	return d->shift < 64 ? (unsigned)(hash >> d->shift & 1) : 0;
+}
+
+static void count_one(void *arg, uint64_t hash, uint32_t id)
+{
+	dealing *d = arg;
+
+	(void)id;
+	d->count[half_of(d, hash)]++;
+}
+
+static void deal_one(void *arg, uint64_t hash, uint32_t id)
+{
+	dealing *d = arg;
+
+	enter(d->to[half_of(d, hash)], hash, id);
+}
+
+/* Above this a segment grows: fuller ones are smaller, but more look-ups go past their home. */
+static inline uint32_t full_at(uint32_t pages)
+{
+	return (pages * (TN_PAGE / 64) - TN_SEGMENT_HEAD) * TN_BUCKET_PLACES / 10 * 7;
+}
+
+/* Keys that somebody chose may go to one half all together. */
+static uint32_t pages_for(uint32_t records)
+{
+	uint32_t pages = TN_PAGES_MIN;
+
+	while (pages < TN_PAGES_MAX && records >= full_at(pages))
+		pages++;
+	return pages;
+}
+
+static tern_status no_memory(const tn_table *t)
+{
+	return tn_fail(TERN_E_NOMEM, "table \"%s\": no memory for its index", t->schema.name);
+}
+
+/* The segment's records into one of so many pages. Holding the segment; it is retired afterwards. */
+static tern_status resize(tn_table *t, tn_segment *seg, uint32_t pages)
+{
+	tn_segment *now;
+
+	pthread_mutex_lock(&t->dir_lock);
+	now = tn_segment_new(t, seg->first, seg->depth, pages);
+	pthread_mutex_unlock(&t->dir_lock);
+	if (!now)
+		return no_memory(t);
+	each(t, seg, deal_one, &(dealing){.to = {now}, .shift = 64});
+	TN_ASSERT(now->count == seg->count);
+	pthread_mutex_lock(&t->dir_lock);
+	publish(t, seg, now);
+	tn_segment_retire(t, seg);
+	pthread_mutex_unlock(&t->dir_lock);
+	return TERN_OK;
 }
 
 /* Holding the segment; it is retired afterwards. */
 static tern_status split(tn_table *t, tn_segment *seg)
 {
-	tn_segment *half[2];
+	dealing d = {.shift = 63u - seg->depth};
+	tn_segment **half = d.to;
 	tern_status st = TERN_OK;
 
+	each(t, seg, count_one, &d);
 	pthread_mutex_lock(&t->dir_lock);
 	if (atomic_load(&t->dir)->depth == seg->depth)
 		st = double_dir(t);
-	if (st == TERN_OK) {
-		half[0] = new_segment(t, seg->first, seg->depth + 1);
-		half[1] = half[0] ? new_segment(t, seg->first | 1ull << (63 - seg->depth), seg->depth + 1)
-				  : NULL;
-		if (!half[1]) {
-			st = tn_fail(TERN_E_NOMEM, "table \"%s\": no memory for its index", t->schema.name);
-			if (half[0]) {
-				half[0]->next = t->free_segments;
-				t->free_segments = half[0];
-				t->segments--;
-			}
-		}
+	for (unsigned i = 0; i < 2 && st == TERN_OK; i++) {
+		half[i] = tn_segment_new(t, seg->first | (uint64_t)i << (63 - seg->depth), seg->depth + 1,
+					 pages_for(d.count[i]));
+		if (!half[i])
+			st = no_memory(t);
 	}
+	if (st != TERN_OK && half[0])
+		tn_segment_free(t, half[0]);
 	pthread_mutex_unlock(&t->dir_lock);
 	TN_TRY(st);
-	deal(t, seg, half);
+	each(t, seg, deal_one, &d);
 	TN_ASSERT(half[0]->count + half[1]->count == seg->count);
 	pthread_mutex_lock(&t->dir_lock);
-	publish(t, seg, half);
+	publish(t, seg, half[0]);
+	publish(t, seg, half[1]);
+	tn_segment_retire(t, seg);
+	TN_COUNT(t, splits, 1);
 	pthread_mutex_unlock(&t->dir_lock);
 	return TERN_OK;
+}
+
+static tern_status grow(tn_table *t, tn_segment *seg)
+{
+	return seg->pages < TN_PAGES_MAX ? resize(t, seg, seg->pages + 1) : split(t, seg);
+}
+
+/* The other half of what was one before it split; it must be held to be used. */
+static tn_segment *sibling(const tn_table *t, const tn_segment *seg)
+{
+	uint64_t hash = seg->first ^ 1ull << (64 - seg->depth);
+
+	return tn_entry_segment(tn_dir_entry(atomic_load_explicit(&t->dir, memory_order_acquire), hash));
+}
+
+/* Both into one. Holding both; they are retired afterwards. */
+static void merge(tn_table *t, tn_segment *a, tn_segment *b)
+{
+	tn_segment *now;
+
+	pthread_mutex_lock(&t->dir_lock);
+	now = tn_segment_new(t, a->first & b->first, a->depth - 1, TN_PAGES_MIN);
+	pthread_mutex_unlock(&t->dir_lock);
+	if (!now)
+		return;
+	each(t, a, deal_one, &(dealing){.to = {now}, .shift = 64});
+	each(t, b, deal_one, &(dealing){.to = {now}, .shift = 64});
+	pthread_mutex_lock(&t->dir_lock);
+	publish(t, a, now);
+	publish(t, b, now);
+	tn_segment_retire(t, a);
+	tn_segment_retire(t, b);
+	pthread_mutex_unlock(&t->dir_lock);
+}
+
+/* A segment that lost records gives room back when it is three quarters empty. Holding it; may retire it. */
+static void shrink(tn_table *t, tn_segment *seg)
+{
+	tn_segment *other;
+
+	if (seg->count >= places(seg) / 4)
+		return;
+	if (seg->pages > TN_PAGES_MIN) {
+		(void)resize(t, seg, TN_PAGES_MIN); /* for want of memory it stays */
+		return;
+	}
+	if (seg->depth == 0 || seg->count >= places(seg) / 8)
+		return;
+	other = sibling(t, seg);
+	if (pthread_mutex_trylock(&other->lock) != 0)
+		return;
+	if (!other->retired && other->depth == seg->depth && other->pages == TN_PAGES_MIN &&
+	    other->count < places(seg) / 4)
+		merge(t, seg, other);
+	pthread_mutex_unlock(&other->lock);
 }
 
 /* The segment of a hash, locked. Inside the epoch. */
 static tn_segment *lock_segment(tn_table *t, uint64_t hash)
 {
 	for (;;) {
-		tn_segment *seg = tn_dir_find(atomic_load_explicit(&t->dir, memory_order_acquire), hash);
+		tn_segment *seg = tn_entry_segment(
+			tn_dir_entry(atomic_load_explicit(&t->dir, memory_order_acquire), hash));
 
 		pthread_mutex_lock(&seg->lock);
 		if (!seg->retired)
@@ -381,13 +414,13 @@ tern_status tn_index_insert(tn_table *t, uint64_t key, uint64_t hash, uint32_t i
 		unsigned place;
 		tn_cut *cut;
 
-		if (locate(t, seg, key, hash, &bucket, &place, now))
+		if (locate(t, entry_of(seg), key, hash, &bucket, &place, now))
 			st = TERN_OK;
-		else if (seg->count >= TN_SEGMENT_FULL && (st = split(t, seg)) == TERN_OK) {
+		else if (seg->count >= full_at(seg->pages) && (st = grow(t, seg)) == TERN_OK) {
 			pthread_mutex_unlock(&seg->lock);
 			continue;
-		} else if (seg->count < TN_SEGMENT_PLACES) {
-			/* It may be full and not have split for want of memory: there is some room left. */
+		} else if (seg->count < places(seg)) {
+			/* It may be full and not have grown for want of memory: there is some room left. */
 			cut = atomic_load_explicit(&t->cut, memory_order_acquire);
 			if (cut)
 				tn_cut_born(cut, t, id);
@@ -411,7 +444,7 @@ bool tn_index_erase(tn_table *t, uint64_t key, uint64_t hash, uint64_t unless_af
 	tn_segment *seg = lock_segment(t, hash);
 	uint32_t bucket, id, version = 0;
 	unsigned place;
-	bool gone = locate(t, seg, key, hash, &bucket, &place, &id);
+	bool gone = locate(t, entry_of(seg), key, hash, &bucket, &place, &id);
 
 	if (gone) {
 		tn_head *head = tn_head_of(t, id);
@@ -428,6 +461,7 @@ bool tn_index_erase(tn_table *t, uint64_t key, uint64_t hash, uint64_t unless_af
 			tn_head_unlock(head, (version + TN_VERSION_STEP) | TN_DEAD);
 			leave(seg, hash, bucket, place);
 			TN_COUNT(t, rows, -1ull);
+			shrink(t, seg);
 		}
 	}
 	pthread_mutex_unlock(&seg->lock);
@@ -441,7 +475,7 @@ uint32_t tn_index_keys(tn_table *t, uint64_t hash, uint64_t last, uint64_t *keys
 	tn_segment *seg = lock_segment(t, hash);
 	uint32_t n = 0;
 
-	for (uint32_t b = 0; b < TN_SEGMENT_BUCKETS; b++) {
+	for (uint32_t b = 0; b < tn_segment_buckets(seg); b++) {
 		const tn_bucket *at = &seg->buckets[b];
 
 		for (unsigned i = 0; i < TN_BUCKET_PLACES; i++) {

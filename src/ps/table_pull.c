@@ -18,6 +18,8 @@ typedef struct pull {
 	const uint32_t *positions;
 	uint8_t *found;
 	tn_scratch *s;
+	const uint64_t *keys; /* of the chunk, which begins at `from` */
+	uint64_t from;
 	uint32_t row_bytes; /* of what is written */
 	bool same;          /* dtype as the table's */
 	uint64_t hits, past_end, unknown;
@@ -63,69 +65,38 @@ static TN_ALWAYS_INLINE bool copy_row(pull *p, tn_head *head, uint8_t *dst)
 	return true;
 }
 
-/* Rows of a group; the numbers of those that are late to s->late, which has `late`. */
-static inline uint32_t use(pull *p, const tn_group *g, uint64_t from, uint32_t at, uint32_t late)
+static TN_ALWAYS_INLINE uint64_t key_of(void *arg, uint32_t i)
 {
-	for (uint32_t i = 0; i < g->n; i++) {
-		bool there = tn_group_there(p->t, g, i) && copy_row(p, g->head[i], row_at(p, from + at + i));
+	const pull *p = arg;
 
-		if (TN_UNLIKELY(!there))
-			p->s->late[late++] = (uint16_t)(at + i);
-		if (p->found)
-			p->found[from + at + i] = there;
-	}
-	return late;
+	return tn_key_once(&p->keys[i]);
 }
 
-static uint32_t use_late(pull *p, const uint64_t *keys, uint64_t from, uint32_t late)
+static TN_ALWAYS_INLINE bool use(void *arg, uint32_t i, uint32_t id, tn_head *head)
 {
-	const tn_table *t = p->t;
-	uint32_t misses = 0;
-	tn_group g;
+	pull *p = arg;
 
-	for (uint32_t k = 0; k < late; k += TN_GROUP) {
-		const uint16_t *number = &p->s->late[k];
-
-		g.n = TN_MIN(late - k, TN_GROUP);
-		for (uint32_t i = 0; i < g.n; i++)
-			g.key[i] = tn_key_once(&keys[from + number[i]]);
-		tn_group_seek(t, &g, t->head_bytes + t->value_bytes, false);
-		for (uint32_t i = 0; i < g.n; i++) {
-			bool there = g.id[i] && copy_row(p, g.head[i], row_at(p, from + number[i]));
-
-			if (p->found)
-				p->found[from + number[i]] = there;
-			if (!there)
-				p->s->misses[misses++] = number[i];
-		}
-	}
-	return misses;
+	(void)id;
+	if (!copy_row(p, head, row_at(p, p->from + i)))
+		return false;
+	if (p->found)
+		p->found[p->from + i] = 1;
+	return true;
 }
 
 /* Those that are there; the others to s->misses, in order. Inside the epoch. */
-static uint32_t hits(pull *p, const uint64_t *keys, uint64_t from, uint32_t n)
+static uint32_t hits(pull *p, uint32_t n)
 {
-	const tn_table *t = p->t;
-	const tn_dir *dir = atomic_load_explicit(&t->dir, memory_order_acquire);
-	uint32_t late = 0, misses, bytes = t->head_bytes + t->value_bytes,
-		 groups = (n + TN_GROUP - 1) / TN_GROUP;
-	tn_group g[3];
+	tn_table *t = p->t;
+	tn_batch b;
+	uint32_t misses;
 
-	for (uint32_t step = 0; step < groups + 2; step++) {
-		if (step < groups) {
-			tn_group *a = &g[step % 3];
-
-			a->n = TN_MIN(n - step * TN_GROUP, TN_GROUP);
-			for (uint32_t i = 0; i < a->n; i++)
-				a->key[i] = tn_key_once(&keys[from + step * TN_GROUP + i]);
-			tn_group_ask(t, dir, a);
-		}
-		if (step >= 1 && step - 1 < groups)
-			tn_group_match(t, &g[(step - 1) % 3], bytes, false);
-		if (step >= 2)
-			late = use(p, &g[(step - 2) % 3], from, (step - 2) * TN_GROUP, late);
-	}
-	misses = use_late(p, keys, from, late);
+	b.t = t;
+	b.dir = atomic_load_explicit(&t->dir, memory_order_acquire);
+	b.bytes = t->head_bytes + t->value_bytes;
+	b.write = false;
+	b.arg = p;
+	misses = tn_batch_run(&b, n, key_of, use, p->s->misses);
 	p->hits += n - misses;
 	return misses;
 }
@@ -137,6 +108,8 @@ static void miss(pull *p, uint64_t key, uint64_t i)
 
 	if (t->dense) {
 		p->past_end++;
+		if (p->found)
+			p->found[i] = 0;
 		memset(dst, 0, p->row_bytes);
 		return;
 	}
@@ -153,6 +126,8 @@ static void miss(pull *p, uint64_t key, uint64_t i)
 		return;
 	}
 	p->unknown++;
+	if (p->found)
+		p->found[i] = 0;
 	if (p->how.unknown == TERN_UNKNOWN_CREATE || p->how.unknown == TERN_UNKNOWN_DEFAULT)
 		tn_row_default(t, p->s, key, dst, p->how.dtype);
 	else
@@ -164,8 +139,10 @@ static void chunk(pull *p, const uint64_t *keys, uint64_t from, uint32_t n)
 	tn_table *t = p->t;
 	uint32_t misses;
 
+	p->keys = keys + from;
+	p->from = from;
 	p->maker.epoch_slot = tn_epoch_enter(&t->epoch);
-	misses = hits(p, keys, from, n);
+	misses = hits(p, n);
 	for (uint32_t k = 0; k < misses; k++) {
 		uint64_t i = from + p->s->misses[k];
 

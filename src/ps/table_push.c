@@ -23,6 +23,7 @@ typedef struct push {
 	uint32_t *heads; /* the first occurrence of each key */
 	uint32_t *next;  /* its next one + 1 */
 	uint64_t head_count;
+	uint64_t from; /* of the chunk */
 	tn_push_result r;
 	uint64_t past_end;
 	tn_maker maker;
@@ -205,60 +206,32 @@ static inline uint64_t head_at(const push *p, uint64_t k)
 	return p->heads ? p->heads[k] : k;
 }
 
-/* Rows of a group; the numbers of those that are late to s->late, which has `late`. */
-static inline uint32_t use(push *p, const tn_group *g, uint64_t from, uint32_t at, uint32_t late)
+static TN_ALWAYS_INLINE uint64_t key_of(void *arg, uint32_t i)
 {
-	for (uint32_t i = 0; i < g->n; i++) {
-		if (!tn_group_there(p->t, g, i) ||
-		    write_row(p, g->id[i], g->head[i], gathered(p, head_at(p, from + at + i))) == DIED)
-			p->s->late[late++] = (uint16_t)(at + i);
-	}
-	return late;
+	const push *p = arg;
+
+	return tn_key_once(&p->keys[head_at(p, p->from + i)]);
 }
 
-static uint32_t use_late(push *p, uint64_t from, uint32_t late)
+static TN_ALWAYS_INLINE bool use(void *arg, uint32_t i, uint32_t id, tn_head *head)
 {
-	uint32_t misses = 0;
-	tn_group g;
+	push *p = arg;
 
-	for (uint32_t k = 0; k < late; k += TN_GROUP) {
-		const uint16_t *number = &p->s->late[k];
-
-		g.n = TN_MIN(late - k, TN_GROUP);
-		for (uint32_t i = 0; i < g.n; i++)
-			g.key[i] = tn_key_once(&p->keys[head_at(p, from + number[i])]);
-		tn_group_seek(p->t, &g, p->t->stride, true);
-		for (uint32_t i = 0; i < g.n; i++) {
-			if (!g.id[i] || write_row(p, g.id[i], g.head[i],
-						  gathered(p, head_at(p, from + number[i]))) == DIED)
-				p->s->misses[misses++] = number[i];
-		}
-	}
-	return misses;
+	return write_row(p, id, head, gathered(p, head_at(p, p->from + i))) != DIED;
 }
 
-static uint32_t hits(push *p, uint64_t from, uint32_t n)
+/* Those that are there; the others to s->misses, in order. Inside the epoch. */
+static uint32_t hits(push *p, uint32_t n)
 {
-	const tn_table *t = p->t;
-	const tn_dir *dir = atomic_load_explicit(&t->dir, memory_order_acquire);
-	uint32_t late = 0, groups = (n + TN_GROUP - 1) / TN_GROUP;
-	tn_group g[3];
+	tn_table *t = p->t;
+	tn_batch b;
 
-	for (uint32_t step = 0; step < groups + 2; step++) {
-		if (step < groups) {
-			tn_group *a = &g[step % 3];
-
-			a->n = TN_MIN(n - step * TN_GROUP, TN_GROUP);
-			for (uint32_t i = 0; i < a->n; i++)
-				a->key[i] = tn_key_once(&p->keys[head_at(p, from + step * TN_GROUP + i)]);
-			tn_group_ask(t, dir, a);
-		}
-		if (step >= 1 && step - 1 < groups)
-			tn_group_match(t, &g[(step - 1) % 3], t->stride, true);
-		if (step >= 2)
-			late = use(p, &g[(step - 2) % 3], from, (step - 2) * TN_GROUP, late);
-	}
-	return use_late(p, from, late);
+	b.t = t;
+	b.dir = atomic_load_explicit(&t->dir, memory_order_acquire);
+	b.bytes = t->stride;
+	b.write = true;
+	b.arg = p;
+	return tn_batch_run(&b, n, key_of, use, p->s->misses);
 }
 
 static void miss(push *p, uint64_t i)
@@ -289,8 +262,9 @@ static void chunk(push *p, uint64_t from, uint32_t n)
 	tn_table *t = p->t;
 	uint32_t misses;
 
+	p->from = from;
 	p->maker.epoch_slot = tn_epoch_enter(&t->epoch);
-	misses = hits(p, from, n);
+	misses = hits(p, n);
 	for (uint32_t k = 0; k < misses; k++) {
 		p->maker.wanted = misses - k;
 		miss(p, head_at(p, from + p->s->misses[k]));
