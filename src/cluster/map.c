@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "base/wirebuf.h"
 
-#define SLOT_FLAGS (TN_CL_IN_SYNC | TN_CL_MOVE)
+#define SLOT_FLAGS (TN_CL_IN_SYNC | TN_CL_MOVE | TN_CL_FRESH)
 
 void tn_cl_map_spread(tn_cl_map *map, uint64_t version, uint32_t n, uint32_t replicas)
 {
@@ -52,7 +52,7 @@ static bool slot_valid(const tn_cl_map *map, const tn_cl_slot *slot)
 	if (!names(map, slot->primary) || !names(map, slot->backup) || (slot->flags & ~SLOT_FLAGS))
 		return false;
 	if (slot->backup == TN_CL_NONE)
-		return slot->flags == 0;
+		return (slot->flags & ~TN_CL_FRESH) == 0 && (slot->flags == 0 || slot->primary != TN_CL_NONE);
 	return slot->primary != TN_CL_NONE && slot->primary != slot->backup;
 }
 

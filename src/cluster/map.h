@@ -10,6 +10,7 @@
  *
  *   primary = NONE  =>  backup = NONE, flags = 0          nobody has the slot yet
  *   backup != primary;  IN_SYNC, MOVE  =>  backup != NONE
+ *   a server finds that it has become primary: with FRESH it drops what it may have of the slot, else that is the slot
  *   a server that a slot names is not FREE
  *
  *                  .-- backup chosen --> SYNCING -- synced --> IN_SYNC --.  primary dead, or MOVE and handed over:
@@ -50,6 +51,8 @@ typedef struct tn_cl_server {
 #define TN_CL_IN_SYNC 1u /* the backup has all that was acknowledged: it may be made primary */
 #define TN_CL_MOVE \
 	2u /* the backup is to be made primary as soon as it is in sync and the primary has let go */
+
+#define TN_CL_FRESH 4u /* this primary has, or had, to begin with nothing: nobody is left who knew the slot */
 
 typedef struct tn_cl_slot {
 	uint16_t primary, backup; /* number of a server, or TN_CL_NONE */

@@ -128,7 +128,8 @@ static void not_valid(void **state)
 		{.primary = 0, .backup = TN_CL_NONE, .flags = TN_CL_IN_SYNC},
 		{.primary = 0, .backup = TN_CL_NONE, .flags = TN_CL_MOVE},
 		{.primary = TN_CL_NONE, .backup = TN_CL_NONE, .flags = TN_CL_MOVE},
-		{.primary = 0, .backup = 1, .flags = 4},
+		{.primary = TN_CL_NONE, .backup = TN_CL_NONE, .flags = TN_CL_FRESH},
+		{.primary = 0, .backup = 1, .flags = 8},
 	};
 
 	(void)state;
