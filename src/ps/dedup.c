@@ -280,8 +280,25 @@ void tn_ps_dedup_export(const tn_ps_dedup *d, uint32_t slot, tn_ps_fact_fn fn, v
 	}
 }
 
-tern_status tn_ps_dedup_import(tn_ps_dedup *d, uint32_t slot, uint64_t id, uint64_t low, uint64_t seq,
-			       tern_status status)
+void tn_ps_dedup_export_slots(const tn_ps_dedup *d, const tn_ps_slots *slots, tn_ps_facts_fn fn, void *arg)
+{
+	tn_ps_slots both;
+
+	for (tn_list *node = d->silent.next; node != &d->silent; node = node->next) {
+		const client *c = TN_CONTAINER_OF(node, client, node);
+
+		fn(c->id, c->low, TN_PS_NO_SEQ, TERN_OK, NULL, arg);
+		for (uint32_t i = 0; i < c->count; i++) {
+			for (unsigned w = 0; w < 64; w++)
+				both.bits[w] = c->entries[i]->done.bits[w] & slots->bits[w];
+			if (!slots_none(&both))
+				fn(c->id, c->low, c->entries[i]->seq, c->entries[i]->status, &both, arg);
+		}
+	}
+}
+
+tern_status tn_ps_dedup_applied(tn_ps_dedup *d, uint64_t id, uint64_t low, uint64_t seq,
+				const tn_ps_slots *slots, tern_status status)
 {
 	client *c = client_get(d, id);
 	entry *e;
@@ -298,20 +315,39 @@ tern_status tn_ps_dedup_import(tn_ps_dedup *d, uint32_t slot, uint64_t id, uint6
 		e = entry_new(d, c, seq);
 	if (!e)
 		return TERN_E_NOMEM;
-	tn_ps_slots_add(&e->done, slot);
+	for (unsigned w = 0; w < 64; w++)
+		e->done.bits[w] |= slots->bits[w];
 	if (e->status == TERN_OK)
 		e->status = status;
 	return TERN_OK;
 }
 
-void tn_ps_dedup_drop(tn_ps_dedup *d, uint32_t slot)
+tern_status tn_ps_dedup_import(tn_ps_dedup *d, uint32_t slot, uint64_t id, uint64_t low, uint64_t seq,
+			       tern_status status)
+{
+	tn_ps_slots one = {{0}};
+
+	tn_ps_slots_add(&one, slot);
+	return tn_ps_dedup_applied(d, id, low, seq, &one, status);
+}
+
+void tn_ps_dedup_drop_slots(tn_ps_dedup *d, const tn_ps_slots *slots)
 {
 	for (tn_list *node = d->silent.next; node != &d->silent; node = node->next) {
-		client *c = TN_CONTAINER_OF(node, client, node);
+		const client *c = TN_CONTAINER_OF(node, client, node);
 
 		for (uint32_t i = 0; i < c->count; i++)
-			c->entries[i]->done.bits[slot / 64] &= ~(1ull << (slot % 64));
+			for (unsigned w = 0; w < 64; w++)
+				c->entries[i]->done.bits[w] &= ~slots->bits[w];
 	}
+}
+
+void tn_ps_dedup_drop(tn_ps_dedup *d, uint32_t slot)
+{
+	tn_ps_slots one = {{0}};
+
+	tn_ps_slots_add(&one, slot);
+	tn_ps_dedup_drop_slots(d, &one);
 }
 
 uint64_t tn_ps_dedup_clients(const tn_ps_dedup *d)

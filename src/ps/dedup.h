@@ -74,8 +74,16 @@ void tn_ps_dedup_export(const tn_ps_dedup *d, uint32_t slot, tn_ps_fact_fn fn, v
 /* TERN_E_NOMEM; TERN_E_LIMIT: seq is past the window. */
 tern_status tn_ps_dedup_import(tn_ps_dedup *d, uint32_t slot, uint64_t client, uint64_t low, uint64_t seq,
 			       tern_status status);
+/* The same for one push and many slots: what a backup is told. */
+tern_status tn_ps_dedup_applied(tn_ps_dedup *d, uint64_t client, uint64_t low, uint64_t seq,
+				const tn_ps_slots *slots, tern_status status);
+/* The facts of many slots: one call for each push that was applied in any of them, and the mark of each client. */
+typedef void (*tn_ps_facts_fn)(uint64_t client, uint64_t low, uint64_t seq, tern_status status,
+			       const tn_ps_slots *slots, void *arg);
+void tn_ps_dedup_export_slots(const tn_ps_dedup *d, const tn_ps_slots *slots, tn_ps_facts_fn fn, void *arg);
 /* The slot was given away. */
 void tn_ps_dedup_drop(tn_ps_dedup *d, uint32_t slot);
+void tn_ps_dedup_drop_slots(tn_ps_dedup *d, const tn_ps_slots *slots);
 
 uint64_t tn_ps_dedup_clients(const tn_ps_dedup *d);
 uint64_t tn_ps_dedup_entries(const tn_ps_dedup *d);
