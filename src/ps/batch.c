@@ -22,21 +22,32 @@
 /* more_bytes: they lie in bench->answer behind the head. */
 void tn_ps_reply(ps_task *t, uint64_t more_bytes)
 {
+	if (TN_UNLIKELY(t->server->replicas != NULL) && t->read && !tn_ps_replicas_read(t))
+		more_bytes = 0;
 	t->answer.map_version = t->view->map.version;
 	tn_ps_answer_encode(t->bench->answer, &t->answer);
+	if (TN_UNLIKELY(t->commit != NULL)) {
+		tn_ps_replicas_reply(t, TERN_OK, t->bench->answer, TN_PS_ANSWER_BYTES + more_bytes, true);
+		return;
+	}
 	tern_rpc_reply(t->request, TERN_OK, t->bench->answer, TN_PS_ANSWER_BYTES + more_bytes);
 }
 
 void tn_ps_refuse(ps_task *t, tern_status status, const char *format, ...)
 {
 	char text[TN_DETAIL_MAX];
+	uint64_t bytes;
 	va_list args;
 	int n;
 
 	va_start(args, format);
 	n = vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
-	tern_rpc_reply(t->request, status, text, n < 0 ? 0 : TN_MIN((uint64_t)n, sizeof(text) - 1));
+	bytes = n < 0 ? 0 : TN_MIN((uint64_t)n, sizeof(text) - 1);
+	if (TN_UNLIKELY(t->commit != NULL))
+		tn_ps_replicas_reply(t, status, text, bytes, false);
+	else
+		tern_rpc_reply(t->request, status, text, bytes);
 }
 
 /* ---- benches ---- */
@@ -166,7 +177,8 @@ static bool align(ps_task *t)
 		return false;
 	}
 	t->keys = (const uint64_t *)(const void *)b->keys;
-	if ((uintptr_t)b->keys % sizeof(uint64_t) != 0) {
+	/* with backups, keys that are written are the keys whose images are taken, whatever the peer does */
+	if ((uintptr_t)b->keys % sizeof(uint64_t) != 0 || t->server->replicas) {
 		memcpy(bench->keys, b->keys, b->count * sizeof(uint64_t));
 		t->keys = bench->keys;
 	}
@@ -182,22 +194,59 @@ static bool align(ps_task *t)
  * Are all keys this server's? Where everything is, and the client says so too, nobody has to look: the batch has all
  * keys of its push then, and all slots are meant.
  */
-static bool owned(ps_task *t)
+static bool are_mine(ps_task *t, const ps_view *view)
 {
-	const ps_view *view = t->view;
-
 	t->slots = view->mine;
-	if (view->all && t->batch.map_version == view->map.version)
+	if (view->all && t->batch.map_version == view->map.version && !t->server->replicas)
 		return true;
 	memset(&t->slots, 0, sizeof(t->slots));
 	for (uint64_t i = 0; i < t->batch.count; i++)
 		tn_ps_slots_add(&t->slots, tn_table_slot(t->keys[i]));
-	if (tn_ps_slots_within(&t->slots, &view->mine))
+	return tn_ps_slots_within(&t->slots, &view->mine);
+}
+
+static bool owned(ps_task *t)
+{
+	if (are_mine(t, t->view))
 		return true;
 	TN_PS_COUNT(t->server->counters, wrong_server, 1);
 	t->answer.flags = TN_PS_WRONG_SERVER;
 	tn_ps_reply(t, 0);
 	return false;
+}
+
+bool tn_ps_still_owned(ps_task *t)
+{
+	const ps_view *now = atomic_load_explicit(&t->server->view, memory_order_acquire);
+
+	if (TN_LIKELY(now == t->view))
+		return true;
+	t->view = now; /* it stays as long as the older one: both are of this visit */
+	return are_mine(t, now);
+}
+
+bool tn_ps_write_begin(ps_task *t)
+{
+	tern_ps_server *server = t->server;
+
+	pthread_rwlock_rdlock(&server->hold);
+	if (TN_UNLIKELY(atomic_load(&server->held))) {
+		t->answer.flags |= TN_PS_RUNNING; /* a save marks its tables: ask again */
+	} else if (TN_UNLIKELY(!tn_ps_still_owned(t))) {
+		TN_PS_COUNT(server->counters, wrong_server, 1);
+		t->answer.flags |= TN_PS_WRONG_SERVER;
+	} else if (TN_LIKELY(!server->replicas) || tn_ps_replicas_enter(t)) {
+		return true;
+	}
+	pthread_rwlock_unlock(&server->hold);
+	return false;
+}
+
+void tn_ps_write_end(ps_task *t)
+{
+	if (TN_UNLIKELY(t->server->replicas != NULL))
+		tn_ps_replicas_leave(t);
+	pthread_rwlock_unlock(&t->server->hold);
 }
 
 void tn_ps_work_on(tern_ps_server *server, ps_bench *bench, tern_rpc_request *request, tn_ps_method method,

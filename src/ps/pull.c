@@ -42,6 +42,15 @@ static void add(ps_task *t, tern_status status, const tn_pull_result *r)
 	t->answer.refused += r->refused;
 }
 
+/* Rows of n keys from keys on, which are the batch's. */
+static tern_status read_rows(ps_task *t, const uint64_t *keys, uint64_t n, const tn_pull *how, void *rows,
+			     const uint32_t *places, uint8_t *found, tn_pull_result *result)
+{
+	if (TN_LIKELY(!t->server->replicas) || how->unknown != TERN_UNKNOWN_CREATE)
+		return tn_table_pull(t->share->engine, keys, n, how, rows, places, found, result);
+	return tn_ps_replicas_pull(t, keys, n, how, rows, places, found, result);
+}
+
 /* found bytes -> bits behind the head of the answer; returns their bytes. */
 static uint64_t pack_found(const ps_task *t)
 {
@@ -107,8 +116,8 @@ static tern_status direct_chunk(ps_task *t, uint64_t first, uint64_t n)
 		moved += first;
 	}
 	memset(&result, 0, sizeof(result));
-	status = tn_table_pull(t->share->engine, t->keys + first, n, &how, map.at, moved,
-			       t->batch.flags & TN_PS_FOUND ? t->bench->found + first : NULL, &result);
+	status = read_rows(t, t->keys + first, n, &how, map.at, moved,
+			   t->batch.flags & TN_PS_FOUND ? t->bench->found + first : NULL, &result);
 	tn_rpc_request_unmap(&map);
 	if (!rows_written(status))
 		return status;
@@ -162,8 +171,8 @@ static tern_status pack_piece(ps_task *t, ps_pack *pack, uint32_t piece, uint64_
 	tern_status status;
 
 	how.stride = t->row_bytes;
-	status = tn_table_pull(t->share->engine, t->keys + first, n, &how, pack->memory + at, NULL,
-			       t->batch.flags & TN_PS_FOUND ? t->bench->found + first : NULL, &result);
+	status = read_rows(t, t->keys + first, n, &how, pack->memory + at, NULL,
+			   t->batch.flags & TN_PS_FOUND ? t->bench->found + first : NULL, &result);
 	if (!rows_written(status))
 		return status;
 	TN_PS_COUNT(t->server->counters, packed, 1);
@@ -211,8 +220,8 @@ static void in_answer(ps_task *t)
 		return;
 	}
 	how.stride = t->row_bytes;
-	status = tn_table_pull(t->share->engine, t->keys, t->batch.count, &how, t->bench->answer + place,
-			       NULL, bits ? t->bench->found : NULL, &result);
+	status = read_rows(t, t->keys, t->batch.count, &how, t->bench->answer + place, NULL,
+			   bits ? t->bench->found : NULL, &result);
 	if (!rows_written(status)) {
 		tn_ps_refuse(t, status, "%s", tn_detail_get());
 		return;
@@ -231,6 +240,7 @@ void tn_ps_pull(ps_task *t)
 {
 	tern_status status;
 
+	t->read = true;
 	if (t->batch.how > TERN_UNKNOWN_ERROR) {
 		tn_ps_refuse(t, TERN_E_INVALID, "no policy for unknown keys has the number %u", t->batch.how);
 		return;

@@ -68,12 +68,8 @@ static void push_once(ps_task *t, const uint8_t *grads)
 	tern_status status;
 	tn_ps_slots fresh;
 
-	pthread_rwlock_rdlock(&t->server->hold);
-	if (atomic_load(&t->server->held)) {
-		pthread_rwlock_unlock(&t->server->hold);
-		t->answer.flags |= TN_PS_RUNNING; /* a save marks its tables: ask again */
+	if (!tn_ps_write_begin(t))
 		return;
-	}
 	pthread_mutex_lock(&share->lock);
 	verdict =
 		tn_ps_dedup_begin(share->dedup, b->client, b->seq, b->low_water, &t->slots, &fresh, &status);
@@ -87,8 +83,12 @@ static void push_once(ps_task *t, const uint8_t *grads)
 		pthread_mutex_lock(&share->lock);
 		tn_ps_dedup_end(share->dedup, b->client, b->seq, &fresh, was_applied(status), status);
 		pthread_mutex_unlock(&share->lock);
+		if (TN_UNLIKELY(t->commit != NULL) && was_applied(status))
+			tn_ps_replicas_wrote(t, TN_REPL_PUSH, t->keys, count, status);
+	} else if (TN_UNLIKELY(t->commit != NULL)) {
+		tn_ps_replicas_known(t);
 	}
-	pthread_rwlock_unlock(&t->server->hold);
+	tn_ps_write_end(t);
 	if (verdict == TN_PS_KNOWN) {
 		t->answer.flags |= TN_PS_DUPLICATE;
 		t->answer.status = status;
@@ -190,15 +190,14 @@ void tn_ps_erase(ps_task *t)
 	tern_status status;
 	uint64_t erased = 0;
 
-	pthread_rwlock_rdlock(&t->server->hold);
-	if (atomic_load(&t->server->held)) {
-		pthread_rwlock_unlock(&t->server->hold);
-		t->answer.flags |= TN_PS_RUNNING;
+	if (!tn_ps_write_begin(t)) {
 		tn_ps_reply(t, 0);
 		return;
 	}
 	status = tn_table_erase(t->share->engine, t->keys, t->batch.count, &erased);
-	pthread_rwlock_unlock(&t->server->hold);
+	if (TN_UNLIKELY(t->commit != NULL) && status == TERN_OK)
+		tn_ps_replicas_wrote(t, TN_REPL_ROWS, t->keys, t->batch.count, status);
+	tn_ps_write_end(t);
 	if (status != TERN_OK) {
 		tn_ps_refuse(t, status, "%s", tn_detail_get());
 		return;

@@ -40,7 +40,7 @@ typedef enum tn_repl_state {
 
 typedef struct tn_repl_slot {
 	_Atomic uint8_t state; /* looked at by writers of other streams */
-	uint16_t peer; /* its backup; TN_CL_NONE */
+	uint16_t peer;         /* its backup; TN_CL_NONE */
 	uint32_t epoch;
 	uint64_t since; /* COPYING and later: the frame that has BEGIN */
 } tn_repl_slot;

@@ -50,6 +50,7 @@ void tn_repl_out_wait(tn_repl_out *o, void *who)
 {
 	TN_ASSERT(o->open_waits.count < o->open_waits.room);
 	o->open_waits.who[o->open_waits.count++] = who;
+	tn_repl_out_note(o);
 }
 
 bool tn_repl_out_take(tn_repl_out *o, uint64_t map_version, const uint8_t **frame, uint64_t *bytes)
@@ -67,6 +68,7 @@ bool tn_repl_out_take(tn_repl_out *o, uint64_t map_version, const uint8_t **fram
 	}
 	o->sent = o->open;
 	o->open = buf;
+	tn_repl_out_note(o);
 	o->sent_waits = o->open_waits;
 	o->open_waits = waits;
 	o->flying = true;

@@ -13,6 +13,8 @@
 #ifndef TN_PS_REPL_OUT_H
 #define TN_PS_REPL_OUT_H
 
+#include <stdatomic.h>
+
 #include "ps/repl_wire.h"
 
 typedef struct tn_repl_waits {
@@ -24,6 +26,7 @@ typedef struct tn_repl_out {
 	uint16_t self;
 	uint64_t stream, seq; /* of the frame that was taken last */
 	bool flying;
+	_Atomic uint64_t backlog; /* bytes in the open frame, about: for who has no lock */
 	tn_repl_buf open, sent;
 	tn_repl_waits open_waits, sent_waits;
 } tn_repl_out;
@@ -33,6 +36,11 @@ bool tn_repl_out_begin(tn_repl_out *out, uint16_t self, uint64_t stream);
 void tn_repl_out_fini(tn_repl_out *out);
 /* Room for one more wait, so that the next tn_repl_out_wait can't fail. False: no memory. */
 bool tn_repl_out_reserve_wait(tn_repl_out *out);
+/* What was written is there: for whoever looks at the backlog. */
+static inline void tn_repl_out_note(tn_repl_out *out)
+{
+	atomic_store_explicit(&out->backlog, out->open.used, memory_order_relaxed);
+}
 /* For what is in the open frame. */
 void tn_repl_out_wait(tn_repl_out *out, void *who);
 /* Is there a frame to be sent? It becomes the sent one: *frame, *bytes until it is answered. */

@@ -170,11 +170,10 @@ void tn_repl_record_encode(uint8_t *out, const tn_table *t, const tn_record *r)
 
 void tn_repl_record_decode(const uint8_t *in, const tn_table *t, tn_record *r, bool *there)
 {
-	*r = (tn_record){.key = get64(in),
-			 .last_step = get64(in + 8),
-			 .frequency = get32(in + 16),
-			 .value = in + TN_REPL_RECORD,
-			 .state = tn_table_state_bytes(t) ? in + TN_REPL_RECORD + value_room(t) : NULL};
+	const uint8_t *value = in + TN_REPL_RECORD;
+
+	*r = (tn_record){get64(in), get64(in + 8), get32(in + 16), value,
+			 tn_table_state_bytes(t) ? value + value_room(t) : NULL};
 	*there = get32(in + 20) != 0;
 }
 

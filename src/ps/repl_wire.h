@@ -31,7 +31,7 @@
 #include "ps/dedup.h"
 #include "ps/table.h"
 
-#define TN_PS_REPLICATE 0x70730040u /* the method */
+#define TN_PS_REPLICATE 0x70730050u /* the method */
 
 #define TN_REPL_VERSION    1u
 #define TN_REPL_HEAD       32u

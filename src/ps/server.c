@@ -179,6 +179,7 @@ void tern_ps_server_close(tern_ps_server *server)
 	tn_ps_saver_close(&server->saver);
 	tn_ps_groups_close(&server->groups);
 	tn_ps_follow_close(server);
+	tn_ps_replicas_close(server);
 	/* Puts under way end from dispatch, which this thread may have to drive. */
 	while (atomic_load_explicit(&server->busy, memory_order_acquire))
 		tern_ctx_wait(server->ctx, 1000000);

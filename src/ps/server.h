@@ -33,6 +33,7 @@
 #include "base/list.h"
 #include "ps/dedup.h"
 #include "ps/group.h"
+#include "ps/replicas.h"
 #include "ps/saver.h"
 #include "ps/state.h"
 #include "ps/table.h"
@@ -52,6 +53,11 @@ typedef struct ps_share {
 	pthread_mutex_t lock;
 	tn_ps_dedup *dedup;
 	_Atomic uint64_t duplicates;
+	/* with backups alone (replicas.h) */
+	pthread_mutex_t order;
+	tn_commits commits; /* commit_lock */
+	uint64_t *sorted;   /* order: keys by backup */
+	uint64_t sorted_room;
 } ps_share;
 
 typedef struct ps_view {
@@ -99,7 +105,8 @@ struct tern_ps_server {
 	pthread_mutex_t view_lock; /* a new view; retired ones */
 	ps_view *retired;
 	pthread_rwlock_t hold;
-	_Atomic bool held; /* pushes are told to come again (saver.h); looked at under hold */
+	_Atomic bool held;     /* pushes are told to come again (saver.h); looked at under hold */
+	ps_replicas *replicas; /* NULL: the list of servers is fixed */
 	tn_ps_saver saver;
 	tn_ps_groups groups;
 	_Atomic(struct tn_ps_follow *) follow; /* not NULL: this server is read only (follow.h) */
@@ -152,6 +159,9 @@ void tn_ps_shares_free(tern_ps_server *server);
 tern_status tn_ps_share_new(const tern_table_schema *schema, ps_share **share);
 /* Into the list, with its reference. TERN_E_EXISTS, _LIMIT, _BUDGET. */
 tern_status tn_ps_share_add(tern_ps_server *server, ps_share *share);
+/* Made, in the list; TERN_OK too if it is there as wanted. *made: with a reference, if it was made and made is not
+   NULL. */
+tern_status tn_ps_share_create(tern_ps_server *server, const tern_table_schema *schema, ps_share **made);
 /* Out of it. False: there is none of that name. */
 bool tn_ps_share_drop(tern_ps_server *server, const char *name);
 void tn_ps_on_create(tern_rpc_request *request, const void *args, uint64_t bytes, void *server);
@@ -184,11 +194,19 @@ typedef struct ps_task {
 	uint64_t stride;
 	tn_ps_slots slots; /* that keys are in; not filled where the whole view is meant */
 	tn_ps_answer answer;
+	ps_commit *commit; /* the answer waits for backups */
+	bool read;         /* a pull: what it read is told if this is still the server to tell it */
 } ps_task;
 
 void tn_ps_reply(ps_task *t, uint64_t more_bytes);
 void tn_ps_refuse(ps_task *t, tern_status status, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
+/* Are the keys this server's, by the newest map? Inside of the view's epoch. */
+bool tn_ps_still_owned(ps_task *t);
+/* A batch that writes: may it, now? True: hold is shared, and with backups the order of the table is taken. False: the
+   answer says why not. */
+bool tn_ps_write_begin(ps_task *t);
+void tn_ps_write_end(ps_task *t);
 bool tn_ps_bench_reserve(ps_bench *bench, uint64_t keys);
 /* Room for an answer of so many bytes. */
 bool tn_ps_bench_answer(ps_bench *bench, uint64_t bytes);

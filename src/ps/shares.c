@@ -19,6 +19,8 @@ static void share_free(ps_share *share)
 	tn_table_destroy(share->engine);
 	tn_ps_dedup_free(share->dedup);
 	pthread_mutex_destroy(&share->lock);
+	pthread_mutex_destroy(&share->order);
+	free(share->sorted);
 	free(share);
 }
 
@@ -80,6 +82,8 @@ tern_status tn_ps_share_new(const tern_table_schema *schema, ps_share **out)
 	share->row_bytes = tn_table_value_bytes(share->engine);
 	share->cost = share->row_bytes + tn_table_state_bytes(share->engine);
 	pthread_mutex_init(&share->lock, NULL);
+	pthread_mutex_init(&share->order, NULL);
+	tn_commits_init(&share->commits);
 	*out = share;
 	return TERN_OK;
 }
@@ -144,14 +148,58 @@ tern_status tn_ps_share_add(tern_ps_server *server, ps_share *share)
 	return status;
 }
 
+tern_status tn_ps_share_create(tern_ps_server *server, const tern_table_schema *schema, ps_share **made)
+{
+	ps_share *share = NULL;
+	tern_status status;
+	bool same;
+
+	pthread_mutex_lock(&server->tables_lock);
+	status = may_create(server, schema, &same);
+	if (status == TERN_OK)
+		status = tn_ps_share_new(schema, &share);
+	else if (same)
+		status = TERN_OK;
+	if (share)
+		insert(server, share);
+	if (share && made)
+		atomic_fetch_add_explicit(&share->refs, 1, memory_order_relaxed);
+	pthread_mutex_unlock(&server->tables_lock);
+	if (share)
+		TN_LOG(INFO, PS, "table \"%s\": created, dim %u", schema->name, schema->dim);
+	if (made)
+		*made = share;
+	return status;
+}
+
+/* To the backups as well; they have it before anybody is told that it is there. */
+static void create_everywhere(tern_ps_server *server, const tern_table_schema *schema,
+			      tern_rpc_request *request)
+{
+	ps_commit *commit = NULL;
+	ps_share *made = NULL;
+	tern_status status;
+
+	tn_ps_replicas_dropped(server, tn_ps_table_id(schema->name), false);
+	pthread_rwlock_rdlock(&server->hold);
+	status = tn_ps_share_create(server, schema, &made);
+	if (made)
+		commit = tn_ps_replicas_table(server, made, request);
+	pthread_rwlock_unlock(&server->hold);
+	if (made)
+		tn_ps_share_put(made);
+	if (status == TERN_OK)
+		tn_ps_replicas_noted(server, commit, request);
+	else
+		reply_error(request, status);
+}
+
 void tn_ps_on_create(tern_rpc_request *request, const void *args, uint64_t bytes, void *arg)
 {
 	tern_ps_server *server = arg;
 	tern_table_schema schema;
-	ps_share *share = NULL;
 	tern_status status;
 	uint64_t used;
-	bool same;
 
 	if (tn_ps_follows(server)) {
 		tn_ps_refuse_follower(request);
@@ -163,19 +211,12 @@ void tn_ps_on_create(tern_rpc_request *request, const void *args, uint64_t bytes
 		return;
 	}
 	status = tern_table_schema_check(&schema);
-	pthread_mutex_lock(&server->tables_lock);
-	if (status == TERN_OK) {
-		status = may_create(server, &schema, &same);
-		if (status == TERN_OK)
-			status = tn_ps_share_new(&schema, &share);
-		else if (same)
-			status = TERN_OK;
-		if (share)
-			insert(server, share);
+	if (status == TERN_OK && server->replicas) {
+		create_everywhere(server, &schema, request);
+		return;
 	}
-	pthread_mutex_unlock(&server->tables_lock);
-	if (share)
-		TN_LOG(INFO, PS, "table \"%s\": created, dim %u", schema.name, schema.dim);
+	if (status == TERN_OK)
+		status = tn_ps_share_create(server, &schema, NULL);
 	if (status == TERN_OK)
 		tern_rpc_reply(request, TERN_OK, NULL, 0);
 	else
@@ -235,20 +276,39 @@ bool tn_ps_share_drop(tern_ps_server *server, const char *name)
 	return true;
 }
 
+/* From the backups as well, before anybody is told: it may be created anew then. */
+static void drop_everywhere(tern_ps_server *server, ps_share *share, tern_rpc_request *request)
+{
+	const tn_repl_entry e = {.kind = TN_REPL_DROP, .table = share->id};
+	ps_commit *commit;
+
+	tn_ps_replicas_dropped(server, share->id, true);
+	pthread_rwlock_rdlock(&server->hold);
+	tn_ps_share_drop(server, share->schema.name);
+	commit = tn_ps_replicas_note(server, &e, share, request);
+	pthread_rwlock_unlock(&server->hold);
+	tn_ps_replicas_noted(server, commit, request);
+}
+
 void tn_ps_on_drop(tern_rpc_request *request, const void *args, uint64_t bytes, void *arg)
 {
+	tern_ps_server *server = arg;
 	ps_share *share;
 
-	if (tn_ps_follows(arg)) {
+	if (tn_ps_follows(server)) {
 		tn_ps_refuse_follower(request);
 		return;
 	}
-	share = named(arg, request, args, bytes);
+	share = named(server, request, args, bytes);
 	if (!share)
 		return;
-	tn_ps_share_drop(arg, share->schema.name);
+	if (server->replicas) {
+		drop_everywhere(server, share, request);
+	} else {
+		tn_ps_share_drop(server, share->schema.name);
+		tern_rpc_reply(request, TERN_OK, NULL, 0);
+	}
 	tn_ps_share_put(share);
-	tern_rpc_reply(request, TERN_OK, NULL, 0);
 }
 
 void tn_ps_on_stats(tern_rpc_request *request, const void *args, uint64_t bytes, void *arg)
@@ -315,6 +375,13 @@ void tn_ps_on_bye(tern_rpc_request *request, const void *args, uint64_t bytes, v
 		return;
 	}
 	memcpy(&client, args, sizeof(client));
+	if (server->replicas) {
+		const tn_repl_entry e = {.kind = TN_REPL_BYE, .client = client};
+
+		pthread_rwlock_rdlock(&server->hold);
+		(void)tn_ps_replicas_note(server, &e, NULL, NULL);
+		pthread_rwlock_unlock(&server->hold);
+	}
 	pthread_mutex_lock(&server->tables_lock);
 	for (uint32_t i = 0; i < server->share_count; i++) {
 		ps_share *share = server->shares[i];

@@ -19,6 +19,10 @@ const tn_option_row tn_ps_options[] = {
 	ROW("in_flight", TN_OPT_U64, "256", 1, 1024, "operations of one client object in flight"),
 	ROW("retry", TN_OPT_DURATION, "1ms", 10000, 0,
 	    "pause before a piece of an operation is sent again; doubled each time, up to 100 times as long"),
+	ROW("linear", TN_OPT_BOOL, "on", 0, 0,
+	    "a pull from a server with backups waits until they have what it read"),
+	ROW("replica_patience", TN_OPT_DURATION, "1s", 1000000, 0,
+	    "after that a backup that does not answer is given up, and writes go on without it"),
 	{0},
 };
 #undef ROW

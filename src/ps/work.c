@@ -31,7 +31,10 @@ static void *worker(void *arg)
 	ps_job *job;
 
 	while ((job = take(server))) {
-		tn_ps_work_on(server, &bench, job->request, job->method, job->args, job->bytes);
+		if (job->method == (tn_ps_method)TN_PS_REPLICATE)
+			tn_ps_replicate(server, job->request, job->args, job->bytes);
+		else
+			tn_ps_work_on(server, &bench, job->request, job->method, job->args, job->bytes);
 		free(job);
 		atomic_fetch_sub_explicit(&server->busy, 1, memory_order_release);
 	}
