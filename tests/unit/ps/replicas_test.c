@@ -250,8 +250,9 @@ typedef struct pusher {
 	pthread_t thread;
 	unsigned id;
 	uint64_t pushed[KEYS];
-	uint64_t pushes, longest_ns;
-	tern_status bad;
+	_Atomic uint64_t pushes;
+	uint64_t longest_ns;
+	_Atomic tern_status bad;
 	char text[512];
 } pusher;
 
@@ -424,7 +425,10 @@ static tern_table *begin_load(unsigned servers)
 	assert_success(tern_table_create(w.ps, &s, &table));
 	settle(true);
 	pushers_start();
-	pause_ms(100);
+	for (unsigned i = 0; i < CLIENTS; i++)
+		while (atomic_load(&pushers[i].pushes) == 0 && pushers[i].bad == TERN_OK)
+			pause_ms(1);
+	pause_ms(50);
 	return table;
 }
 
