@@ -15,12 +15,13 @@ from ._lib import __version__
 from ._ops import Operation
 from .channel import Channel, Link, Listener
 from .checkpoint import Checkpoint, checkpoints
+from .coll import Communicator
 from .context import Context, Key, options, providers
 from .errors import *  # pylint: disable=wildcard-import
 from .errors import __all__ as _errors
 from .rpc import Caller, Request, Served
 from .table import Group, Init, Optimizer, Schema, Server, Table, Tables
 
-__all__ = ['Context', 'Key', 'Link', 'Channel', 'Listener', 'Caller', 'Request', 'Served', 'Server', 'Tables', 'Table',
+__all__ = ['Context', 'Key', 'Link', 'Channel', 'Listener', 'Communicator', 'Caller', 'Request', 'Served', 'Server', 'Tables', 'Table',
            'Schema', 'Optimizer', 'Init', 'Group', 'Checkpoint', 'checkpoints', 'Operation', 'options', 'providers',
            '__version__'] + _errors
