@@ -17,6 +17,7 @@ typedef struct remote {
 	tern_ctx *ctx;
 	tern_ps *ps;
 	tern_ps_group *group;
+	bool sum; /* the group is */
 	tern_table *table[ROWS_TABLES_MAX];
 	void **memory;
 	unsigned memories;
@@ -96,6 +97,19 @@ static bool pull(rows *r, const rows_part *parts, unsigned n, bool create)
 	return wait_all(m, ops, started, status, "pull");
 }
 
+/* One table after the other: servers only keep them. */
+static bool push_to_sum(remote *m, const rows_part *parts, unsigned n, uint64_t step)
+{
+	for (unsigned i = 0; i < n; i++) {
+		tern_table_push_params p = {
+			.keys = parts[i].keys, .count = parts[i].count, .rows = parts[i].rows, .step = step};
+
+		if (tern_ps_group_push(m->group, m->table[parts[i].table], &p, 0) != TERN_OK)
+			return failed(m, "push");
+	}
+	return true;
+}
+
 static bool push(rows *r, const rows_part *parts, unsigned n, uint64_t step)
 {
 	remote *m = (remote *)r;
@@ -103,6 +117,8 @@ static bool push(rows *r, const rows_part *parts, unsigned n, uint64_t step)
 	tern_status status = TERN_OK;
 	unsigned started = 0;
 
+	if (m->sum)
+		return push_to_sum(m, parts, n, step);
 	for (; started < n && status == TERN_OK; started += status == TERN_OK) {
 		tern_table_push_params p = {.keys = parts[started].keys,
 					    .count = parts[started].count,
@@ -170,6 +186,8 @@ rows *rows_ps(const rows_spec *specs, unsigned count, const rows_ps_params *para
 	group.staleness = params->consistency == JOB_ASYNC ? none
 			  : params->consistency == JOB_BSP ? 0
 							   : params->staleness;
+	m->sum = params->member && params->consistency == JOB_BSP;
+	group.flags = m->sum ? TERN_PS_GROUP_SUM : 0;
 	status = make_tables(m, params->seed);
 	if (status == TERN_OK && params->member)
 		status = tern_ps_group_join(m->ps, &group, NULL, &m->group);

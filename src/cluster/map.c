@@ -24,7 +24,7 @@ void tn_cl_map_spread(tn_cl_map *map, uint64_t version, uint32_t n, uint32_t rep
 		bool two = replicas > 1 && n > 1;
 
 		map->slot[i] = (tn_cl_slot){.primary = (uint16_t)owner,
-					    .backup = two ? (uint16_t)((owner + 1) % n) : TN_CL_NONE,
+					    .backup = (uint16_t)(two ? (owner + 1) % n : TN_CL_NONE),
 					    .epoch = 1,
 					    .flags = two ? TN_CL_IN_SYNC : 0};
 	}

@@ -2,9 +2,10 @@
 /*
  * Groups of workers: what members and the server that keeps the groups say to each other, and the keeper.
  *
- *   request   u8 version | u8 op | u8 name bytes | u8 text bytes | u32 zero | u64 member | u64 value | u64 timeout ns |
+ *   request   u8 version | u8 op | u8 name bytes | u8 text bytes | u32 flags | u64 member | u64 value | u64 timeout ns |
  *             name | text
- *   answer    u64 value; a failure's text is the answer's, as of every call
+ *   answer    u64 value, JOIN u64 life more, CLOSE the senders' ids more; a failure's text is the answer's, as of every
+ *             call
  *
  *              name    value in         text           value out
  *   JOIN       group   staleness        member         step to begin with
@@ -14,8 +15,10 @@
  *   BARRIER    group   round            barrier                        waits
  *   ROUND      group                    barrier        the open round
  *   REMOVE     group                    member
+ *   CLOSE      group   steps ended                     steps closed    waits
  *
- * Every request may be repeated: none counts.
+ * Every request may be repeated: none counts. Groups that are summed (flag 1) end steps with CLOSE, which names the
+ * senders of the step for the servers (ps/round.h); life is a number that the group has as long as the keeper lives.
  *
  * Threads: handlers run from dispatch, one at a time; lock for texts and closing. Tests: tests/unit/ps/group_test.c.
  */
@@ -29,7 +32,9 @@
 #include <tern/rpc.h>
 
 #include "channel/ctx_slots.h"
+#include "ps/round.h"
 #include "store/barrier.h"
+#include "store/round.h"
 
 #define TN_PS_GROUP         0x70730020u /* the method */
 #define TN_PS_GROUPS_MAX    64u
@@ -44,10 +49,12 @@ typedef enum tn_ps_group_op {
 	TN_GROUP_BARRIER,
 	TN_GROUP_ROUND,
 	TN_GROUP_REMOVE,
+	TN_GROUP_CLOSE,
 } tn_ps_group_op;
 
 typedef struct tn_ps_group_msg {
 	tn_ps_group_op op;
+	uint32_t flags; /* TERN_PS_GROUP_* */
 	uint64_t member, value, timeout_ns;
 	char name[TERN_PS_NAME_MAX], text[TERN_PS_NAME_MAX];
 } tn_ps_group_msg;
@@ -58,9 +65,15 @@ bool tn_ps_group_decode(const void *data, uint64_t bytes, tn_ps_group_msg *msg);
 
 typedef struct ps_group {
 	char name[TERN_PS_NAME_MAX];
+	uint32_t flags;
+	uint64_t life;
 	tn_clocks clocks;
 	tn_barriers barriers;
+	tn_round round;
 } ps_group;
+
+/* Answers: words that follow each other. */
+#define TN_PS_GROUP_WORDS (1u + TN_PS_SENDERS_MAX)
 
 typedef struct tn_ps_groups {
 	tern_ctx *ctx;
@@ -70,6 +83,24 @@ typedef struct tn_ps_groups {
 	tn_list waits; /* requests that wait */
 	bool closing;
 } tn_ps_groups;
+
+/* ---- members ---- */
+
+typedef struct round_row {
+	char name[TERN_PS_NAME_MAX];
+	uint64_t next;
+} round_row;
+
+struct tern_ps_group {
+	tern_ps *ps;
+	uint64_t id;
+	uint32_t flags;
+	uint64_t life, seq; /* seq: of the next tern_ps_group_push */
+	uint64_t closed;    /* summed: steps below are closed, and applied */
+	char name[TERN_PS_NAME_MAX];
+	round_row rounds[TN_BARRIERS_MAX];
+	uint32_t round_count;
+};
 
 /* Serve groups on a context. */
 tern_status tn_ps_groups_open(tn_ps_groups *groups, tern_ctx *ctx);

@@ -17,19 +17,6 @@
 
 #define GRACE_NS 2000000000u
 
-typedef struct round_row {
-	char name[TERN_PS_NAME_MAX];
-	uint64_t next;
-} round_row;
-
-struct tern_ps_group {
-	tern_ps *ps;
-	uint64_t id;
-	char name[TERN_PS_NAME_MAX];
-	round_row rounds[TN_BARRIERS_MAX];
-	uint32_t round_count;
-};
-
 static tern_status check_name(const char *what, const char *name, bool may_be_empty)
 {
 	size_t n = name ? strlen(name) : 0;
@@ -52,15 +39,16 @@ static ps_host *first_host(tern_ps *ps)
 	return host;
 }
 
-static tern_status ask(tern_ps *ps, tn_ps_group_msg *msg, uint64_t *value)
+/* words (may be NULL): room for TN_PS_GROUP_WORDS; *count (may be NULL): how many came. */
+static tern_status ask_words(tern_ps *ps, tn_ps_group_msg *msg, uint64_t *words, uint32_t *count)
 {
 	uint8_t args[TN_PS_GROUP_MAX];
-	uint64_t answer = 0, timeout_ns = msg->timeout_ns ? msg->timeout_ns : ps->timeout_ns;
+	uint64_t answer[2] = {0}, bytes = 0, timeout_ns = msg->timeout_ns ? msg->timeout_ns : ps->timeout_ns;
 	tern_rpc_call_params call = {
 		.method = TN_PS_GROUP,
 		.args = args,
-		.answer = &answer,
-		.answer_capacity = sizeof(answer),
+		.answer = words ? words : answer,
+		.answer_capacity = words ? TN_PS_GROUP_WORDS * sizeof(*words) : sizeof(answer),
 		.flags = TERN_RPC_IDEMPOTENT,
 	};
 	ps_host *host = first_host(ps);
@@ -72,16 +60,26 @@ static tern_status ask(tern_ps *ps, tn_ps_group_msg *msg, uint64_t *value)
 	call.args_bytes = tn_ps_group_encode(args, msg);
 	if (__builtin_add_overflow(timeout_ns, GRACE_NS, &timeout_ns))
 		timeout_ns = UINT64_MAX;
-	status = tern_rpc_call_wait(host->rpc, &call, timeout_ns, NULL);
-	if (status == TERN_OK && value)
-		*value = answer;
+	status = tern_rpc_call_wait(host->rpc, &call, timeout_ns, &bytes);
+	if (count)
+		*count = (uint32_t)(bytes / sizeof(*words));
 	return status;
+}
+
+static tern_status ask(tern_ps *ps, tn_ps_group_msg *msg, uint64_t *value)
+{
+	uint64_t words[TN_PS_GROUP_WORDS];
+
+	TN_TRY(ask_words(ps, msg, words, NULL));
+	if (value)
+		*value = words[0];
+	return TERN_OK;
 }
 
 static tn_ps_group_msg message(const tern_ps_group *group, tn_ps_group_op op, uint64_t value,
 			       const char *text)
 {
-	tn_ps_group_msg msg = {.op = op, .member = group->id, .value = value};
+	tn_ps_group_msg msg = {.op = op, .flags = group->flags, .member = group->id, .value = value};
 
 	memcpy(msg.name, group->name, sizeof(msg.name));
 	if (text)
@@ -93,26 +91,36 @@ tern_status tern_ps_group_join(tern_ps *ps, const tern_ps_group_params *params, 
 			       tern_ps_group **out)
 {
 	tn_ps_group_msg msg;
+	uint64_t words[TN_PS_GROUP_WORDS] = {0};
 	tern_ps_group *group;
 	tern_status status;
 
 	*out = NULL;
+	if (params->flags & ~TERN_PS_GROUP_SUM || params->reserved ||
+	    (params->flags & TERN_PS_GROUP_SUM && params->staleness))
+		return tn_fail(TERN_E_INVALID,
+			       "a group that is summed has staleness 0, and there are no other flags");
 	TN_TRY(check_name("group", params->name, false));
 	TN_TRY(check_name("member", params->member, true));
 	group = calloc(1, sizeof(*group));
 	if (!group)
 		return tn_fail(TERN_E_NOMEM, "no memory for a member of group %s", params->name);
 	group->ps = ps;
+	group->flags = params->flags;
 	strcpy(group->name, params->name);
 	status = tn_os_random(&group->id, sizeof(group->id));
 	if (status == TERN_OK) {
 		msg = message(group, TN_GROUP_JOIN, params->staleness, params->member ? params->member : "");
-		status = ask(ps, &msg, step);
+		status = ask_words(ps, &msg, words, NULL);
 	}
 	if (status != TERN_OK) {
 		free(group);
 		return status;
 	}
+	group->life = words[1];
+	group->closed = words[0];
+	if (step)
+		*step = words[0];
 	*out = group;
 	return TERN_OK;
 }
@@ -132,14 +140,38 @@ tern_status tern_ps_group_begin(tern_ps_group *group, uint64_t step, uint64_t ti
 {
 	tn_ps_group_msg msg = message(group, TN_GROUP_BEGIN, step, NULL);
 
+	if (group->flags & TERN_PS_GROUP_SUM && step <= group->closed)
+		return TERN_OK; /* this member has waited for that */
 	msg.timeout_ns = timeout_ns;
 	return ask(group->ps, &msg, NULL);
+}
+
+static tern_status end_summed(tern_ps_group *group, uint64_t step)
+{
+	tn_ps_group_msg msg = message(group, TN_GROUP_CLOSE, step + 1, NULL);
+	uint64_t words[TN_PS_GROUP_WORDS];
+	tn_ps_close closing = {.life = group->life};
+	uint32_t count;
+
+	if (step == UINT64_MAX)
+		return tn_fail(TERN_E_INVALID, "no step comes after 2^64 - 1");
+	TN_TRY(ask_words(group->ps, &msg, words, &count));
+	if (count == 0 || words[0] <= step)
+		return tn_fail(TERN_E_PROTOCOL, "the answer to the end of a step can't be read");
+	closing.step = words[0] - 1;
+	closing.senders = count - 1;
+	memcpy(closing.sender, words + 1, closing.senders * sizeof(words[0]));
+	TN_TRY(tn_ps_round_close(group->ps, &closing));
+	group->closed = words[0];
+	return TERN_OK;
 }
 
 tern_status tern_ps_group_end(tern_ps_group *group, uint64_t step)
 {
 	tn_ps_group_msg msg = message(group, TN_GROUP_END, step == UINT64_MAX ? step : step + 1, NULL);
 
+	if (group->flags & TERN_PS_GROUP_SUM)
+		return end_summed(group, step);
 	return ask(group->ps, &msg, NULL);
 }
 

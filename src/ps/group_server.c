@@ -19,6 +19,12 @@
 #include "base/time.h"
 #include "channel/dispatch.h"
 
+/* What an answer has, little-endian as everything here is. */
+typedef struct words {
+	uint32_t count;
+	uint64_t word[TN_PS_GROUP_WORDS];
+} words;
+
 typedef struct group_wait {
 	tn_list node; /* groups->waits, until it is claimed */
 	tn_ps_groups *groups;
@@ -27,28 +33,42 @@ typedef struct group_wait {
 	tn_ctx_timer timer;
 	tn_clock_waiter step;
 	tn_barrier_waiter barrier;
-	bool at_barrier;
+	bool at_barrier, to_close;
+	words words;                 /* of its answer */
 	char name[TERN_PS_NAME_MAX]; /* of the barrier */
 	tern_status status;
 	char detail[TN_DETAIL_MAX];
 } group_wait;
 
-static void answer(tern_rpc_request *request, tern_status status, uint64_t value)
+static void answer(tern_rpc_request *request, tern_status status, const words *w)
 {
 	const char *detail = tn_detail_get();
 
 	if (status == TERN_OK)
-		tern_rpc_reply(request, TERN_OK, &value, sizeof(value));
+		tern_rpc_reply(request, TERN_OK, w->word, w->count * sizeof(w->word[0]));
 	else
 		tern_rpc_reply(request, status, detail, strlen(detail));
 }
 
 /* ---- requests that wait ---- */
 
+/* Lock held. The last closing. */
+static void say_closing(const ps_group *group, words *w)
+{
+	const tn_round *round = &group->round;
+
+	w->count = 1 + round->sender_count;
+	w->word[0] = round->closed;
+	for (uint32_t i = 0; i < round->sender_count; i++)
+		w->word[1 + i] = round->senders[i].id;
+}
+
 /* Lock held. It is the caller's to answer now. */
 static void claim(group_wait *wait, tern_status status)
 {
 	wait->status = status;
+	if (status == TERN_OK && wait->to_close)
+		say_closing(wait->group, &wait->words);
 	tn_list_remove(&wait->node);
 	if (wait->at_barrier)
 		tn_barrier_forget(&wait->group->barriers, &wait->barrier);
@@ -61,7 +81,7 @@ static void finish(group_wait *wait)
 {
 	tn_ctx_timer_cancel(wait->groups->ctx, &wait->timer);
 	tn_detail_set("%s", wait->detail);
-	answer(wait->request, wait->status, 0);
+	answer(wait->request, wait->status, &wait->words);
 	free(wait);
 }
 
@@ -71,6 +91,8 @@ static void take_ready(ps_group *group, tn_list *done)
 	tn_barrier_waiter *at_barrier;
 	tn_clock_waiter *at_step;
 
+	if (group->flags & TERN_PS_GROUP_SUM)
+		tn_round_close(&group->round);
 	while ((at_step = tn_clocks_ready(&group->clocks)) != NULL) {
 		group_wait *wait = TN_CONTAINER_OF(at_step, group_wait, step);
 
@@ -164,6 +186,8 @@ static tern_status hold(tn_ps_groups *groups, ps_group *group, tern_rpc_request 
 	wait->request = request;
 	wait->status = TERN_BUSY;
 	wait->timer.run = on_time;
+	wait->words.count = 1;
+	wait->to_close = msg->op == TN_GROUP_CLOSE;
 	wait->at_barrier = msg->op == TN_GROUP_BARRIER;
 	memcpy(wait->name, msg->text, sizeof(wait->name));
 	status = wait->at_barrier ? tn_barrier_arrive(&group->barriers, &wait->barrier, msg->text,
@@ -197,43 +221,70 @@ static ps_group *find_group(tn_ps_groups *groups, const char *name)
 static tern_status add_group(tn_ps_groups *groups, const tn_ps_group_msg *msg, ps_group **group)
 {
 	ps_group *made;
-	uint64_t seed;
+	uint64_t seed, life;
 
 	if (groups->count == TN_PS_GROUPS_MAX)
 		return tn_fail(TERN_E_LIMIT, "the server has %u groups, and no room for %s", TN_PS_GROUPS_MAX,
 			       msg->name);
 	TN_TRY(tn_os_random(&seed, sizeof(seed)));
+	TN_TRY(tn_os_random(&life, sizeof(life)));
 	made = calloc(1, sizeof(*made));
 	if (!made || tn_clocks_init(&made->clocks, msg->value, 0, seed) != TERN_OK) {
 		free(made);
 		return tn_fail(TERN_E_NOMEM, "no memory for group %s", msg->name);
 	}
 	tn_barriers_init(&made->barriers, &made->clocks);
+	tn_round_init(&made->round, &made->clocks);
+	made->flags = msg->flags;
+	made->life = life;
 	memcpy(made->name, msg->name, sizeof(made->name));
 	groups->rows[groups->count++] = made;
 	*group = made;
 	return TERN_OK;
 }
 
-static tern_status join(tn_ps_groups *groups, const tn_ps_group_msg *msg, uint64_t *clock)
+/* What a summed group needs of one more member. */
+static tern_status room_in_rounds(ps_group *group, const tn_ps_group_msg *msg)
+{
+	if (!(group->flags & TERN_PS_GROUP_SUM) || tn_clocks_member(&group->clocks, msg->member))
+		return TERN_OK;
+	if (group->clocks.count + group->round.gone_count >= TN_PS_SENDERS_MAX)
+		return tn_fail(TERN_E_LIMIT, "group %s is summed, and has %u members already", msg->name,
+			       TN_PS_SENDERS_MAX);
+	return tn_round_join(&group->round);
+}
+
+static tern_status join(tn_ps_groups *groups, const tn_ps_group_msg *msg, words *w)
 {
 	ps_group *group = find_group(groups, msg->name);
 
-	if (group && group->clocks.count == 0)
-		group->clocks.staleness = msg->value; /* the first one of a new job says it */
+	if (group && group->clocks.count == 0) { /* the first one of a new job says it */
+		group->clocks.staleness = msg->value;
+		group->flags = msg->flags;
+		group->round.closed = group->clocks.frontier;
+		group->round.gone_count = 0;
+	}
 	if (group && group->clocks.staleness != msg->value)
 		return tn_fail(TERN_E_INVALID,
 			       "group %s has staleness %" PRIu64 ", this worker asks for %" PRIu64
 			       " (2^64-1: asynchronous): all members must say the same",
 			       msg->name, group->clocks.staleness, msg->value);
+	if (group && group->flags != msg->flags)
+		return tn_fail(TERN_E_INVALID, "group %s is %ssummed: all members must say the same",
+			       msg->name, group->flags ? "" : "not ");
 	if (!group)
 		TN_TRY(add_group(groups, msg, &group));
-	return tn_clocks_join(&group->clocks, msg->member, msg->text, clock);
+	TN_TRY(room_in_rounds(group, msg));
+	w->count = 2;
+	w->word[1] = group->life;
+	return tn_clocks_join(&group->clocks, msg->member, msg->text, &w->word[0]);
 }
 
 static void leave(ps_group *group, uint64_t member)
 {
 	tn_barriers_leave(&group->barriers, member);
+	if (group->flags & TERN_PS_GROUP_SUM)
+		tn_round_leave(&group->round, member);
 	tn_clocks_leave(&group->clocks, member);
 }
 
@@ -248,16 +299,32 @@ static tern_status remove_named(ps_group *group, const char *name)
 	return tn_fail(TERN_E_NOT_FOUND, "group %s has no member %s", group->name, name);
 }
 
+/* Lock held. The member has ended the steps below msg->value; what they are summed from, when they close. */
+static tern_status close_step(tn_ps_groups *groups, ps_group *group, tern_rpc_request *request,
+			      const tn_ps_group_msg *msg, words *w)
+{
+	tern_status status;
+
+	if (!(group->flags & TERN_PS_GROUP_SUM))
+		return tn_fail(TERN_E_STATE, "group %s is not summed", group->name);
+	TN_TRY(tn_clocks_advance(&group->clocks, msg->member, msg->value));
+	tn_round_close(&group->round);
+	status = hold(groups, group, request, msg);
+	if (status == TERN_OK)
+		say_closing(group, w);
+	return status;
+}
+
 /* Lock held. TERN_BUSY: the request is held. */
-static tern_status act(tn_ps_groups *groups, tern_rpc_request *request, const tn_ps_group_msg *msg,
-		       uint64_t *value, ps_group **of)
+static tern_status act(tn_ps_groups *groups, tern_rpc_request *request, const tn_ps_group_msg *msg, words *w,
+		       ps_group **of)
 {
 	ps_group *group;
 
 	if (groups->closing)
 		return tn_fail(TERN_E_FLUSHED, "the parameter server closes");
 	if (msg->op == TN_GROUP_JOIN)
-		return join(groups, msg, value);
+		return join(groups, msg, w);
 	*of = group = find_group(groups, msg->name);
 	if (!group)
 		return tn_fail(TERN_E_NOT_FOUND, "there is no group %s here: join it first, or again",
@@ -269,10 +336,12 @@ static tern_status act(tn_ps_groups *groups, tern_rpc_request *request, const tn
 	case TN_GROUP_END:
 		return tn_clocks_advance(&group->clocks, msg->member, msg->value);
 	case TN_GROUP_ROUND:
-		*value = tn_barrier_round(&group->barriers, msg->text);
+		w->word[0] = tn_barrier_round(&group->barriers, msg->text);
 		return TERN_OK;
 	case TN_GROUP_REMOVE:
 		return remove_named(group, msg->text);
+	case TN_GROUP_CLOSE:
+		return close_step(groups, group, request, msg, w);
 	default:
 		return hold(groups, group, request, msg);
 	}
@@ -284,22 +353,24 @@ static void on_group(tern_rpc_request *request, const void *args, uint64_t bytes
 	ps_group *group = NULL;
 	tn_ps_group_msg msg;
 	tern_status status;
-	uint64_t value = 0;
+	words w;
 	tn_list done;
 
 	if (!tn_ps_group_decode(args, bytes, &msg)) {
 		status = tn_fail(TERN_E_PROTOCOL, "a request of a group can't be read: another version?");
-		answer(request, status, 0);
+		answer(request, status, &w);
 		return;
 	}
+	w.count = 1;
+	w.word[0] = 0;
 	tn_list_init(&done);
 	pthread_mutex_lock(&groups->lock);
-	status = act(groups, request, &msg, &value, &group);
+	status = act(groups, request, &msg, &w, &group);
 	if (group)
 		take_ready(group, &done);
 	pthread_mutex_unlock(&groups->lock);
 	if (status != TERN_BUSY)
-		answer(request, status, value);
+		answer(request, status, &w);
 	finish_all(&done);
 }
 
@@ -333,6 +404,7 @@ void tn_ps_groups_close(tn_ps_groups *groups)
 	tern_rpc_unserve(groups->ctx, TN_PS_GROUP);
 	for (uint32_t i = 0; i < groups->count; i++) {
 		tn_barriers_fini(&groups->rows[i]->barriers);
+		tn_round_fini(&groups->rows[i]->round);
 		tn_clocks_fini(&groups->rows[i]->clocks);
 		free(groups->rows[i]);
 	}

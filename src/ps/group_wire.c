@@ -22,7 +22,7 @@ uint64_t tn_ps_group_encode(uint8_t out[TN_PS_GROUP_MAX], const tn_ps_group_msg 
 	tn_put_u8(&w, (uint8_t)msg->op);
 	tn_put_u8(&w, (uint8_t)name);
 	tn_put_u8(&w, (uint8_t)text);
-	tn_put_u32(&w, 0);
+	tn_put_u32(&w, msg->flags);
 	tn_put_u64(&w, msg->member);
 	tn_put_u64(&w, msg->value);
 	tn_put_u64(&w, msg->timeout_ns);
@@ -55,8 +55,9 @@ bool tn_ps_group_decode(const void *data, uint64_t bytes, tn_ps_group_msg *msg)
 	op = tn_get_u8(&r);
 	name = tn_get_u8(&r);
 	text = tn_get_u8(&r);
-	if (tn_get_u32(&r) != 0 || version != TN_PS_GROUP_VERSION || op < TN_GROUP_JOIN ||
-	    op > TN_GROUP_REMOVE || name == 0)
+	msg->flags = tn_get_u32(&r);
+	if (msg->flags & ~TERN_PS_GROUP_SUM || version != TN_PS_GROUP_VERSION || op < TN_GROUP_JOIN ||
+	    op > TN_GROUP_CLOSE || name == 0)
 		return false;
 	msg->op = (tn_ps_group_op)op;
 	msg->member = tn_get_u64(&r);

@@ -54,6 +54,7 @@ static tern_status serve(tern_ps_server *server)
 {
 	TN_TRY(tn_ps_saver_open(&server->saver, server));
 	TN_TRY(tn_ps_groups_open(&server->groups, server->ctx));
+	TN_TRY(tn_ps_rounds_open(&server->rounds, server));
 	for (unsigned i = 0; i < TN_COUNT_OF(methods); i++) {
 		tern_status status =
 			tern_rpc_serve(server->ctx, methods[i].method, methods[i].handler, server);
@@ -72,6 +73,7 @@ static tern_status serve(tern_ps_server *server)
 static void server_free(tern_ps_server *server)
 {
 	tn_ps_work_stop(server);
+	tn_ps_rounds_free(&server->rounds);
 	tn_ps_shares_free(server);
 	tn_ps_packs_free(server);
 	tn_ps_bench_free(&server->bench);
@@ -158,6 +160,7 @@ tern_status tern_ps_server_open(tern_ctx *ctx, const tern_ps_server_params *para
 		if (server) {
 			tn_ps_saver_close(&server->saver);
 			tn_ps_groups_close(&server->groups);
+			tn_ps_rounds_close(&server->rounds);
 			server_free(server);
 		}
 		atomic_store_explicit(&state->server, NULL, memory_order_release);
@@ -180,6 +183,7 @@ void tern_ps_server_close(tern_ps_server *server)
 	tn_ps_groups_close(&server->groups);
 	tn_ps_follow_close(server);
 	tn_ps_replicas_close(server);
+	tn_ps_rounds_close(&server->rounds);
 	/* Puts under way end from dispatch, which this thread may have to drive. */
 	while (atomic_load_explicit(&server->busy, memory_order_acquire))
 		tern_ctx_wait(server->ctx, 1000000);

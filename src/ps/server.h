@@ -34,6 +34,7 @@
 #include "ps/dedup.h"
 #include "ps/group.h"
 #include "ps/replicas.h"
+#include "ps/round.h"
 #include "ps/saver.h"
 #include "ps/state.h"
 #include "ps/table.h"
@@ -110,6 +111,7 @@ struct tern_ps_server {
 	tn_ps_saver saver;
 	tn_ps_groups groups;
 	_Atomic(struct tn_ps_follow *) follow; /* not NULL: this server is read only (follow.h) */
+	tn_ps_rounds rounds;
 	pthread_mutex_t tables_lock;
 	ps_share *shares[TN_PS_TABLES_MAX];
 	uint32_t share_count;

@@ -16,6 +16,8 @@ const tn_option_row tn_ps_options[] = {
 	ROW("workers", TN_OPT_U64, "1", 1, 64, "threads of a server for batches that take long"),
 	ROW("inline_bytes", TN_OPT_BYTES, "1MiB", 0, 0,
 	    "rows of a batch that a server works on where it came in; larger ones go to its workers"),
+	ROW("staged_bytes", TN_OPT_BYTES, "1GiB", 4096, 0,
+	    "gradients that a server keeps until the steps of summed groups close"),
 	ROW("in_flight", TN_OPT_U64, "256", 1, 1024, "operations of one client object in flight"),
 	ROW("retry", TN_OPT_DURATION, "1ms", 10000, 0,
 	    "pause before a piece of an operation is sent again; doubled each time, up to 100 times as long"),

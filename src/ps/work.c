@@ -33,6 +33,8 @@ static void *worker(void *arg)
 	while ((job = take(server))) {
 		if (job->method == (tn_ps_method)TN_PS_REPLICATE)
 			tn_ps_replicate(server, job->request, job->args, job->bytes);
+		else if (job->method == (tn_ps_method)TN_PS_CLOSE)
+			tn_ps_round_work(&server->rounds, job->request, job->args, job->bytes);
 		else
 			tn_ps_work_on(server, &bench, job->request, job->method, job->args, job->bytes);
 		free(job);
