@@ -10,13 +10,11 @@
  *   What the coordinator decides comes as a map alone; what a server finds out goes to it as a report, which is repeated
  *   until a map answers it (the slot's epoch is past the reported one, or it is IN_SYNC). So nothing waits in here:
  *
- *   primary of (P, B) SYNCING, slot copied              tn_cluster_synced      ->  map with IN_SYNC
- *   primary of (P, B) IN_SYNC, MOVE, or SYNCING, MOVE   it stops serving the slot (reads too; callers are told to come
- *   and the slot copied                                 again), then tn_cluster_synced -> map with B as primary, alone.
- *                                                       It serves again if a map says that it is primary still, of a
- *                                                       later epoch: B died. A report for a MOVE slot is this promise
- *   primary whose backup does not answer                tn_cluster_lost -> map without backup; only then it acknowledges
- *                                                       alone
+ *   primary of (P, B) SYNCING, slot copied    tn_cluster_synced -> map with IN_SYNC
+ *   primary of (P, B) MOVE, slot copied       it stops serving the slot (reads too; callers are told to come again), B
+ *                                             confirms once more, then tn_cluster_released -> map with B as primary, alone.
+ *                                             It serves again if a map says that it is primary still, of a later epoch
+ *   primary whose backup does not answer      tn_cluster_lost -> map without backup; only then it acknowledges alone
  *
  *   A server acknowledges writes, and answers reads that are to be current, only while its lease is valid, and only for
  *   slots of which it is primary in the newest map that it has heard of.
@@ -40,7 +38,8 @@ typedef struct tn_cluster_params {
 	 * "etcd:http://host:port[,...][/prefix]": etcd keeps the map.
 	 */
 	const char *join;
-	uint64_t incarnation; /* 0 = random */
+	uint64_t
+		incarnation; /* 0 = random; of the first time: who is told that it is dead joins anew as another */
 	uint32_t
 		replicas; /* copies of each slot, 1 or 2; 0 = 1. The coordinator's counts (etcd: the first one's) */
 	uint32_t first; /* the coordinator gives slots out when so many servers have joined; 0 = 1 */
@@ -52,7 +51,7 @@ typedef struct tn_cluster_params {
 } tn_cluster_params;
 
 /*
- * Join, by the address of ctx. Returns when the first map with this server came, and on_map has run with it.
+ * Join, by the address of ctx. *cluster is set before on_map runs for the first time. Returns when the first map with this server came, and on_map has run with it.
  * TERN_E_UNREACHABLE, _DEADLINE: no coordinator answered in cluster.join; TERN_E_UNSUPPORTED: no etcd in this build.
  */
 tern_status tn_cluster_open(tern_ctx *ctx, const tn_cluster_params *params, tn_cluster **cluster);
@@ -66,6 +65,7 @@ bool tn_cluster_lease_valid(const tn_cluster *cluster);
 
 /* See above. Slots are copied; a later report of a slot replaces an earlier one. */
 void tn_cluster_synced(tn_cluster *cluster, const uint16_t *slots, const uint32_t *epochs, uint32_t n);
+void tn_cluster_released(tn_cluster *cluster, const uint16_t *slots, const uint32_t *epochs, uint32_t n);
 void tn_cluster_lost(tn_cluster *cluster, const uint16_t *slots, const uint32_t *epochs, uint32_t n);
 
 /* Give all slots of this server away. It has none when a map says so. Repeated until the map shows it. */
