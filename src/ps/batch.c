@@ -205,10 +205,26 @@ static bool are_mine(ps_task *t, const ps_view *view)
 	return tn_ps_slots_within(&t->slots, &view->mine);
 }
 
+/* How often slots are asked for: who has too hot ones gives some away. */
+static void count_load(const ps_task *t)
+{
+	_Atomic uint32_t *load = t->server->replicas->load;
+
+	for (uint64_t i = 0; i < t->batch.count; i++) {
+		_Atomic uint32_t *at = &load[tn_table_slot(t->keys[i])];
+
+		atomic_store_explicit(at, atomic_load_explicit(at, memory_order_relaxed) + 1,
+				      memory_order_relaxed);
+	}
+}
+
 static bool owned(ps_task *t)
 {
-	if (are_mine(t, t->view))
+	if (are_mine(t, t->view)) {
+		if (TN_UNLIKELY(t->server->replicas != NULL))
+			count_load(t);
 		return true;
+	}
 	TN_PS_COUNT(t->server->counters, wrong_server, 1);
 	t->answer.flags = TN_PS_WRONG_SERVER;
 	tn_ps_reply(t, 0);

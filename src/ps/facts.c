@@ -113,6 +113,22 @@ static tern_status write_columns(const tn_ps_facts *facts, tn_file *file, const 
 	return tn_st_write(file, tensors, data, COLUMNS, notes, 2);
 }
 
+void tn_ps_facts_only(tn_ps_facts *f, const tn_ps_slots *mine)
+{
+	uint64_t n = 0;
+
+	for (uint64_t i = 0; i < f->count; i++) {
+		if (f->slot[i] >= 0 && !tn_ps_slots_has(mine, (uint32_t)f->slot[i]))
+			continue;
+		f->slot[n] = f->slot[i];
+		f->client[n] = f->client[i];
+		f->low[n] = f->low[i];
+		f->seq[n] = f->seq[i];
+		f->status[n++] = f->status[i];
+	}
+	f->count = n;
+}
+
 tern_status tn_ps_facts_write(const tn_ps_facts *facts, tn_ckpt *ckpt, const char *table, uint32_t server)
 {
 	char name[TERN_TABLE_NAME_MAX + 40];

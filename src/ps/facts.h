@@ -27,6 +27,8 @@ typedef struct tn_ps_facts {
 void tn_ps_facts_free(tn_ps_facts *facts);
 /* All that d knows. TERN_E_NOMEM. */
 tern_status tn_ps_facts_take(tn_ps_facts *facts, const tn_ps_dedup *d);
+/* Those of slots that are `mine`, and the marks; the others are forgotten. */
+void tn_ps_facts_only(tn_ps_facts *facts, const tn_ps_slots *mine);
 /* Into a file of the checkpoint, with a row of the manifest ("pushes_of": table). Nothing to say: no file. */
 tern_status tn_ps_facts_write(const tn_ps_facts *facts, tn_ckpt *ckpt, const char *table, uint32_t server);
 /* The facts of slots that are `mine`, out of all files of the table. */

@@ -73,14 +73,15 @@ static void slot_renew(tn_repl *r, uint32_t s, const tn_cl_slot *now)
 		freeze(r, s);
 }
 
-void tn_repl_map(tn_repl *r, const tn_cl_map *map, uint16_t self, tn_ps_slots *gone)
+void tn_repl_map(tn_repl *r, const tn_cl_map *map, uint16_t self, tn_ps_slots *gone, tn_ps_slots *fresh)
 {
-	tn_ps_slots kept = {{0}};
+	tn_ps_slots kept = {{0}}, mine = r->mine;
 	bool first = r->self != self;
 
 	TN_ASSERT(map->version > r->version || r->version == 0);
 	r->self = self;
 	r->version = map->version;
+	memset(fresh, 0, sizeof(*fresh));
 	memset(&r->mine, 0, sizeof(r->mine));
 	memset(&r->move, 0, sizeof(r->move));
 	for (uint32_t s = 0; s < TN_CL_SLOTS; s++) {
@@ -97,6 +98,8 @@ void tn_repl_map(tn_repl *r, const tn_cl_map *map, uint16_t self, tn_ps_slots *g
 		tn_ps_slots_add(&r->mine, s);
 		if (now->flags & TN_CL_MOVE)
 			tn_ps_slots_add(&r->move, s);
+		if (now->flags & TN_CL_FRESH && !tn_ps_slots_has(&mine, s))
+			tn_ps_slots_add(fresh, s);
 	}
 	for (unsigned w = 0; w < 64; w++)
 		gone->bits[w] = r->kept.bits[w] & ~kept.bits[w];

@@ -60,8 +60,9 @@ typedef struct tn_repl {
 void tn_repl_init(tn_repl *r);
 void tn_repl_fini(tn_repl *r);
 
-/* A map (hold exclusively). *gone: slots whose rows were kept here and are not any more. */
-void tn_repl_map(tn_repl *r, const tn_cl_map *map, uint16_t self, tn_ps_slots *gone);
+/* A map (hold exclusively). *gone: slots whose rows were kept here and are not any more. *fresh: this server's from now
+   on, and what it may have of them is not theirs. */
+void tn_repl_map(tn_repl *r, const tn_cl_map *map, uint16_t self, tn_ps_slots *gone, tn_ps_slots *fresh);
 
 static inline bool tn_repl_frozen(const tn_repl *r, uint32_t slot)
 {

@@ -167,14 +167,7 @@ static tern_status look_through(const work *w, const void *frame, uint64_t bytes
 
 static void drop_slots(ps_share *share, void *arg)
 {
-	const tn_ps_slots *slots = arg;
-
-	pthread_mutex_lock(&share->lock);
-	tn_ps_dedup_drop_slots(share->dedup, slots);
-	pthread_mutex_unlock(&share->lock);
-	for (uint32_t s = 0; s < TN_CL_SLOTS; s++)
-		if (tn_ps_slots_has(slots, s))
-			(void)tn_table_drop_slot(share->engine, s, NULL);
+	tn_ps_share_drop_slots(share, arg);
 }
 
 static void on_begin(work *w, const tn_repl_entry *e)

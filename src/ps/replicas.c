@@ -514,7 +514,7 @@ tern_status tn_ps_replicas_map(tern_ps_server *server, const tn_cl_map *map, uin
 {
 	ps_replicas *r = server->replicas;
 	ps_view *view = tn_ps_view_new(map, self);
-	tn_ps_slots gone;
+	tn_ps_slots gone, fresh;
 	tn_list over;
 
 	if (!view)
@@ -525,13 +525,28 @@ tern_status tn_ps_replicas_map(tern_ps_server *server, const tn_cl_map *map, uin
 		pthread_rwlock_unlock(&server->hold);
 		return TERN_OK; /* an old one */
 	}
-	tn_repl_map(&r->repl, map, self, &gone);
+	tn_repl_map(&r->repl, map, self, &gone, &fresh);
+	for (uint32_t i = 0; i < server->share_count; i++) /* tables come and go under hold */
+		tn_ps_share_drop_slots(server->shares[i], &fresh);
 	tn_ps_streams_renew(r, map, &over);
 	tn_ps_commits_judge(r, &over);
 	pthread_rwlock_unlock(&server->hold);
 	tn_ps_commits_answer(r, &over);
 	tn_ps_copier_wake(r, &gone);
 	return TERN_OK;
+}
+
+void tn_ps_replicas_load(tern_ps_server *server, uint32_t load[TN_CL_SLOTS])
+{
+	ps_replicas *r = server->replicas;
+	uint64_t now = tn_ctx_now(server->ctx), ns = now - r->load_ns;
+
+	for (uint32_t s = 0; s < TN_CL_SLOTS; s++) {
+		uint64_t keys = atomic_exchange_explicit(&r->load[s], 0, memory_order_relaxed);
+
+		load[s] = r->load_ns && ns ? (uint32_t)TN_MIN((double)keys * 1e9 / (double)ns, 4e9) : 0;
+	}
+	r->load_ns = now;
 }
 
 /* ---- life ---- */
@@ -573,7 +588,7 @@ tern_status tn_ps_replicas_open(tern_ps_server *server, const tn_replicas_env *e
 static void give_up_waits(ps_replicas *r)
 {
 	tn_cl_map *none = calloc(1, sizeof(*none));
-	tn_ps_slots gone;
+	tn_ps_slots gone, fresh;
 	tn_list over;
 
 	if (!none)
@@ -584,7 +599,7 @@ static void give_up_waits(ps_replicas *r)
 			(tn_cl_slot){.primary = TN_CL_NONE, .backup = TN_CL_NONE, .epoch = UINT32_MAX};
 	pthread_rwlock_wrlock(&r->server->hold);
 	none->version = r->repl.version + 1;
-	tn_repl_map(&r->repl, none, TN_CL_NONE, &gone);
+	tn_repl_map(&r->repl, none, TN_CL_NONE, &gone, &fresh);
 	tn_ps_streams_renew(r, none, &over);
 	tn_ps_commits_judge(r, &over);
 	pthread_rwlock_unlock(&r->server->hold);

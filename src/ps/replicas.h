@@ -89,6 +89,8 @@ typedef struct ps_replicas {
 	bool copier_runs, stop, work;
 	tn_ps_slots gone; /* to be dropped */
 	_Atomic uint64_t frames, bytes;
+	uint64_t load_ns;
+	_Atomic uint32_t load[TN_CL_SLOTS]; /* keys since then, about: threads may overwrite each other's */
 } ps_replicas;
 
 /* TERN_E_NOMEM, TERN_E_LIMIT. The server serves nothing yet. */
@@ -97,6 +99,9 @@ tern_status tn_ps_replicas_open(struct tern_ps_server *server, const tn_replicas
 void tn_ps_replicas_close(struct tern_ps_server *server);
 /* A map from the coordinator, this server being number self; higher versions only, others are passed over. */
 tern_status tn_ps_replicas_map(struct tern_ps_server *server, const tn_cl_map *map, uint16_t self);
+
+/* Keys per second of each slot since the last call (cluster/cluster.h). One caller at a time. */
+void tn_ps_replicas_load(struct tern_ps_server *server, uint32_t load[TN_CL_SLOTS]);
 
 /* ---- for batches; replicas != NULL ---- */
 

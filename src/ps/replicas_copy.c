@@ -241,39 +241,22 @@ static bool move_some(ps_replicas *r)
 
 /* ---- dropping ---- */
 
-static void drop_share(ps_share *share, const tn_ps_slots *slots)
+/* A slot that is not kept here: under in_lock, so that it does not come back meanwhile, as a backup, and under hold: as
+   primary. */
+static void drop_slot(ps_replicas *r, uint32_t slot)
 {
-	pthread_mutex_lock(&share->lock);
-	tn_ps_dedup_drop_slots(share->dedup, slots);
-	pthread_mutex_unlock(&share->lock);
-	for (uint32_t s = 0; s < TN_CL_SLOTS; s++)
-		if (tn_ps_slots_has(slots, s))
-			(void)tn_table_drop_slot(share->engine, s, NULL);
-}
+	tern_ps_server *server = r->server;
+	tn_ps_slots one = {{0}};
 
-/* Slots that went away and are not back: under in_lock, so that none of them comes back meanwhile. */
-static void drop(ps_replicas *r, tn_ps_slots *gone)
-{
-	group *g = calloc(1, sizeof(*g));
-
-	if (!g) {
-		nap(r);
-		tn_ps_copier_wake(r, gone);
-		return;
-	}
-	g->r = r;
+	tn_ps_slots_add(&one, slot);
 	pthread_mutex_lock(&r->in_lock);
-	pthread_rwlock_rdlock(&r->server->hold);
-	for (unsigned w = 0; w < 64; w++)
-		gone->bits[w] &= ~r->repl.kept.bits[w];
-	take_shares(g);
-	pthread_rwlock_unlock(&r->server->hold);
-	for (uint32_t i = 0; i < g->count; i++) {
-		drop_share(g->shares[i], gone);
-		tn_ps_share_put(g->shares[i]);
-	}
+	pthread_rwlock_rdlock(&server->hold);
+	pthread_mutex_lock(&server->tables_lock);
+	for (uint32_t i = 0; i < server->share_count && !tn_ps_slots_has(&r->repl.kept, slot); i++)
+		tn_ps_share_drop_slots(server->shares[i], &one);
+	pthread_mutex_unlock(&server->tables_lock);
+	pthread_rwlock_unlock(&server->hold);
 	pthread_mutex_unlock(&r->in_lock);
-	free(g);
 }
 
 /* ---- the thread ---- */
@@ -303,8 +286,9 @@ static void *copier(void *arg)
 	bool any;
 
 	while (wait_for_work(r, &gone, &any)) {
-		if (any)
-			drop(r, &gone);
+		for (uint32_t s = 0; any && s < TN_CL_SLOTS; s++)
+			if (tn_ps_slots_has(&gone, s))
+				drop_slot(r, s);
 		while (!stopping(r) && (move_some(r) || copy_some(r)))
 			;
 	}

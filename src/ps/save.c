@@ -56,19 +56,32 @@ static tern_status write_part(const tn_save *save, const char *table, tn_columns
 	return tn_ckpt_add(save->ckpt, &file, extra);
 }
 
+static bool is_mine(const tn_save *save, uint64_t key)
+{
+	return !save->mine || tn_ps_slots_has(save->mine, tn_table_slot(key));
+}
+
+typedef struct collector {
+	const tn_save *save;
+	tn_columns *columns;
+} collector;
+
 static tern_status collect(const tn_record *record, void *arg)
 {
-	return tn_columns_add(arg, record);
+	const collector *c = arg;
+
+	return is_mine(c->save, record->key) ? tn_columns_add(c->columns, record) : TERN_OK;
 }
 
 static tern_status write_parts(const tn_save *save, const char *table, tn_cut *cut, tn_columns *columns,
 			       uint64_t *rows)
 {
+	collector c = {save, columns};
 	bool more = true;
 
 	for (uint32_t part = 0; more; part++) {
 		columns->rows = 0;
-		TN_TRY(tn_cut_next(cut, columns->capacity, collect, columns, &more));
+		TN_TRY(tn_cut_next(cut, columns->capacity, collect, &c, &more));
 		if (columns->rows == 0)
 			continue;
 		TN_TRY(write_part(save, table, columns, part));
@@ -93,6 +106,7 @@ tern_status tn_save_table(const tn_save *save, tn_table *table, tn_cut *cut, uin
 /* ---- keys that are gone ---- */
 
 typedef struct key_list {
+	const tn_save *save;
 	uint64_t *keys;
 	uint64_t n, room;
 } key_list;
@@ -101,6 +115,8 @@ static tern_status list_key(uint64_t key, void *arg)
 {
 	key_list *list = arg;
 
+	if (!is_mine(list->save, key))
+		return TERN_OK;
 	if (list->n == list->room) {
 		uint64_t room = list->room ? list->room * 2 : 1024;
 		uint64_t *more = realloc(list->keys, room * sizeof(*more));
@@ -139,7 +155,7 @@ static tern_status write_gone(const tn_save *save, const char *table, const key_
 
 tern_status tn_save_gone(const tn_save *save, tn_table *table, tn_cut *cut, uint64_t *gone)
 {
-	key_list list = {0};
+	key_list list = {.save = save};
 	tern_status status = tn_cut_gone(cut, list_key, &list);
 
 	if (status == TERN_OK && list.n)

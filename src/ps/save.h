@@ -14,14 +14,16 @@
 #ifndef TN_PS_SAVE_H
 #define TN_PS_SAVE_H
 
+#include "ps/dedup.h"
 #include "ps/table.h"
 #include "store/ckpt.h"
 
 /* Zero it, then set what differs. */
 typedef struct tn_save {
 	tn_ckpt *ckpt;
-	uint32_t server;     /* goes into names of files, so that several may write into one directory */
-	uint64_t part_bytes; /* of memory and of a file, roughly; 0 = 32 MiB */
+	uint32_t server;         /* goes into names of files, so that several may write into one directory */
+	uint64_t part_bytes;     /* of memory and of a file, roughly; 0 = 32 MiB */
+	const tn_ps_slots *mine; /* rows of other slots are passed over; NULL: all are written */
 	tn_file_pace pace;
 	void *pace_arg;
 } tn_save;

@@ -26,6 +26,7 @@
 
 #define HOLD_NS (10 * TN_NS_PER_SEC)
 #define HOUR_NS (3600 * TN_NS_PER_SEC)
+#define KEEP_NS (TN_NS_PER_SEC / 2)
 
 static void leader_free(tn_save_lead *l)
 {
@@ -98,6 +99,42 @@ tern_status tn_save_failed_at(const tn_save_lead *l, uint32_t i, tern_status sta
 	return tn_fail(status, "server %" PRIu32 " (%s): %s", i, l->hosts[i]->address, text);
 }
 
+/* Servers give up what they do for a leader that is silent. */
+static void keep(const tn_save_lead *l)
+{
+	tn_ps_save_msg *msg = malloc(sizeof(*msg));
+	uint8_t *args = malloc(TN_PS_SAVE_MAX);
+	tern_rpc_call_params call = {.method = TN_PS_SAVE, .args = args, .flags = TERN_RPC_IDEMPOTENT};
+
+	for (uint32_t i = 0; msg && args && i < l->sent; i++) {
+		if (tern_op_test(&l->ops[i]) != TERN_AGAIN)
+			continue;
+		*msg = l->msg;
+		msg->op = TN_SAVE_KEEP;
+		msg->path[0] = '\0';
+		call.args_bytes = tn_ps_save_encode(args, msg);
+		(void)tern_rpc_call_wait(l->hosts[i]->rpc, &call, KEEP_NS, NULL);
+	}
+	free(msg);
+	free(args);
+}
+
+/* The i-th call, as long as it takes. */
+static void wait_for(tn_save_lead *l, uint32_t i)
+{
+	tern_ctx *ctx = l->ps->ctx;
+	uint64_t pause = tn_opt_u64(tn_ctx_options(ctx), tn_ps_options, "save_lease") / 4;
+	uint64_t next = tn_ctx_now(ctx) + pause;
+
+	while (tern_op_test(&l->ops[i]) == TERN_AGAIN) {
+		tern_ctx_wait(ctx, TN_MIN(pause, KEEP_NS));
+		if (tn_ctx_now(ctx) < next)
+			continue;
+		keep(l);
+		next = tn_ctx_now(ctx) + pause;
+	}
+}
+
 tern_status tn_save_step(tn_save_lead *l, tn_ps_save_op op, uint64_t limit_ns)
 {
 	tern_status status = TERN_OK, one;
@@ -111,6 +148,7 @@ tern_status tn_save_step(tn_save_lead *l, tn_ps_save_op op, uint64_t limit_ns)
 		status = tn_save_failed_at(l, l->sent, status == TERN_AGAIN ? TERN_E_OVERLOAD : status);
 	snprintf(detail, sizeof(detail), "%s", tn_detail_get());
 	for (uint32_t i = 0; i < l->sent; i++) {
+		wait_for(l, i);
 		one = tern_op_wait(l->ps->ctx, &l->ops[i], 0);
 		if (one == TERN_OK || status != TERN_OK)
 			continue;
@@ -131,6 +169,23 @@ static void call_off(tn_save_lead *l)
 	l->deadline_ns = tn_deadline(tn_ctx_now(l->ps->ctx), 2 * TN_NS_PER_SEC);
 	(void)tn_save_step(l, TN_SAVE_END, 2 * TN_NS_PER_SEC);
 	tn_detail_set("%s", detail);
+}
+
+/* Do all servers that hold their pushes know the same map? Each slot is written once then. */
+static tern_status same_map(const tn_save_lead *l)
+{
+	uint64_t first = 0, version;
+
+	for (uint32_t i = 0; i < l->servers; i++) {
+		if (l->ops[i].length != sizeof(version))
+			return tn_fail(TERN_E_PROTOCOL,
+				       "server %" PRIu32 ": its answer to a save can't be read", i);
+		memcpy(&version, l->answers[i], sizeof(version));
+		first = i ? first : version;
+		if (version != first)
+			return tn_fail(TERN_E_STATE, "slots are being given to other servers: try again");
+	}
+	return TERN_OK;
 }
 
 /* ---- the manifest ---- */
@@ -222,6 +277,7 @@ static tern_status cut_all(tn_save_lead *l, const tn_save_plan *plan, tern_ps_sa
 
 	l->msg.number = HOLD_NS;
 	TN_TRY(tn_save_step(l, TN_SAVE_HOLD, HOLD_NS));
+	TN_TRY(same_map(l));
 	l->msg.number = plan->delta ? plan->base.id : 0;
 	l->msg.rate = plan->track;
 	TN_TRY(tn_save_step(l, TN_SAVE_CUT, HOLD_NS));

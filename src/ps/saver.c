@@ -84,12 +84,53 @@ tern_status tn_ps_saver_list(tn_ps_saver *saver)
 	return status;
 }
 
-static tern_status cut_table(saver_table *t, const tn_ps_save_msg *msg)
+/* Who has which slot, by incarnation; 0: the list is fixed. */
+static uint64_t owners_of(const ps_view *view)
+{
+	uint64_t hash = 0;
+
+	for (uint32_t i = 0; view->map.server[0].incarnation && i < TN_PS_SLOTS; i++) {
+		uint16_t p = view->map.slot[i].primary;
+
+		hash = tn_hash_u64(hash ^ i, p == TN_CL_NONE ? 0 : view->map.server[p].incarnation);
+	}
+	return hash;
+}
+
+bool tn_ps_saver_follows(tn_ps_saver *saver, tn_table *engine, uint64_t number)
+{
+	tern_ps_server *server = saver->server;
+	unsigned in;
+	bool same;
+
+	same = owners_of(tn_ps_view_enter(server, &in)) == saver->acked || !server->replicas;
+	tn_ps_view_leave(server, in);
+	return same && tn_table_follows(engine, number);
+}
+
+/* The view that pushes stand still by. TERN_E_STATE: another one came since HOLD, here or elsewhere. */
+static tern_status cut_view(tn_ps_saver *saver)
+{
+	const ps_view *view;
+	tern_status status = TERN_OK;
+	unsigned in;
+
+	view = tn_ps_view_enter(saver->server, &in);
+	if (view->map.version != saver->version)
+		status =
+			tn_fail(TERN_E_STATE, "slots were given to other servers during the save: try again");
+	saver->mine = view->mine;
+	saver->owners = owners_of(view);
+	tn_ps_view_leave(saver->server, in);
+	return status;
+}
+
+static tern_status cut_table(tn_ps_saver *saver, saver_table *t, const tn_ps_save_msg *msg)
 {
 	tn_cut_kind kind = msg->rate ? TN_CUT_BASE : TN_CUT_ALONE;
 	tern_status status;
 
-	t->changes = msg->number && tn_table_follows(t->share->engine, msg->number);
+	t->changes = msg->number && tn_ps_saver_follows(saver, t->share->engine, msg->number);
 	if (t->changes)
 		kind = TN_CUT_CHANGES;
 
@@ -102,10 +143,12 @@ static tern_status cut_table(saver_table *t, const tn_ps_save_msg *msg)
 /* Lock held. Pushes stand still. */
 static tern_status cut_tables(tn_ps_saver *saver, const tn_ps_save_msg *msg)
 {
-	tern_status status = tn_ps_saver_list(saver);
+	tern_status status = cut_view(saver);
 
+	if (status == TERN_OK)
+		status = tn_ps_saver_list(saver);
 	for (uint32_t i = 0; i < saver->table_count && status == TERN_OK; i++)
-		status = cut_table(&saver->tables[i], msg);
+		status = cut_table(saver, &saver->tables[i], msg);
 	if (status != TERN_OK)
 		drop_tables(saver);
 	return status;
@@ -156,6 +199,9 @@ static void on_lease(tn_ctx_timer *timer)
 	if (saver->state == TN_SAVER_HELD || saver->state == TN_SAVER_CUT) {
 		TN_LOG(WARN, PS, "a save is given up: its leader was silent for too long");
 		to_idle(saver);
+	} else if (saver->state == TN_SAVER_WORKING) {
+		TN_LOG(WARN, PS, "a save or restore is given up: its leader was silent for too long");
+		atomic_store(&saver->stop, true);
 	}
 	pthread_mutex_unlock(&saver->lock);
 }
@@ -163,6 +209,8 @@ static void on_lease(tn_ctx_timer *timer)
 /* Lock held. TERN_OK for what is done already: a request may come twice. */
 static tern_status on_hold(tn_ps_saver *saver, const tn_ps_save_msg *msg)
 {
+	unsigned in;
+
 	if (saver->state == TN_SAVER_HELD && saver->token == msg->token)
 		return TERN_OK;
 	TN_TRY(expect(saver, msg, TN_SAVER_IDLE));
@@ -170,6 +218,15 @@ static tern_status on_hold(tn_ps_saver *saver, const tn_ps_save_msg *msg)
 	saver->token = msg->token;
 	lease(saver, TN_MIN(msg->number, LEASE_MAX_NS));
 	hold_pushes(saver->server);
+	saver->version = tn_ps_view_enter(saver->server, &in)->map.version;
+	tn_ps_view_leave(saver->server, in);
+	return TERN_OK;
+}
+
+static tern_status on_keep(tn_ps_saver *saver, const tn_ps_save_msg *msg)
+{
+	if (saver->state == TN_SAVER_WORKING && saver->token == msg->token)
+		lease(saver, saver->lease_ns);
 	return TERN_OK;
 }
 
@@ -211,6 +268,7 @@ static tern_status on_ack(tn_ps_saver *saver, const tn_ps_save_msg *msg)
 	for (uint32_t i = 0; i < server->share_count; i++)
 		tn_table_acknowledge(server->shares[i]->engine, msg->number);
 	pthread_mutex_unlock(&server->tables_lock);
+	saver->acked = saver->owners;
 	return TERN_OK;
 }
 
@@ -262,6 +320,7 @@ static tern_status start(tn_ps_saver *saver, tern_rpc_request *request, const tn
 	saver->request = request;
 	saver->msg = *msg;
 	atomic_store(&saver->stop, false);
+	lease(saver, saver->lease_ns);
 	if (tern_rpc_request_on_cancel(request, on_cancel, saver) == TERN_E_CANCELED)
 		atomic_store(&saver->stop, true);
 	status = tn_os_thread_start(&saver->thread, "tern-save", work, saver);
@@ -284,6 +343,8 @@ static tern_status act(tn_ps_saver *saver, tern_rpc_request *request, const tn_p
 		return on_end(saver, msg);
 	case TN_SAVE_ACK:
 		return on_ack(saver, msg);
+	case TN_SAVE_KEEP:
+		return on_keep(saver, msg);
 	default:
 		return start(saver, request, msg);
 	}
@@ -294,6 +355,7 @@ static void on_save(tern_rpc_request *request, const void *args, uint64_t bytes,
 	tn_ps_saver *saver = arg;
 	tn_ps_save_msg msg;
 	tern_status status;
+	uint64_t version;
 
 	if (tn_ps_follows(saver->server)) {
 		tn_ps_refuse_follower(request);
@@ -306,8 +368,11 @@ static void on_save(tern_rpc_request *request, const void *args, uint64_t bytes,
 	}
 	pthread_mutex_lock(&saver->lock);
 	status = act(saver, request, &msg);
+	version = saver->version;
 	pthread_mutex_unlock(&saver->lock);
-	if (status != TERN_BUSY)
+	if (status == TERN_OK && msg.op == TN_SAVE_HOLD)
+		tern_rpc_reply(request, TERN_OK, &version, sizeof(version));
+	else if (status != TERN_BUSY)
 		reply(request, status);
 }
 
@@ -318,6 +383,7 @@ tern_status tn_ps_saver_open(tn_ps_saver *saver, struct tern_ps_server *server)
 	memset(saver, 0, sizeof(*saver));
 	saver->server = server;
 	saver->lease.run = on_lease;
+	saver->lease_ns = tn_opt_u64(tn_ctx_options(server->ctx), tn_ps_options, "save_lease");
 	pthread_mutex_init(&saver->lock, NULL);
 	return tern_rpc_serve(server->ctx, TN_PS_SAVE, on_save, saver);
 }

@@ -10,6 +10,7 @@
  *   CUT        id of the cut before,                        a cut of every table, and of which pushes it holds; then
  *              0: all rows                                  pushes go on. rate 1: changes are remembered from here on
  *   WRITE      as of CUT                    directory       the cuts into files; {"files": [...], "tables": [...]}
+ *   KEEP                                                    the leader is there still: WRITE, RESTORE and PREPARE go on
  *   END                                                     whatever was begun is over
  *   RESTORE    sequence                     checkpoints     tables and rows; {"rows": n}
  *   PREPARE    id of the cut before                         ready for a cut of changes since then, which is safe on disk:
@@ -53,6 +54,7 @@ typedef enum tn_ps_save_op {
 	TN_SAVE_RESTORE,
 	TN_SAVE_PREPARE,
 	TN_SAVE_ACK,
+	TN_SAVE_KEEP,
 } tn_ps_save_op;
 
 typedef struct tn_ps_save_msg {
@@ -84,6 +86,10 @@ typedef struct tn_ps_saver {
 	tn_ctx_timer lease;
 	saver_table *tables;
 	uint32_t table_count;
+	uint64_t version;       /* of the map, since HOLD */
+	tn_ps_slots mine;       /* at CUT: what is written */
+	uint64_t owners, acked; /* who had which slot at CUT, at the last CUT that is on disk (a hash) */
+	uint64_t lease_ns;      /* of a leader whose files are being written or read */
 	/* the thread of WRITE and RESTORE */
 	tn_thread thread;
 	bool joinable;

@@ -44,7 +44,7 @@ bool tn_ps_save_decode(const void *data, uint64_t bytes, tn_ps_save_msg *msg)
 	msg->rate = tn_get_u64(&r);
 	path = tn_get_view(&r, length);
 	if (r.bad || r.at != bytes || version != TN_PS_SAVE_VERSION || msg->op < TN_SAVE_HOLD ||
-	    msg->op > TN_SAVE_ACK || length >= TN_PS_PATH_MAX || (length && memchr(path, 0, length)))
+	    msg->op > TN_SAVE_KEEP || length >= TN_PS_PATH_MAX || (length && memchr(path, 0, length)))
 		return false;
 	if (length)
 		memcpy(msg->path, path, length);

@@ -64,7 +64,11 @@ static tern_status add_row(json_t *tables, const saver_table *t, uint64_t rows, 
 
 static tern_status write_table(tn_ps_saver *saver, saver_table *t, tn_ckpt *ckpt, json_t *tables)
 {
-	const tn_save save = {.ckpt = ckpt, .server = saver->msg.server, .pace = pace, .pace_arg = saver};
+	const tn_save save = {.ckpt = ckpt,
+			      .server = saver->msg.server,
+			      .pace = pace,
+			      .pace_arg = saver,
+			      .mine = &saver->mine};
 	tn_table *engine = t->share->engine;
 	uint64_t rows, gone = 0;
 
@@ -73,6 +77,7 @@ static tern_status write_table(tn_ps_saver *saver, saver_table *t, tn_ckpt *ckpt
 		TN_TRY(tn_save_gone(&save, engine, t->cut, &gone));
 	tn_cut_end(t->cut); /* its memory is free before the next table is written */
 	t->cut = NULL;
+	tn_ps_facts_only(&t->facts, &saver->mine);
 	TN_TRY(tn_ps_facts_write(&t->facts, ckpt, tn_table_schema(engine)->name, saver->msg.server));
 	return add_row(tables, t, rows, gone, saver->msg.number != 0);
 }
@@ -117,7 +122,7 @@ static tern_status prepare_table(tn_ps_saver *saver, const saver_table *t, json_
 	tn_table_acknowledge(engine, saver->msg.number);
 	TN_TRY(tn_table_settle(engine));
 	row = json_pack("{s:s, s:b}", "name", t->share->schema.name, "follows",
-			tn_table_follows(engine, saver->msg.number));
+			tn_ps_saver_follows(saver, engine, saver->msg.number));
 	if (!row || json_array_append_new(tables, row) != 0)
 		return tn_fail(TERN_E_NOMEM, "no memory for the answer to a save");
 	return TERN_OK;
@@ -146,6 +151,23 @@ static bool is_mine(uint64_t key, void *arg)
 	return tn_ps_slots_has(arg, tn_table_slot(key));
 }
 
+/* Slots whose rows belong here, as primary or as backup; returns the version of the map that says so. */
+static uint64_t kept(tn_ps_saver *saver, tn_ps_slots *slots)
+{
+	const ps_view *view;
+	uint64_t version;
+	unsigned in;
+
+	view = tn_ps_view_enter(saver->server, &in);
+	*slots = view->mine;
+	for (uint32_t i = 0; view->index != TN_CL_NONE && i < TN_PS_SLOTS; i++)
+		if (view->map.slot[i].backup == view->index)
+			tn_ps_slots_add(slots, i);
+	version = view->map.version;
+	tn_ps_view_leave(saver->server, in);
+	return version;
+}
+
 static tern_status restore_table(tn_ps_saver *saver, const tn_ckpt_chain *chain, const char *name,
 				 uint64_t *rows)
 {
@@ -154,13 +176,11 @@ static tern_status restore_table(tn_ps_saver *saver, const tn_ckpt_chain *chain,
 	tn_ps_slots mine;
 	tern_status status;
 	ps_share *share;
-	uint64_t put;
-	unsigned in;
+	uint64_t put, version;
 
 	TN_TRY(tn_restore_schema(from, name, &schema));
 	TN_TRY(tn_ps_share_new(&schema, &share));
-	mine = tn_ps_view_enter(saver->server, &in)->mine;
-	tn_ps_view_leave(saver->server, in);
+	version = kept(saver, &mine);
 	status = tn_restore_chain(chain, share->engine, is_mine, &mine, &put);
 	if (status == TERN_OK)
 		status = tn_ps_facts_restore(from, name, &mine, share->dedup);
@@ -168,6 +188,9 @@ static tern_status restore_table(tn_ps_saver *saver, const tn_ckpt_chain *chain,
 		status = stopped();
 	if (status == TERN_OK && from->id)
 		tn_table_track(share->engine, from->id); /* deltas go on from it */
+	if (status == TERN_OK && kept(saver, &mine) != version)
+		status = tn_fail(TERN_E_STATE,
+				 "slots were given to other servers during the restore: try again");
 	if (status == TERN_OK)
 		status = tn_ps_share_add(saver->server, share);
 	if (status != TERN_OK) {

@@ -15,4 +15,7 @@ tern_status tn_ps_saver_prepare(tn_ps_saver *saver, char **answer);
 /* saver.c: references to all shares into saver->tables. */
 tern_status tn_ps_saver_list(tn_ps_saver *saver);
 
+/* Can the table be written as a delta to the checkpoint of that number? Not after slots went to other servers. */
+bool tn_ps_saver_follows(tn_ps_saver *saver, tn_table *engine, uint64_t number);
+
 #endif

@@ -164,6 +164,8 @@ tern_status tn_ps_share_add(tern_ps_server *server, ps_share *share);
 /* Made, in the list; TERN_OK too if it is there as wanted. *made: with a reference, if it was made and made is not
    NULL. */
 tern_status tn_ps_share_create(tern_ps_server *server, const tern_table_schema *schema, ps_share **made);
+/* Rows of these slots, and what is known of pushes in them, are no more. */
+void tn_ps_share_drop_slots(ps_share *share, const tn_ps_slots *slots);
 /* Out of it. False: there is none of that name. */
 bool tn_ps_share_drop(tern_ps_server *server, const char *name);
 void tn_ps_on_create(tern_rpc_request *request, const void *args, uint64_t bytes, void *server);

@@ -255,6 +255,16 @@ void tn_ps_on_describe(tern_rpc_request *request, const void *args, uint64_t byt
 	tn_ps_share_put(share);
 }
 
+void tn_ps_share_drop_slots(ps_share *share, const tn_ps_slots *slots)
+{
+	pthread_mutex_lock(&share->lock);
+	tn_ps_dedup_drop_slots(share->dedup, slots);
+	pthread_mutex_unlock(&share->lock);
+	for (uint32_t s = 0; s < TN_PS_SLOTS; s++)
+		if (tn_ps_slots_has(slots, s))
+			(void)tn_table_drop_slot(share->engine, s, NULL);
+}
+
 bool tn_ps_share_drop(tern_ps_server *server, const char *name)
 {
 	uint64_t id = tn_ps_table_id(name);

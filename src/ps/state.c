@@ -23,6 +23,8 @@ const tn_option_row tn_ps_options[] = {
 	    "pause before a piece of an operation is sent again; doubled each time, up to 100 times as long"),
 	ROW("linear", TN_OPT_BOOL, "on", 0, 0,
 	    "a pull from a server with backups waits until they have what it read"),
+	ROW("save_lease", TN_OPT_DURATION, "20s", 100000000, 0,
+	    "after that a save or restore whose leader is silent is given up"),
 	ROW("replica_patience", TN_OPT_DURATION, "1s", 1000000, 0,
 	    "after that a backup that does not answer is given up, and writes go on without it"),
 	{0},

@@ -455,12 +455,12 @@ static void client_step(sim *s, uint32_t client)
 static void node_map(sim *s, uint16_t self)
 {
 	sim_node *n = s->nodes[self];
-	tn_ps_slots gone;
+	tn_ps_slots gone, fresh;
 
 	if (n->map.version == s->map.version)
 		return;
 	n->map = s->map;
-	tn_repl_map(&n->r, &n->map, self, &gone);
+	tn_repl_map(&n->r, &n->map, self, &gone, &fresh);
 	for (uint32_t slot = 0; slot < TN_CL_SLOTS; slot++)
 		if (tn_ps_slots_has(&gone, slot) && group_of(slot) < GROUPS)
 			for (unsigned t = 0; t < TABLES; t++)

@@ -6,6 +6,8 @@
  *
  * FIELD-BUGS: BytePS S, acknowledged before applied.
  */
+#include <tern/ps_save.h>
+
 #include "base/list.h"
 #include "base/time.h"
 #include "channel/ctx_slots.h"
@@ -366,6 +368,28 @@ static void counters_right(tern_table *table)
 	tern_mem_free(w.mem, rows);
 }
 
+/* Rows are written by their primaries alone; a restore puts them at both. */
+static void saved_once(const char *table, unsigned keys)
+{
+	char dir[] = "/tmp/tern-replicas-XXXXXX", command[64];
+	tern_ps_save_params params = {.dir = dir};
+	tern_ps_save_result saved, restored;
+	unsigned rows = 0;
+
+	assert_non_null(mkdtemp(dir));
+	for (unsigned k = 0; k < keys; k++)
+		rows += image_at(c.map.slot[tn_table_slot(key_of(k))].primary, table, key_of(k)).there;
+	assert_success(tern_ps_save(w.ps, &params, &saved));
+	assert_int_equal(saved.rows, rows);
+	assert_success(tern_table_drop(w.ps, table));
+	assert_success(tern_table_drop(w.ps, "late"));
+	assert_success(tern_ps_restore(w.ps, dir, UINT64_MAX, 0, &restored));
+	assert_int_equal(restored.rows, 2 * rows);
+	backups_equal(table, keys);
+	snprintf(command, sizeof(command), "rm -r %s", dir);
+	assert_int_equal(system(command), 0);
+}
+
 /* ---- tests ---- */
 
 /* Everything that changes a table reaches the backups: pushes, rows made by a pull, erasures, tables. */
@@ -407,6 +431,7 @@ static void all_writes(void **state)
 	backups_equal("rows", KEYS);
 	assert_false(image_at(c.map.slot[tn_table_slot(keys[0])].backup, "rows", keys[0]).there);
 	assert_true(image_at(c.map.slot[tn_table_slot(keys[KEYS - 1])].backup, "rows", keys[KEYS - 1]).there);
+	saved_once("rows", KEYS);
 	assert_success(tern_table_drop(w.ps, "late"));
 	for (unsigned i = 0; i < w.servers; i++)
 		assert_null(tn_ps_share_get(w.nodes[i].server, tn_ps_table_id("late")));

@@ -213,7 +213,9 @@ static tern_status ask(world *w, tn_ps_save_op op, uint64_t token, uint64_t numb
 {
 	tn_ps_save_msg msg = {.op = op, .token = token, .number = number};
 	uint8_t args[TN_PS_SAVE_MAX];
-	tern_rpc_call_params call = {.method = TN_PS_SAVE, .args = args};
+	uint64_t version; /* of the map: HOLD tells it */
+	tern_rpc_call_params call = {
+		.method = TN_PS_SAVE, .args = args, .answer = &version, .answer_capacity = sizeof(version)};
 
 	call.args_bytes = tn_ps_save_encode(args, &msg);
 	return tern_rpc_call_wait(tn_ps_host_at(w->ps, 0)->rpc, &call, 5000000000ull, NULL);
@@ -248,6 +250,45 @@ static void leaders_that_die_hold_nobody_up(void **state)
 	assert_success(ask(&w, TN_SAVE_END, 6, 0));
 	assert_success(tern_ps_save(w.ps, &params, NULL));
 	stop_pushers(p);
+	world_stop(&w);
+}
+
+/* A leader that is killed while its servers write, or read, holds nobody up either. */
+static void leaders_that_die_while_files_are_written(void **state)
+{
+	static const char *const options[] = {"ps.save_lease=200ms", NULL};
+	tern_ps_save_params params = {.dir = dir};
+	tern_table_schema s = counters("a/counters", DIM);
+	tn_ps_save_msg msg = {.op = TN_SAVE_WRITE, .token = 5, .rate = 1};
+	uint8_t args[TN_PS_SAVE_MAX];
+	tern_rpc_call_params call = {.method = TN_PS_SAVE, .args = args};
+	tern_table *table;
+	uint64_t key = 1;
+	float row[DIM] = {1};
+	tern_table_push_params push = {.keys = &key, .count = 1, .rows = row};
+	tern_op write;
+	world w;
+
+	(void)state;
+	server_options = options;
+	world_start(&w, 1);
+	server_options = NULL;
+	assert_success(tern_table_create(w.ps, &s, &table));
+	assert_success(tern_table_push_wait(table, &push, 0));
+	assert_success(ask(&w, TN_SAVE_HOLD, 5, 1000000000));
+	assert_success(ask(&w, TN_SAVE_CUT, 5, 0));
+	snprintf(msg.path, sizeof(msg.path), "%s", dir);
+	call.args_bytes = tn_ps_save_encode(args, &msg);
+	tern_op_init(&write, NULL, NULL);
+	write.timeout_ns = 60000000000ull;
+	assert_success(tern_rpc_call(tn_ps_host_at(w.ps, 0)->rpc, &call, &write));
+	for (unsigned i = 0; i < 5; i++) { /* it is there */
+		tern_ctx_wait(w.ctx, 100000000);
+		assert_success(ask(&w, TN_SAVE_KEEP, 5, 0));
+	}
+	assert_status(ask(&w, TN_SAVE_HOLD, 6, 1), TERN_E_STATE);
+	assert_status(tern_op_wait(w.ctx, &write, 0), TERN_E_CANCELED); /* and now it is not */
+	assert_success(tern_ps_save(w.ps, &params, NULL));
 	world_stop(&w);
 }
 
@@ -397,6 +438,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(cuts_of_several_servers_restore_on_any_number, make_dir,
 						drop_dir),
 		cmocka_unit_test_setup_teardown(leaders_that_die_hold_nobody_up, make_dir, drop_dir),
+		cmocka_unit_test_setup_teardown(leaders_that_die_while_files_are_written, make_dir, drop_dir),
 		cmocka_unit_test_setup_teardown(saves_that_are_given_up_leave_nothing, make_dir, drop_dir),
 		cmocka_unit_test_setup_teardown(a_restore_is_at_all_servers_or_none, make_dir, drop_dir),
 		cmocka_unit_test_setup_teardown(damaged_checkpoints_are_refused_whole, make_dir, drop_dir),
