@@ -7,7 +7,8 @@
  *   content    and are what was sent; nothing is written after its completion
  *   call       a call is executed at most once, its answer is its own
  *   buffer     no buffer is handed back while a device can still read or write it
- *   slots      nothing arrives without a receive slot, nor on a lane beyond its grant (RNR 0)
+ *   slots      nothing arrives without a receive slot, nor on a lane beyond its grant (RNR 0); grants of all lanes
+ *              of a device together never exceed its slots
  *   window     where nothing is under way a link's window and a device's budget are whole again, and a device has
  *              granted what its links hold
  *   device     what the transport's contract forbids its user

@@ -55,6 +55,9 @@ void sim_devices_plan(sim_world *world)
 			.incast = (world->options.seed + i) % 8 !=
 				  0, /* without a draw: seeds stay as they are */
 		};
+		/* Few: what one link gets, others have to give back. */
+		if ((world->options.seed / 8 + i) % 3 == 0)
+			plan->caps.recv_slots = plan->caps.recv_slots / 4 + 16;
 		plan->caps.lane_recv_slots = sim_chance(r, 50) ? plan->caps.recv_slots : 32;
 		plan->refuses_late = sim_chance(r, 50);
 		plan->keeps_arrivals = sim_chance(r, 50);
@@ -298,6 +301,24 @@ void sim_wr_end(sim_lane *lane, sim_wr *wr, tern_status status)
 	sim_cq_push(lane->dev, lane, &ev, cq_delay(lane->dev, lane), (uint32_t)(wr - lane->wrs) + 1);
 }
 
+void sim_check_slots(const sim_dev *dev)
+{
+	const tn_shell_dev *sdev = NULL;
+	uint32_t granted = 0;
+
+	TN_LIST_FOREACH(it, &dev->lanes) {
+		const tn_shell_lane *slane = TN_LIST_ENTRY(it, sim_lane, node)->base.arg;
+
+		granted += tn_link_lane_slots(slane->link->m, slane->handle);
+		sdev = slane->sdev;
+	}
+	if (!sdev)
+		return;
+	SIM_CHECK(dev->node->world, "slots", granted <= sdev->pool.taken && granted <= dev->caps.recv_slots,
+		  "%s: lanes of a device were granted %u slots; %u count as taken, there are %u",
+		  dev->node->name, granted, sdev->pool.taken, dev->caps.recv_slots);
+}
+
 uint32_t sim_slot_take(sim_lane *lane)
 {
 	sim_dev *dev = lane->dev;
@@ -310,9 +331,10 @@ uint32_t sim_slot_take(sim_lane *lane)
 		return UINT32_MAX;
 	}
 	lane->held++;
-	SIM_CHECK(world, "slots", lane->held <= slane->grant,
+	SIM_CHECK(world, "slots", lane->held <= tn_link_lane_slots(slane->link->m, slane->handle),
 		  "%s: lane %u holds %u arrivals, %u were granted", dev->node->name, lane->number, lane->held,
 		  slane->grant);
+	sim_check_slots(dev);
 	index = dev->free_slots[--dev->free_count];
 	dev->free_least = TN_MIN(dev->free_least, dev->free_count);
 	dev->slots[index].lane = lane;

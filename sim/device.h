@@ -183,6 +183,8 @@ uint64_t sim_wire_delay(sim_world *world, uint64_t bytes);
 void sim_cq_push(sim_dev *dev, sim_lane *lane, const tn_event *ev, uint64_t delay, uint32_t wr);
 /* The wr's completion; it stays live until that is polled. */
 void sim_wr_end(sim_lane *lane, sim_wr *wr, tern_status status);
+/* What lanes were granted never exceeds what counts as taken, nor what there is. */
+void sim_check_slots(const sim_dev *dev);
 /* A free slot for an arrival of the lane, or UINT32_MAX and a violation. */
 uint32_t sim_slot_take(sim_lane *lane);
 /* Forget arrivals of the lane that were not polled. */

@@ -47,6 +47,7 @@ static const planted mutants[] = {
 	{24, "a sender of tensors does not wait for the release"},
 	{25, "a device's budget does not get back what failed"},
 	{26, "what a link had granted when its lanes ended stays granted"},
+	{27, "a receive slot that was asked back is free before it was given back"},
 };
 
 void sim_run_choose_mutant(uint64_t mutant)

@@ -275,6 +275,8 @@ static void cover_counter(const char *name, uint64_t value, void *arg)
 	} rows[] = {{"link.recoveries", SIM_COVER_RECOVERY},
 		    {"link.resent", SIM_COVER_RESENT},
 		    {"link.returns", SIM_COVER_RETURN},
+		    {"link.slots_frames", SIM_COVER_SLOTS_MORE},
+		    {"link.relinquished_frames", SIM_COVER_SLOTS_BACK},
 		    {"channel.staged", SIM_COVER_STAGED},
 		    {"rpc.duplicates", SIM_COVER_RPC_DUPLICATE}};
 	sim_world *world = arg;

@@ -131,7 +131,9 @@ enum { SIM_COVER_FAULTS = 32 };
 	X(STAGED, "transfer staged")                    \
 	X(RPC_DUPLICATE, "call that came twice")        \
 	X(RPC_LATE, "answer after the deadline")        \
-	X(TENSOR_REOPEN, "tensor bound again")
+	X(TENSOR_REOPEN, "tensor bound again")          \
+	X(SLOTS_MORE, "receive slots moved to a link")  \
+	X(SLOTS_BACK, "receive slots given back")
 
 typedef enum sim_cover {
 #define SIM_COVER_ENUM(name, text) SIM_COVER_##name,

@@ -13,6 +13,9 @@
 #include "base/options.h"
 #include "channel/ctx_impl.h"
 
+/* Of one link's messages: at most 64 frames of them are in flight, the rest is for what is told late. */
+#define SLOTS_MOST 256u
+
 static bool is_auto(const char *transports)
 {
 	return !transports || transports[0] == '\0' || strcmp(transports, "auto") == 0;
@@ -77,6 +80,8 @@ static void init_share(tn_shell_dev *sdev)
 	tn_link_budget_init(&sdev->budget, tn_opt_u64(o, tn_link_option_rows, "device_bytes"), &lock);
 	tn_link_arbiter_init(&sdev->arbiter, tn_opt_u64(o, tn_link_option_rows, "grant_bytes"),
 			     tn_opt_u64(o, tn_link_option_rows, "grant_unit"), &lock);
+	tn_link_pool_init(&sdev->pool, sdev->caps.recv_slots, TN_MIN(sdev->caps.lane_recv_slots, SLOTS_MOST),
+			  &lock);
 	sdev->grants = grants == TN_GRANTS_ON || (grants == TN_GRANTS_AUTO && sdev->caps.incast);
 }
 

@@ -31,10 +31,10 @@ typedef struct tn_shell_dev {
 	tn_lock share_lock;
 	tn_link_budget budget; /* of all links that use it */
 	tn_link_arbiter arbiter;
-	bool grants;      /* the arbiter is in use */
-	uint32_t granted; /* receive slots that lanes may use; driver only */
-	bool armed;       /* since the last poll; driver only */
-	uint64_t placed;  /* the device's, as of the last poll */
+	bool grants;       /* the arbiter is in use */
+	tn_link_pool pool; /* receive slots that lanes may use */
+	bool armed;        /* since the last poll; driver only */
+	uint64_t placed;   /* the device's, as of the last poll */
 	char reason[240];
 } tn_shell_dev;
 

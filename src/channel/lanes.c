@@ -37,9 +37,9 @@ static void blob_of(const uint8_t *bytes, uint16_t n, tn_blob *blob)
  * slots of its own (shm) it gets 256: the other end does what one grant lets through in one go, sleeps, and is woken
  * for the next, so that 64 carry half as many messages.
  */
-static uint32_t grant_of(const tn_shell_dev *sdev, const tn_link_action *act)
+static uint32_t grant_of(tn_shell_dev *sdev, const tn_link_action *act)
 {
-	uint32_t total = sdev->caps.recv_slots, left = total - sdev->granted;
+	uint32_t total = sdev->caps.recv_slots, left = tn_pool_left(&sdev->pool);
 	uint32_t later = (act->lane.lanes - 1 - act->lane.index) * GRANT_MIN;
 	uint32_t grant = left > total / 4 * 3 ? TN_MIN(TN_MAX(total / 256, GRANT_PLENTY), GRANT_MAX)
 			 : left > total / 2   ? 32
@@ -54,11 +54,11 @@ static uint32_t grant_of(const tn_shell_dev *sdev, const tn_link_action *act)
 }
 
 /* Data lanes take none of the last quarter: a link with one lane is better than one over a worse device. */
-static bool has_room(const tn_shell_dev *sdev, uint32_t lanes)
+static bool has_room(tn_shell_dev *sdev, uint32_t lanes)
 {
 	uint32_t total = sdev->caps.recv_slots;
 
-	return lanes < 2 || total - sdev->granted >= total / 4 + lanes * GRANT_MIN;
+	return lanes < 2 || tn_pool_left(&sdev->pool) >= total / 4 + lanes * GRANT_MIN;
 }
 
 void tn_shell_reach(tern_link *link, const tn_link_action *act, uint64_t now_ns)
@@ -101,7 +101,9 @@ void tn_shell_lane_create(tern_link *link, const tn_link_action *act, uint64_t n
 	slane->grant = grant_of(sdev, act);
 	memcpy(params.token, act->lane.token, sizeof(params.token));
 	params.arg = slane;
-	if (slane->grant < GRANT_MIN)
+	if (slane->grant < GRANT_MIN || !tn_pool_take(&sdev->pool, slane->grant))
+		slane->grant = 0;
+	if (slane->grant == 0)
 		status = tn_fail(TERN_E_LIMIT,
 				 "all %u receive slots of %s are granted to other links: raise its option "
 				 "%s.recv_slots",
@@ -112,12 +114,12 @@ void tn_shell_lane_create(tern_link *link, const tn_link_action *act, uint64_t n
 		status = sdev->dev->ops->lane_create(sdev->dev, &params, &slane->lane, &addr);
 	if (status != TERN_OK) {
 		TN_LOG(INFO, CHANNEL, "lane on %s: %s", sdev->name, tn_detail_get());
+		tn_pool_give(&sdev->pool, slane->grant);
 		free(slane);
 		tn_link_on_lane_created(link->m, act->lane.lane, status, NULL, NULL, 0, 0, now_ns);
 		return;
 	}
 	sdev->lanes++;
-	sdev->granted += slane->grant;
 	link->copies = sdev->caps.copies;
 	tn_list_push_back(&link->lanes, &slane->node);
 	tn_link_on_lane_created(link->m, act->lane.lane, TERN_OK, slane, addr.bytes, addr.length,
@@ -141,6 +143,7 @@ void tn_shell_lane_close(tern_link *link, const tn_link_action *act)
 {
 	tn_shell_lane *slane = act->lane.user;
 
+	slane->grant += (uint32_t)act->lane.extra;
 	slane->sdev->dev->ops->lane_close(slane->lane);
 	tn_list_remove(&slane->node);
 	tn_list_push_back(&link->ctx->draining, &slane->node);
@@ -155,9 +158,9 @@ static void lane_gone(tn_shell_lane *slane)
 	uint64_t now = tn_ctx_now(link->ctx);
 
 	slane->sdev->dev->ops->lane_destroy(slane->lane);
-	TN_ASSERT(slane->sdev->lanes > 0 && slane->sdev->granted >= slane->grant);
+	TN_ASSERT(slane->sdev->lanes > 0);
 	slane->sdev->lanes--;
-	slane->sdev->granted -= slane->grant;
+	tn_pool_give(&slane->sdev->pool, slane->grant);
 	tn_lock_take(&link->lock);
 	tn_link_on_lane_gone(link->m, slane->handle, now);
 	tn_shell_run(link, now);

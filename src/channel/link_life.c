@@ -106,6 +106,7 @@ static void fill_providers(tern_link *link, const char *transports, tn_link_prov
 			p->data_lanes = sdev->caps.flags & TN_CAP_SAME_HOST ? 0 : UINT32_MAX;
 			p->budget = sdev->caps.flags & TN_CAP_SAME_HOST ? NULL : &sdev->budget;
 			p->arbiter = sdev->grants ? &sdev->arbiter : NULL;
+			p->pool = &sdev->pool;
 			tn_lock_take(&ctx->table_lock);
 			p->address_bytes = sdev->address.length;
 			memcpy(p->address, sdev->address.bytes, sdev->address.length);

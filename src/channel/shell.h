@@ -10,7 +10,7 @@
  *
  *   refs of a link = 1 for the context until it is down + 1 for the user's handle + 1 per channel +
  *                    1 while it is in the attention queue
- *   sdev->granted = sum of the grants of its lanes <= caps.recv_slots
+ *   sdev->pool.taken = sum of the grants of its lanes, and of what their links got since <= caps.recv_slots
  *
  * Who may do what:
  *   any thread   submit, run actions up to the first that is the driver's, post on lanes (link->lock)

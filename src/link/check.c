@@ -49,10 +49,10 @@ static void check_lane(const tn_link *link, const tn_lk_lane *lane, const recoun
 	TN_ASSERT(lane->state == TN_LANE_UP || lane->state >= TN_LANE_CLOSE || lane->wrs == 0);
 	if (lane->state != TN_LANE_UP)
 		return;
-	TN_ASSERT(tn_lk_credits(lane) <= lane->first); /* and so not negative */
+	TN_ASSERT(tn_lk_credits(lane) <= lane->first + lane->extra); /* and so not negative */
 	TN_ASSERT(lane->my_granted == lane->my_first + lane->freed);
 	TN_ASSERT((int32_t)(lane->my_granted - lane->my_told) >= 0);
-	TN_ASSERT(lane->received - lane->freed <= lane->my_first);
+	TN_ASSERT(lane->received - lane->freed <= lane->my_first + lane->my_extra);
 	TN_ASSERT((int32_t)(lane->tx_units - lane->peer_seen) >= 0);
 	TN_ASSERT(lane->wrs <= link->lane_wrs_max || link->lane_wrs_max == 0);
 	TN_LIST_FOREACH(node, &lane->acks) {
@@ -192,7 +192,8 @@ void tn_link_check(const tn_link *link, int level)
 	TN_ASSERT(link->state == TN_LINK_UP || !link->budget_seat.queued);
 	if (link->state == TN_LINK_UP)
 		for (uint32_t i = 0; i < link->lane_count; i++)
-			TN_ASSERT(tn_lk_credits(link->by_index[i]) <= link->by_index[i]->first);
+			TN_ASSERT(tn_lk_credits(link->by_index[i]) <=
+				  link->by_index[i]->first + link->by_index[i]->extra);
 	if (level < 2)
 		return;
 	recount n = {0};
@@ -204,5 +205,6 @@ void tn_link_check(const tn_link *link, int level)
 	if (link->resumes)
 		tn_lk_journal_check(link);
 	tn_lk_grants_check(link);
+	tn_lk_slots_check(link);
 	tn_timers_check(&link->timers);
 }

@@ -293,12 +293,14 @@ TN_ALWAYS_INLINE bool tn_link_fast_imm(tn_link *link, uint32_t handle, uint32_t 
 
 	_Static_assert(TN_IMM_ACK >> TN_LINK_NOTIFY_BITS > TN_IMM_CHANNELS, "no index has the bit ACK");
 	if (TN_UNLIKELY(link->state != TN_LINK_UP || link->close_local || link->spare.active || !lane ||
-			lane->state != TN_LANE_UP || lane->my_granted == lane->received ||
+			lane->state != TN_LANE_UP || lane->my_granted + lane->my_extra == lane->received ||
 			index >= TN_IMM_CHANNELS || index >= link->chan_high || chan->state != TN_CHAN_OPEN ||
 			chan->close_received || chan->released || chan->spoilt))
 		return false;
 	link->heard = true;
 	lane->received++;
+	if (lane->index == 0)
+		tn_lk_slots_arrived(link, lane);
 	if (!link->remote_done)
 		lane->rx_units++;
 	chan->notifies_rx++;

@@ -271,6 +271,30 @@ void tn_lk_bulk_done(tn_link *link, tn_lk_wr *wr, tern_status status, uint64_t n
 void tn_lk_flow_up(tn_link *link);
 void tn_lk_flow_down(tn_link *link);
 
+/* ---- slots.c ---- */
+
+void tn_lk_slots_yield(tn_link *link);
+bool tn_lk_build_slots(tn_link *link, tn_lk_lane *lane, tn_link_post *post);
+bool tn_lk_build_back(tn_link *link, tn_lk_lane *lane, tn_link_post *post);
+/* A unit arrived on lane 0. */
+static inline void tn_lk_slots_arrived(tn_link *link, const tn_lk_lane *lane)
+{
+	if (link->slots.pool)
+		atomic_store_explicit(&link->slots.seat.used, lane->received, memory_order_relaxed);
+}
+
+/* Something of data waits for a credit of the lane (or for room in its log). */
+void tn_lk_slots_wait(tn_link *link, const tn_lk_lane *lane);
+/* Flag SHORT: NULL or what is wrong. */
+const char *tn_lk_slots_short(tn_link *link, const tn_lk_lane *lane);
+/* The pool has something for the peer? */
+void tn_lk_slots_news(tn_link *link);
+void tn_lk_slots_sent(tn_link *link, const tn_lk_wr *wr);
+const char *tn_lk_slots_frame(tn_link *link, const tn_frame *frame);
+void tn_lk_slots_up(tn_link *link);
+void tn_lk_slots_down(tn_link *link);
+void tn_lk_slots_check(const tn_link *link);
+
 /* ---- grants.c ---- */
 
 /* Of a piece of n bytes, as many as may go now; 0: it waits for a GRANT, and the peer hears of it. */
@@ -346,7 +370,7 @@ uint64_t tn_lk_fragment_bytes(const tn_link *link, const tn_lk_chan *chan, uint6
 
 static inline uint32_t tn_lk_credits(const tn_lk_lane *lane)
 {
-	return lane->granted - lane->consumed;
+	return lane->granted + lane->extra - lane->consumed;
 }
 
 static inline bool tn_lk_lane_ready(const tn_link *link, const tn_lk_lane *lane)

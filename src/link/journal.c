@@ -68,8 +68,8 @@ void tn_lk_journal_add(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, const tn_l
 
 	if (!link->resumes)
 		return;
-	_Static_assert(TN_FRAME_CREDIT == TN_FRAME_NOTIFY + 1 && TN_FRAME_TYPES == TN_FRAME_DEMAND + 1,
-		       "CREDIT, SYNC, BYE, GRANT, DEMAND are not kept");
+	_Static_assert(TN_FRAME_CREDIT == TN_FRAME_NOTIFY + 1 && TN_FRAME_TYPES == TN_FRAME_RELINQUISHED + 1,
+		       "CREDIT, SYNC, BYE, GRANT, DEMAND, SLOTS, RELINQUISHED are not kept");
 	if (type >= TN_FRAME_CREDIT)
 		return;
 	TN_ASSERT(log->next == log->tail);

@@ -235,6 +235,7 @@ static void fill_lane(const tn_link *link, const tn_lk_lane *lane, tn_link_actio
 	act->lane.index = lane->index;
 	act->lane.epoch = lane->epoch;
 	act->lane.provider = lane->provider;
+	act->lane.extra = (int32_t)lane->my_extra;
 	act->lane.active = link->config.active;
 	act->lane.token = lane->token;
 	act->lane.peer_device = peer->address;

@@ -260,6 +260,10 @@ void tn_lk_commit(tn_link *link, tn_lk_wr *wr, const tn_link_post *post, bool do
 	case TN_WR_DEMAND:
 		tn_lk_grants_sent(link, wr);
 		break;
+	case TN_WR_SLOTS:
+	case TN_WR_BACK:
+		tn_lk_slots_sent(link, wr);
+		break;
 	case TN_WR_BYE:
 		link->bye_sent = true;
 		break;
@@ -303,6 +307,8 @@ static void wr_failed(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, tn_lk_op *o
 		/* The target refused it: no immediate came, so its slot and its count are still there. */
 		if (wr->kind == TN_WR_IMM) {
 			lane->consumed--;
+			if (lane->index == 0)
+				tn_lk_slots_yield(link);
 			tn_lk_journal_refused(link, lane, wr);
 			link->chans[wr->chan].notifies_tx--;
 		}

@@ -94,7 +94,9 @@ typedef struct tn_link_provider {
 	uint32_t data_lanes;
 	struct tn_link_budget *budget; /* what its links have in flight together (share.h); NULL = no bound */
 	struct tn_link_arbiter
-		*arbiter;       /* grants bulk that comes to it (share.h); NULL = nobody has to ask */
+		*arbiter; /* grants bulk that comes to it (share.h); NULL = nobody has to ask */
+	struct tn_link_pool
+		*pool;          /* its receive slots, which move between links (share.h); NULL = they stay */
 	uint16_t address_bytes; /* device address for the peer */
 	uint8_t address[TN_LINK_BLOB_MAX];
 } tn_link_provider;
@@ -267,6 +269,7 @@ typedef struct tn_link_action {
 			uint32_t index; /* 0..lanes-1 */
 			uint32_t epoch;
 			uint32_t provider; /* index in config.providers */
+			int32_t extra;     /* TN_ACT_LANE_CLOSE: slots beyond what it was created with */
 			bool active;
 			const uint8_t *token; /* TN_LINK_TOKEN_BYTES */
 			const uint8_t *peer_device;
@@ -553,49 +556,54 @@ uint32_t tn_link_caps(const tn_link *link);
 typedef enum tn_link_rivalry { TN_RIVALS_NOT, TN_RIVALS_DROP_OLD, TN_RIVALS_DROP_NEW } tn_link_rivalry;
 tn_link_rivalry tn_link_rivals(const tn_link *older, const tn_link *newer, tern_status *status);
 
-#define TN_LINK_COUNTERS(X) \
-	X(frames_tx)        \
-	X(frames_rx)        \
-	X(messages_tx)      \
-	X(messages_rx)      \
-	X(writes)           \
-	X(imms_tx)          \
-	X(imms_rx)          \
-	X(reads)            \
-	X(credit_frames)    \
-	X(window_frames)    \
-	X(credit_waits)     \
-	X(window_waits)     \
-	X(window_cuts)      \
-	X(window_grows)     \
-	X(budget_waits)     \
-	X(grant_waits)      \
-	X(grant_frames)     \
-	X(demand_frames)    \
-	X(grant_bytes_back) \
-	X(again)            \
-	X(ops)              \
-	X(ops_fast)         \
-	X(ops_failed)       \
-	X(stale)            \
-	X(dropped)          \
-	X(pings)            \
-	X(rejoins)          \
-	X(recoveries)       \
-	X(resumes)          \
-	X(resume_ns)        \
-	X(fallbacks)        \
-	X(returns)          \
-	X(probes)           \
-	X(probes_failed)    \
-	X(held_back)        \
-	X(resent)           \
+#define TN_LINK_COUNTERS(X)    \
+	X(frames_tx)           \
+	X(frames_rx)           \
+	X(messages_tx)         \
+	X(messages_rx)         \
+	X(writes)              \
+	X(imms_tx)             \
+	X(imms_rx)             \
+	X(reads)               \
+	X(credit_frames)       \
+	X(window_frames)       \
+	X(credit_waits)        \
+	X(window_waits)        \
+	X(window_cuts)         \
+	X(window_grows)        \
+	X(budget_waits)        \
+	X(grant_waits)         \
+	X(grant_frames)        \
+	X(demand_frames)       \
+	X(grant_bytes_back)    \
+	X(slots_frames)        \
+	X(relinquished_frames) \
+	X(again)               \
+	X(ops)                 \
+	X(ops_fast)            \
+	X(ops_failed)          \
+	X(stale)               \
+	X(dropped)             \
+	X(pings)               \
+	X(rejoins)             \
+	X(recoveries)          \
+	X(resumes)             \
+	X(resume_ns)           \
+	X(fallbacks)           \
+	X(returns)             \
+	X(probes)              \
+	X(probes_failed)       \
+	X(held_back)           \
+	X(resent)              \
 	X(corrupt)
 TN_COUNTERS_STRUCT(tn_link_counters, TN_LINK_COUNTERS)
 const tn_link_counters *tn_link_get_counters(const tn_link *link);
 
 /* Bytes of bulk in flight: those of the device's budget that are this link's. */
 uint64_t tn_link_in_flight(const tn_link *link);
+
+/* Receive slots that the peer may use at once on a lane of this link, which must not be gone. */
+uint32_t tn_link_lane_slots(const tn_link *link, uint32_t handle);
 
 /* Assert the invariants. level 1: O(1) facts; 2: all tables, lists and ledgers, O(size). */
 void tn_link_check(const tn_link *link, int level);

@@ -30,10 +30,12 @@ const char *tn_lk_credit_update(tn_link *link, tn_lk_lane *lane, uint32_t grant,
 
 	/* Totals of one lane travel on two lanes and may overtake each other: the larger one holds. */
 	if ((int32_t)(grant - lane->granted) > 0) {
-		if (grant - lane->consumed > lane->first)
+		if ((int32_t)(grant - lane->consumed) > (int32_t)lane->first)
 			return "more credits than the lane has slots";
 		lane->granted = grant;
 		prune = true;
+		if (lane->index == 0)
+			tn_lk_slots_yield(link);
 	}
 	if ((int32_t)(seen - lane->peer_seen) > 0) {
 		if ((int32_t)(seen - lane->tx_units) > 0)
@@ -57,7 +59,7 @@ bool tn_link_on_slot_free(tn_link *link, uint32_t handle, uint32_t n)
 	n = TN_MIN(n, lane->received - lane->freed);
 	lane->freed += n;
 	lane->my_granted += TN_MUTANT(1) ? 2 * n : n;
-	if (lane->my_granted - lane->my_told >= lane->my_first / 2)
+	if (lane->my_granted - lane->my_told >= (lane->my_first + lane->my_extra) / 2)
 		link->credit_due |= 1u << lane->index;
 	return link->credit_due != 0;
 }
@@ -193,12 +195,14 @@ static tn_lk_lane *arrive(tn_link *link, uint32_t handle, uint64_t now_ns)
 				"the peer used lanes that are not in use yet");
 		return NULL;
 	}
-	if (lane->my_granted == lane->received) {
+	if (lane->my_granted + lane->my_extra == lane->received) {
 		tn_lk_fail_link(link, now_ns, TERN_E_PROTOCOL, "%s",
 				"the peer used more receive slots than it was granted");
 		return NULL;
 	}
 	lane->received++;
+	if (lane->index == 0)
+		tn_lk_slots_arrived(link, lane);
 	if (TN_UNLIKELY(link->state != TN_LINK_UP) && tn_lk_wiring(link) && link->wired_sent)
 		tn_lk_wiring_implied(link, now_ns);
 	return link->state == TN_LINK_UP || link->state == TN_LINK_CLOSING ? lane : NULL;
@@ -280,6 +284,9 @@ static const char *dispatch(tn_link *link, tn_lk_lane *lane, const tn_frame *fra
 	case TN_FRAME_GRANT:
 	case TN_FRAME_DEMAND:
 		return tn_lk_grants_frame(link, frame);
+	case TN_FRAME_SLOTS:
+	case TN_FRAME_RELINQUISHED:
+		return tn_lk_slots_frame(link, frame);
 	case TN_FRAME_BYE:
 		return on_bye(link, frame, now_ns);
 	case TN_FRAME_OPEN:
@@ -324,6 +331,8 @@ void tn_link_on_frame(tn_link *link, uint32_t handle, const void *bytes, uint64_
 		wrong = tn_lk_credit_update(link, lane, frame.head.grant, frame.head.seen);
 	if (!wrong && (frame.head.flags & TN_FRAME_ACK))
 		owe_ack(link, lane, now_ns);
+	if (!wrong && TN_UNLIKELY(frame.head.flags & TN_FRAME_SHORT))
+		wrong = tn_lk_slots_short(link, lane);
 	if (!wrong && TN_UNLIKELY(link->sums) && !tn_lk_sum_holds(bytes, n, &frame)) {
 		sum_failed(link, lane, &frame, n, now_ns);
 		return;

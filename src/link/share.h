@@ -17,6 +17,14 @@
  *   Round robin by units among those that ask: equal bytes for all, and nobody waits for ever. The shortest first would end
  *   some earlier and none later, but the link would depend on one sender at a time being quick.
  *
+ * Pool, at the receiver of messages
+ *   slots      receive slots that the device keeps posted, for all lanes of all links
+ *   level      of a seat: those that the peer of a link may use on lane 0: a level starts as what the lane was granted first
+ *   taken      sum over all lanes of their levels, until they are gone <= slots
+ *   A seat whose peer used up what it had gets as much again, while there is room; an eighth of the slots stays for lanes to
+ *   come. If there is no room, seats that received nothing lately are asked for what they have beyond the least, and it
+ *   is free when their peers have said that they gave it up.
+ *
  * Threads: links run under locks of their own, any number at once. Totals are atomic; the queue is under `lock`, which
  * the shell supplies (no functions: one thread). It is taken under a link's lock, and nothing is taken under it but
  * what wake needs. wake(arg) of another link may be called with both held: it may only tell its shell to run it.
@@ -119,5 +127,55 @@ bool tn_arbiter_demand(tn_link_arbiter *arbiter, tn_arbiter_seat *seat, uint64_t
 void tn_arbiter_read(tn_link_arbiter *arbiter, tn_arbiter_seat *seat, uint64_t *share, uint64_t *granted);
 /* Assert the sums. */
 void tn_link_arbiter_check(tn_link_arbiter *arbiter);
+
+/* ---- receive slots of messages ---- */
+
+#define TN_POOL_LEAST 8u /* slots that a seat keeps */
+
+/* Slots that no seat grows into: they are for lanes to come. */
+static inline uint32_t tn_pool_kept(uint32_t slots)
+{
+	return slots / 16 * 5;
+}
+
+typedef struct tn_link_pool {
+	uint32_t slots, most; /* most: of one seat */
+	tn_share_lock lock;
+	tn_counter added, given; /* slots in all */
+	/* under the lock */
+	uint32_t taken, asked; /* asked: of peers, and not given back yet */
+	tn_list seats, hungry;
+} tn_link_pool;
+
+/* A link's place. Zeroed, then wake and arg are set. Totals modulo 2^32 since it joined. */
+typedef struct tn_pool_seat {
+	tn_list node, hungry_node;
+	uint32_t level, want;
+	uint32_t added, asked, given;
+	_Atomic uint32_t used; /* units that arrived in all: written by the link, without the lock */
+	uint32_t used_then;    /* at the last look */
+	bool joined;
+	_Atomic bool news; /* added or asked changed since they were read */
+	void (*wake)(void *arg);
+	void *arg;
+} tn_pool_seat;
+
+/* lock may be NULL. */
+void tn_link_pool_init(tn_link_pool *pool, uint32_t slots, uint32_t most, const tn_share_lock *lock);
+/* A lane comes, with so many slots; false: there are not that many. And it is gone, with what it then has. */
+bool tn_pool_take(tn_link_pool *pool, uint32_t n);
+void tn_pool_give(tn_link_pool *pool, uint32_t n);
+uint32_t tn_pool_left(tn_link_pool *pool);
+/* level: what the lane took. */
+void tn_pool_join(tn_link_pool *pool, tn_pool_seat *seat, uint32_t level);
+/* Returns the level: the lane still has it. */
+uint32_t tn_pool_leave(tn_link_pool *pool, tn_pool_seat *seat);
+void tn_pool_hungry(tn_link_pool *pool, tn_pool_seat *seat);
+/* The peer gave back so many in all. False: the total fell, or is more than was asked for; nothing happened. */
+bool tn_pool_given(tn_link_pool *pool, tn_pool_seat *seat, uint32_t total);
+/* What the peer is to be told now. */
+void tn_pool_read(tn_link_pool *pool, tn_pool_seat *seat, uint32_t *added, uint32_t *asked);
+/* Assert the sums. */
+void tn_link_pool_check(tn_link_pool *pool);
 
 #endif

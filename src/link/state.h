@@ -85,8 +85,11 @@ typedef struct tn_lk_lane {
 	bool stalled; /* AGAIN: wait for an event on it or the retry timer */
 	/* the peer's receive slots */
 	uint32_t first, granted, consumed;
+	/* of lane 0: added since then, less what was given back (slots.c); modulo 2^32, so it may be below 0 */
+	uint32_t extra;
 	/* ours */
 	uint32_t my_first, my_granted, my_told, received, freed;
+	uint32_t my_extra;
 	/* acknowledgement: units = frames, and immediates where the device lacks REMOTE_DONE */
 	uint32_t tx_units, peer_seen, rx_units, seen_told;
 	/* wrs posted, finished ones as well, and the last of them that is known to be at the peer */
@@ -221,6 +224,8 @@ typedef enum tn_lk_wr_kind {
 	TN_WR_BYE,
 	TN_WR_GRANT,
 	TN_WR_DEMAND,
+	TN_WR_SLOTS,
+	TN_WR_BACK,  /* RELINQUISHED */
 	TN_WR_QUIET, /* SYNC of a move */
 	TN_WR_ABORT,
 	TN_WR_AGAIN, /* a frame of the log */
@@ -351,6 +356,8 @@ typedef struct tn_lk_fail {
 /* Bits of link->credit_due beside those of lanes. */
 #define TN_DUE_DEMAND (1u << 31)
 #define TN_DUE_GRANT  (1u << 30)
+#define TN_DUE_SLOTS  (1u << 29)
+#define TN_DUE_BACK   (1u << 28)
 #define TN_DUE_LANES  ((1u << TN_LINK_LANES_MAX) - 1)
 
 typedef struct tn_lk_grants {
@@ -365,6 +372,20 @@ typedef struct tn_lk_grants {
 	tn_link_arbiter *arbiter; /* while the seat is joined */
 	tn_arbiter_seat seat;
 } tn_lk_grants;
+
+/* ---- receive slots of lane 0 that come and go (slots.c) ---- */
+
+typedef struct tn_lk_slots {
+	bool both; /* both sides know of it */
+	/* sending */
+	uint32_t added, asked, back;
+	bool waited; /* for a credit, and the peer was not told yet */
+	/* receiving */
+	uint32_t told;      /* added */
+	uint32_t hungry_at; /* received then */
+	tn_link_pool *pool; /* while the seat is joined */
+	tn_pool_seat seat;
+} tn_lk_slots;
 
 /* ---- lanes beside those in use (spare.c) ---- */
 
@@ -456,6 +477,7 @@ struct tn_link {
 	tn_link_budget *budget;        /* of the device in use; NULL = none */
 	tn_budget_seat budget_seat;
 	tn_lk_grants grants;
+	tn_lk_slots slots;
 	tn_lk_fail *fails; /* ring of refusals of channels that have no row */
 	uint32_t fail_head, fail_count;
 	tn_lk_name_row *names;

@@ -15,7 +15,11 @@ void tn_lk_head_fill(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, tn_frame_typ
 {
 	tn_frame_head *head = (tn_frame_head *)wr->header;
 
-	(void)link;
+	/* A hint: it may be lost with a post that is not accepted. */
+	if (TN_UNLIKELY(link->slots.waited) && lane->index == 0) {
+		link->slots.waited = false;
+		flags |= TN_FRAME_SHORT;
+	}
 	*head = (tn_frame_head){
 		.type = (uint8_t)type,
 		.flags = flags,
@@ -214,6 +218,10 @@ static bool next_own(tn_link *link, tn_lk_lane *lane, tn_link_post *post)
 		return tn_lk_build_grant(link, lane, post);
 	if (credits > 1 && link->state == TN_LINK_UP && (link->credit_due & TN_DUE_DEMAND))
 		return tn_lk_build_demand(link, lane, post);
+	if (credits > 1 && link->state == TN_LINK_UP && (link->credit_due & TN_DUE_BACK))
+		return tn_lk_build_back(link, lane, post);
+	if (credits > 1 && link->state == TN_LINK_UP && (link->credit_due & TN_DUE_SLOTS))
+		return tn_lk_build_slots(link, lane, post);
 	if (credits > 1 && link->state == TN_LINK_CLOSING && !link->bye_sent && link->wr_live == 0)
 		return build_bye(link, lane, post);
 	return next_credit(link, lane, credits, post);
@@ -298,7 +306,7 @@ static bool next_message(tn_link *link, tn_lk_lane *lane, tn_link_post *post)
 		return false;
 	if (tn_lk_credits(lane) <= TN_CREDIT_RESERVE ||
 	    !tn_lk_journal_room(link, lane, link->frame_max, chan->abort_due)) {
-		tn_count_own(&link->counters.credit_waits, 1);
+		tn_lk_slots_wait(link, lane);
 		return false;
 	}
 	if (chan->abort_due) {
@@ -336,7 +344,7 @@ static bool build_tail(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk_
 	}
 	if (tn_lk_credits(lane) <= (lane->index == 0 ? TN_CREDIT_RESERVE : 0) ||
 	    !tn_lk_journal_room(link, lane, 0, false)) {
-		tn_count_own(&link->counters.credit_waits, 1);
+		tn_lk_slots_wait(link, lane);
 		return false;
 	}
 	wr = tn_lk_wr_begin(link, TN_WR_NOTIFY, chan, op, 0);
@@ -366,7 +374,7 @@ static bool build_piece(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk
 		op->need_ack = true;
 	if (imm && (tn_lk_credits(lane) <= (lane->index == 0 ? TN_CREDIT_RESERVE : 0) ||
 		    !tn_lk_journal_room(link, lane, TN_JOURNAL_IMM_BYTES, false))) {
-		tn_count_own(&link->counters.credit_waits, 1);
+		tn_lk_slots_wait(link, lane);
 		return false;
 	}
 	wr = tn_lk_wr_begin(link,
@@ -460,6 +468,7 @@ bool tn_lk_next_post(tn_link *link, tn_link_action *act)
 	    link->wr_live >= link->config.wrs_max)
 		return false;
 	tn_lk_grants_news(link);
+	tn_lk_slots_news(link);
 	/* A message that leaves now carries lane 0's totals: no frame for them alone. */
 	only_lane0 = link->credit_due == 1 && !tn_list_empty(&link->msg_ready) && tn_list_empty(&link->ctl) &&
 		     link->fail_count == 0;

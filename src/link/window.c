@@ -148,6 +148,7 @@ void tn_lk_flow_up(tn_link *link)
 		link->doubling = true;
 	}
 	tn_lk_grants_up(link);
+	tn_lk_slots_up(link);
 	link->small = TN_MIN(link->config.small_bytes, link->chunk_max);
 	/* Of what is granted by units, a unit is bulk. */
 	if (link->grants.tx)
@@ -161,4 +162,5 @@ void tn_lk_flow_down(tn_link *link)
 	if (link->budget)
 		tn_budget_leave(link->budget, &link->budget_seat);
 	tn_lk_grants_down(link);
+	tn_lk_slots_down(link);
 }

@@ -27,10 +27,11 @@
 #define TN_FEATURE_SUMS     8ull        /* DATA and FRAG carry a checksum; offered where it is wanted */
 #define TN_FEATURE_GRANTS   16ull       /* GRANT and DEMAND, where a provider's capabilities say GRANTS */
 #define TN_FEATURE_REJOIN   32ull       /* the control connection may come back: REJOIN, REJOINED */
+#define TN_FEATURE_SLOTS    64ull       /* SLOTS and RELINQUISHED */
 /* Bits that this build knows; used if both have them. */
 #define TN_WIRE_FEATURES                                                                                 \
 	(TN_FEATURE_RESUME | TN_FEATURE_ROTATE | TN_FEATURE_MOVE | TN_FEATURE_SUMS | TN_FEATURE_GRANTS | \
-	 TN_FEATURE_REJOIN)
+	 TN_FEATURE_REJOIN | TN_FEATURE_SLOTS)
 
 #define TN_SECRETS_MAX 2u
 
@@ -169,10 +170,14 @@ typedef enum tn_frame_type {
 	TN_FRAME_BYE = 12,    /* the last frame: units sent on each lane */
 	TN_FRAME_GRANT = 13,  /* bulk that the sender of this frame lets come */
 	TN_FRAME_DEMAND = 14, /* bulk that the sender of this frame wants to send, and has sent */
+	TN_FRAME_SLOTS = 15,  /* receive slots of lane 0: more of them, or fewer */
+	TN_FRAME_RELINQUISHED = 16,
 	TN_FRAME_TYPES,
 } tn_frame_type;
 
-#define TN_FRAME_ACK 1u /* flag: the sender waits until `seen` covers this frame */
+/* Flags of a frame. */
+#define TN_FRAME_ACK   1u /* the sender waits until `seen` covers this frame */
+#define TN_FRAME_SHORT 2u /* the sender had to wait for credits of lane 0 (feature SLOTS) */
 
 /*
  * Every frame begins with this. grant and seen speak of the lane that carries the frame: totals modulo 2^32
@@ -280,6 +285,13 @@ typedef struct tn_frame_demand {
 } tn_frame_demand;
 _Static_assert(sizeof(tn_frame_demand) == 40, "DEMAND");
 
+typedef struct tn_frame_slots {
+	tn_frame_head head;
+	uint32_t added; /* SLOTS: beyond the first grant, in all; RELINQUISHED: given back, in all */
+	uint32_t asked; /* SLOTS: asked back, in all; RELINQUISHED: zero */
+} tn_frame_slots;
+_Static_assert(sizeof(tn_frame_slots) == 24, "SLOTS, RELINQUISHED");
+
 #define TN_FRAME_BYTES_MAX sizeof(tn_frame_lanes) /* of a header */
 /* What a fragment counts for beside its payload in a channel's window, so that empty messages are not free. */
 #define TN_FRAME_COST 64u
@@ -321,6 +333,9 @@ typedef struct tn_frame {
 		struct {
 			uint64_t wanted, done, back;
 		} demand;
+		struct {
+			uint32_t added, asked;
+		} slots;
 		struct {
 			uint32_t count;
 			tn_frame_lane rows[TN_LINK_LANES_MAX];

@@ -8,11 +8,14 @@
 #include "link/wire.h"
 
 static const char *const type_names[TN_FRAME_TYPES] = {
-	[TN_FRAME_DATA] = "DATA",     [TN_FRAME_FRAG] = "FRAG",       [TN_FRAME_ABORT] = "ABORT",
-	[TN_FRAME_OPEN] = "OPEN",     [TN_FRAME_OPEN_OK] = "OPEN_OK", [TN_FRAME_OPEN_FAIL] = "OPEN_FAIL",
-	[TN_FRAME_CLOSE] = "CLOSE",   [TN_FRAME_WINDOW] = "WINDOW",   [TN_FRAME_NOTIFY] = "NOTIFY",
-	[TN_FRAME_CREDIT] = "CREDIT", [TN_FRAME_SYNC] = "SYNC",       [TN_FRAME_BYE] = "BYE",
-	[TN_FRAME_GRANT] = "GRANT",   [TN_FRAME_DEMAND] = "DEMAND",
+	[TN_FRAME_DATA] = "DATA",       [TN_FRAME_FRAG] = "FRAG",
+	[TN_FRAME_ABORT] = "ABORT",     [TN_FRAME_OPEN] = "OPEN",
+	[TN_FRAME_OPEN_OK] = "OPEN_OK", [TN_FRAME_OPEN_FAIL] = "OPEN_FAIL",
+	[TN_FRAME_CLOSE] = "CLOSE",     [TN_FRAME_WINDOW] = "WINDOW",
+	[TN_FRAME_NOTIFY] = "NOTIFY",   [TN_FRAME_CREDIT] = "CREDIT",
+	[TN_FRAME_SYNC] = "SYNC",       [TN_FRAME_BYE] = "BYE",
+	[TN_FRAME_GRANT] = "GRANT",     [TN_FRAME_DEMAND] = "DEMAND",
+	[TN_FRAME_SLOTS] = "SLOTS",     [TN_FRAME_RELINQUISHED] = "RELINQUISHED",
 };
 
 const char *tn_frame_type_name(unsigned type)
@@ -188,6 +191,19 @@ static const char *parse_demand(const uint8_t *bytes, uint64_t n, tn_frame *fram
 	return NULL;
 }
 
+static const char *parse_slots(const uint8_t *bytes, uint64_t n, tn_frame *frame)
+{
+	tn_frame_slots slots;
+
+	if (n != sizeof(slots))
+		return "SLOTS or RELINQUISHED of a wrong length";
+	memcpy(&slots, bytes, sizeof(slots));
+	frame->slots.added = slots.added;
+	frame->slots.asked = slots.asked;
+	return frame->head.type == TN_FRAME_SLOTS || slots.asked == 0 ? NULL
+								      : "RELINQUISHED: reserved bits are set";
+}
+
 const char *tn_frame_parse(const void *bytes, uint64_t n, tn_frame *frame)
 {
 	const uint8_t *at = bytes;
@@ -198,7 +214,7 @@ const char *tn_frame_parse(const void *bytes, uint64_t n, tn_frame *frame)
 	frame->channel = 0;
 	frame->payload = NULL;
 	frame->payload_bytes = 0;
-	if (frame->head.zero != 0 || (frame->head.flags & ~TN_FRAME_ACK))
+	if (frame->head.zero != 0 || (frame->head.flags & ~(TN_FRAME_ACK | TN_FRAME_SHORT)))
 		return "reserved field is not zero";
 	switch (frame->head.type) {
 	case TN_FRAME_DATA:
@@ -224,6 +240,9 @@ const char *tn_frame_parse(const void *bytes, uint64_t n, tn_frame *frame)
 		return parse_grant(at, n, frame);
 	case TN_FRAME_DEMAND:
 		return parse_demand(at, n, frame);
+	case TN_FRAME_SLOTS:
+	case TN_FRAME_RELINQUISHED:
+		return parse_slots(at, n, frame);
 	case TN_FRAME_SYNC:
 		return n == sizeof(frame->head) ? NULL : "SYNC with a payload";
 	default:

@@ -66,6 +66,7 @@ typedef struct pair_end {
 	int side;
 	uint32_t handle;      /* of the link's lane; 0 = not created */
 	uint32_t grant, held; /* receive slots; held: arrived and not given back */
+	int32_t extra;        /* slots beyond `grant` when it was closed */
 	bool connecting, up, closed, gone, told_down;
 	uint8_t token[TN_LINK_TOKEN_BYTES];
 	pair_wr queue[PAIR_QUEUE]; /* accepted, without effect so far, in order */
@@ -134,6 +135,9 @@ struct pair_world {
 	/* Of both links, as if they shared a device; cap and capacity 0 = none. */
 	tn_link_budget budget;
 	tn_link_arbiter arbiter;
+	tn_link_pool pool;
+	tn_link_pool *pools[2]; /* of the sides' devices; NULL = none */
+	uint32_t ballast;       /* slots of it that nobody has */
 	/* what a test listens to; may be NULL */
 	void (*on_action)(pair_world *world, int side, const tn_link_action *act);
 	void (*on_rx)(pair_world *world, int side, const tn_link_rx *rx);
@@ -250,6 +254,7 @@ static inline void pair_start_node(pair_world *world, int side)
 			node->providers[i].budget = &world->budget;
 		if (world->arbiter.capacity)
 			node->providers[i].arbiter = &world->arbiter;
+		node->providers[i].pool = world->pools[side];
 	}
 	bytes = tn_link_memory_bytes(&node->config);
 
@@ -387,12 +392,26 @@ static inline void pair_break(pair_world *world, pair_path *path)
 	}
 }
 
+/* Slots of the pool that are in use. */
+static inline uint32_t pair_held(const pair_world *world)
+{
+	uint32_t n = world->ballast;
+
+	for (uint32_t i = 0; i < world->path_count; i++)
+		for (int s = 0; s < 2; s++)
+			n += world->paths[i].used && !world->paths[i].end[s].gone
+				     ? world->paths[i].end[s].held
+				     : 0;
+	return n;
+}
+
 static inline void pair_arrive(pair_world *world, pair_end *to, pair_event event)
 {
 	/* The receiver's slots: a sender within its credits never overruns them. */
 	if (!to->closed && !to->told_down) {
 		to->held++;
-		PAIR_CHECK(world, to->held <= to->grant);
+		PAIR_CHECK(world, world->pools[to->side] ? pair_held(world) <= world->pools[to->side]->slots
+							 : to->held <= to->grant);
 	}
 	pair_event_push(world, to, event);
 }
@@ -507,6 +526,8 @@ static inline void pair_lane_create(pair_world *world, int side, const tn_link_a
 	PAIR_CHECK(world, end->handle == 0);
 	end->handle = act->lane.lane;
 	end->grant = 8 + pair_pick(world, 24);
+	if (world->pools[side])
+		PAIR_CHECK(world, tn_pool_take(world->pools[side], end->grant));
 	memcpy(end->token, act->lane.token, sizeof(end->token));
 	tn_link_on_lane_created(node->link, act->lane.lane, TERN_OK, end, &address, sizeof(address),
 				end->grant, world->now);
@@ -539,6 +560,7 @@ static inline void pair_lane_close(pair_world *world, int side, const tn_link_ac
 
 	PAIR_CHECK(world, end && end->handle == act->lane.lane && !end->closed);
 	end->closed = true;
+	end->extra = act->lane.extra;
 	pair_flush(world, end);
 	pair_free_events(end);
 	(void)side;
@@ -644,6 +666,8 @@ static inline void pair_check(pair_world *world, int side)
 	PAIR_CHECK(world, taken == world->budget.taken);
 	if (world->arbiter.capacity)
 		tn_link_arbiter_check(&world->arbiter);
+	if (world->pools[side])
+		tn_link_pool_check(world->pools[side]);
 }
 
 static inline void pair_pump(pair_world *world, int side)
@@ -788,6 +812,8 @@ static inline void pair_step_gone(pair_world *world, pair_end *end)
 	uint32_t handle = end->handle;
 
 	end->gone = true;
+	if (world->pools[end->side])
+		tn_pool_give(world->pools[end->side], end->grant + (uint32_t)end->extra);
 	/* The other end of a closed lane breaks, some time. */
 	if (!peer->gone && !peer->closed && peer->handle && !peer->told_down) {
 		pair_flush(world, peer);

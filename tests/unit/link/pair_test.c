@@ -196,9 +196,17 @@ static void shape_flow(pair_world *world, uint64_t seed)
 		tn_link_budget_init(&world->budget, 1 + tn_rand_below(&rand, 60000), NULL);
 	if (tn_rand_below(&rand, 100) < 50)
 		tn_link_arbiter_init(&world->arbiter, tn_rand_below(&rand, 100000), TN_GRANT_UNIT_MIN, NULL);
+	/* Room for lanes to come, and little beyond that. */
+	if (tn_rand_below(&rand, 100) < 50) {
+		tn_link_pool_init(&world->pool, 8192, 8 + (uint32_t)tn_rand_below(&rand, 100), NULL);
+		world->ballast = 8192 - tn_pool_kept(8192) - (uint32_t)tn_rand_below(&rand, 200);
+		tn_pool_take(&world->pool, world->ballast);
+		world->pools[0] = world->pools[1] = &world->pool;
+	}
 	for (int i = 0; i < 2; i++) {
 		tn_link_config *c = &world->node[i].config;
 
+		c->features_off |= tn_rand_below(&rand, 100) < 10 ? TN_FEATURE_SLOTS : 0;
 		c->features_off |= tn_rand_below(&rand, 100) < 10 ? TN_FEATURE_GRANTS : 0;
 		c->window_adaptive = tn_rand_below(&rand, 100) < 40;
 		c->window_min_bytes = 1 + tn_rand_below(&rand, c->window_bytes);
@@ -207,7 +215,7 @@ static void shape_flow(pair_world *world, uint64_t seed)
 }
 
 /* Of all seeds: links that went over to a better provider, and the like. */
-static uint64_t returns, probes_failed, rejoins;
+static uint64_t returns, probes_failed, rejoins, slots_added, slots_given;
 
 static pair_world world;
 static load work;
@@ -256,6 +264,43 @@ static bool may_cut(void)
 	return true;
 }
 
+/* Another link of the device: it wants slots, and gives back what it is asked for. Dice of its own, too. */
+static tn_pool_seat rival;
+static tn_rand rival_dice;
+
+static void rival_begin(uint64_t seed)
+{
+	rival = (tn_pool_seat){0};
+	rival_dice = (tn_rand){.state = seed * 0x9fb21c651e98df25ull + 3};
+	if (world.pools[0] && tn_pool_take(&world.pool, TN_POOL_LEAST))
+		tn_pool_join(&world.pool, &rival, TN_POOL_LEAST);
+}
+
+static void rival_step(void)
+{
+	uint32_t added, asked;
+
+	if (!rival.joined || tn_rand_below(&rival_dice, 100) >= 5)
+		return;
+	switch (tn_rand_below(&rival_dice, 4)) {
+	case 0: /* nothing arrives between two looks */
+		tn_pool_hungry(&world.pool, &rival);
+		tn_pool_hungry(&world.pool, &rival);
+		break;
+	case 1:
+		rival.used++;
+		break;
+	case 2:
+		tn_pool_read(&world.pool, &rival, &added, &asked);
+		PAIR_CHECK(&world, tn_pool_given(&world.pool, &rival, asked));
+		break;
+	default:
+		tn_pool_give(&world.pool, tn_pool_leave(&world.pool, &rival) - TN_POOL_LEAST);
+		tn_pool_join(&world.pool, &rival, TN_POOL_LEAST);
+		break;
+	}
+}
+
 static void run_seed(uint64_t seed)
 {
 	fault what;
@@ -270,6 +315,7 @@ static void run_seed(uint64_t seed)
 		world.node[i].config.checksum = world.rand.state >> 3 & 1;
 	early = pair_chance(&world, 50) ? pair_pick(&world, 3) : 0;
 	shape_flow(&world, seed);
+	rival_begin(seed);
 	pair_start(&world);
 	steps = 200 + pair_pick(&world, 255) * 8;
 	when = pair_pick(&world, 255) * steps / 255;
@@ -283,6 +329,7 @@ static void run_seed(uint64_t seed)
 			pair_ctrl_cut(&world);
 		if (what == FAULT_MEND && pair_chance(&world, pair_both_up(&world) ? 1 : 10))
 			break_some(&world, &work);
+		rival_step();
 		if (pair_chance(&world, 35))
 			load_step(&work);
 		else
@@ -314,6 +361,8 @@ static void run_seed(uint64_t seed)
 	returns += tn_link_get_counters(world.node[0].link)->returns;
 	rejoins += tn_link_get_counters(world.node[0].link)->rejoins;
 	probes_failed += tn_link_get_counters(world.node[0].link)->probes_failed;
+	slots_added += tn_counter_read(&world.pool.added);
+	slots_given += tn_counter_read(&world.pool.given);
 	load_fini(&work);
 	pair_fini(&world);
 }
@@ -341,8 +390,11 @@ static void random_schedules(void **state)
 	print_message("returns %llu, probes that failed %llu, control connections that came back %llu\n",
 		      (unsigned long long)returns, (unsigned long long)probes_failed,
 		      (unsigned long long)rejoins);
+	print_message("slots that links got %llu, gave back %llu\n", (unsigned long long)slots_added,
+		      (unsigned long long)slots_given);
 	if (n >= 2000)
-		assert_true(returns >= 100 && probes_failed >= 100 && rejoins >= 100);
+		assert_true(returns >= 100 && probes_failed >= 100 && rejoins >= 100 && slots_added >= 100 &&
+			    slots_given >= 100);
 }
 
 int main(void)

@@ -140,6 +140,8 @@ static void make_frames(void)
 		.head = HEAD(GRANT), .share = 128 << 10, .total = 0x3132333435363738ull, .unit = 64 << 10};
 	tn_frame_demand demand = {
 		.head = HEAD(DEMAND), .wanted = 0x4142434445464748ull, .done = 4 << 20, .back = 4096};
+	tn_frame_slots slots = {.head = HEAD(SLOTS), .added = 0x51525354, .asked = 0x61626364};
+	tn_frame_slots relinquished = {.head = HEAD(RELINQUISHED), .added = 0x71727374};
 	tn_frame_head sync = HEAD(SYNC);
 	tn_frame_lanes bye = {.head = HEAD(BYE), .count = 1, .rows = {{0, 99, 0}}};
 
@@ -158,6 +160,8 @@ static void make_frames(void)
 	add_frame("BYE", &bye, TN_FRAME_LANES_BYTES(1), "");
 	add_frame("GRANT", &grant, sizeof(grant), "");
 	add_frame("DEMAND", &demand, sizeof(demand), "");
+	add_frame("SLOTS", &slots, sizeof(slots), "");
+	add_frame("RELINQUISHED", &relinquished, sizeof(relinquished), "");
 }
 
 static uint32_t control_rows;
@@ -393,19 +397,20 @@ static void frame_fields(void **state)
 
 	must_refuse("DATA", 0, 0); /* type */
 	must_refuse("DATA", 0, TN_FRAME_TYPES);
-	must_refuse("DATA", 1, 2);    /* unknown flag */
-	must_refuse("DATA", 2, 1);    /* reserved */
-	must_refuse("ABORT", 20, 1);  /* of DATA and FRAG a checksum: rx_test.c */
-	must_refuse("FRAG", 32, 106); /* offset beyond total */
-	must_refuse("FRAG", 40, 104); /* payload beyond total */
-	must_refuse("FRAG", 47, 1);   /* total beyond any memory */
-	must_refuse("OPEN", 20, 1);   /* a handle of ours */
-	must_refuse("OPEN", 26, 0);   /* no window */
-	must_refuse("OPEN", 41, 0);   /* NUL in the name */
-	must_refuse("NOTIFY", 23, 1); /* value beyond its bits */
-	must_refuse("GRANT", 36, 1);  /* reserved */
-	must_refuse("GRANT", 34, 0);  /* pieces of nothing */
-	must_refuse("CREDIT", 16, 3); /* more rows than bytes */
+	must_refuse("DATA", 1, 4);          /* unknown flag */
+	must_refuse("DATA", 2, 1);          /* reserved */
+	must_refuse("ABORT", 20, 1);        /* of DATA and FRAG a checksum: rx_test.c */
+	must_refuse("FRAG", 32, 106);       /* offset beyond total */
+	must_refuse("FRAG", 40, 104);       /* payload beyond total */
+	must_refuse("FRAG", 47, 1);         /* total beyond any memory */
+	must_refuse("OPEN", 20, 1);         /* a handle of ours */
+	must_refuse("OPEN", 26, 0);         /* no window */
+	must_refuse("OPEN", 41, 0);         /* NUL in the name */
+	must_refuse("NOTIFY", 23, 1);       /* value beyond its bits */
+	must_refuse("GRANT", 36, 1);        /* reserved */
+	must_refuse("GRANT", 34, 0);        /* pieces of nothing */
+	must_refuse("RELINQUISHED", 20, 1); /* reserved */
+	must_refuse("CREDIT", 16, 3);       /* more rows than bytes */
 	must_refuse("CREDIT", 16, TN_LINK_LANES_MAX + 1);
 	must_refuse("CREDIT", 24, TN_LINK_LANES_MAX); /* lane */
 }
