@@ -27,6 +27,7 @@ static const command commands[] = {
 	{"table", cmd_table,
 	 "tables of the parameter server: made, described, dropped; checkpoints looked into"},
 	{"bench", cmd_bench, "load for parameter servers: latency, keys per second, CPU time"},
+	{"run", cmd_run, "a command as every rank of a job, with tern below torch.distributed"},
 	{"info", cmd_info, "version, providers, limits of this host, options"},
 	{"doctor", cmd_doctor, "is this host ready for RDMA; what to change; a report to send in"},
 	{"demo", cmd_demo, "the tour: train, compare the ways of communication, sum up"},

@@ -28,6 +28,7 @@ _tern_options() { # COMMAND or COMMAND/SUBCOMMAND
 	bench) echo ps --help ;;
 	bench/ps) echo --servers --clients --threads --keys --skew --dim --dtype --optimizer --batch --reads --consistency \
 		--staleness --duration --warmup --transport --spin --seed --check --json --quiet --help ;;
+	run) echo --nproc --port --keep-backend --show --json --help ;;
 	demo) echo --epochs --steps --data --quiet --help ;;
 	esac
 }
@@ -68,7 +69,7 @@ _tern() {
 		previous=${COMP_WORDS[COMP_CWORD - 2]}
 	fi
 	if ((COMP_CWORD == 1)); then
-		words="train perf server table bench info doctor demo --help --version"
+		words="train perf server table bench run info doctor demo --help --version"
 	else
 		case $previous in
 		--model | --transport | --comm | --role | --dtype | --optimizer | --init | --eviction | \
@@ -91,7 +92,7 @@ _tern() {
 			--peer | --timeout | --index | --hidden | --features | --classes | --listen | \
 			--sizes | --rounds | --round-time | --threads | --sequence | --rate | --keep | --deltas-max | --step | --to | --version | --name | --map-version | --budget | \
 			--ps-workers | --server | --dim | --rows | --init-value | --ttl | --admit-after | \
-			--clients | --keys | --skew | --reads | --staleness | --duration | --warmup | --window | --negative | --min-count | --sample | --pairs)
+			--clients | --keys | --skew | --reads | --staleness | --duration | --warmup | --nproc | --port | --window | --negative | --min-count | --sample | --pairs)
 			return
 			;;
 		*)

@@ -6,6 +6,7 @@ this one.
 """
 import functools
 import importlib.abc
+import importlib.machinery
 import importlib.util
 import os
 import sys
@@ -58,8 +59,6 @@ if os.environ.get('TERN_RDMA_OPT') == '1':
     sys.meta_path.insert(0, Finder())
 
 sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or '.') != HERE]
-sys.modules.pop('sitecustomize', None)
-try:
-    import sitecustomize  # noqa: F401  pylint: disable=import-self
-except ImportError:
-    pass
+_other = importlib.machinery.PathFinder.find_spec('sitecustomize', sys.path)
+if _other is not None and _other.loader is not None:
+    _other.loader.exec_module(importlib.util.module_from_spec(_other))
