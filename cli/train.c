@@ -15,8 +15,9 @@
 #include "models/train_tables.h"
 
 #define FIRST_OF_TABLES 2u /* of model_names */
+#define DLRM            3u
 
-const char *const model_names[] = {"mlp", "fcn5", "word2vec", NULL};
+const char *const model_names[] = {"mlp", "fcn5", "word2vec", "dlrm", NULL};
 const char *const transport_names[] = {"auto", "shm", "tcp", "verbs", NULL};
 const char *const comm_names[] = {"zerocopy", "copy", "rpc", NULL};
 
@@ -37,14 +38,17 @@ void train_defaults(train_options *options)
 				   .negative = 5,
 				   .min_count = 5,
 				   .staleness = 2,
-				   .sample = 1e-3};
+				   .sample = 1e-3,
+				   .skew = 1.1,
+				   .samples = 500000,
+				   .vocabulary = 10000};
 }
 
 /* One command line per process: its options and their table. */
 static train_options o;
-static bool steps_given, epochs_given, batch_given;
+static bool steps_given, epochs_given, batch_given, dim_given;
 static const arg_row rows[] = {
-	{"model", ARG_CHOICE, &o.model, "mlp|fcn5|word2vec", "what to train (mlp)", 0, 0, false, NULL},
+	{"model", ARG_CHOICE, &o.model, "mlp|fcn5|word2vec|dlrm", "what to train (mlp)", 0, 0, false, NULL},
 	{"hidden", ARG_STRING, &o.hidden, "W,W,...", "widths of the hidden layers, instead of the model's", 0,
 	 0, false, NULL},
 	{"data", ARG_STRING, &o.data, "DIR", "IDX files of the data set (Fashion-MNIST of Debian)", 0, 0,
@@ -89,7 +93,8 @@ static const arg_row rows[] = {
 	 false, NULL},
 	{"text", ARG_STRING, &o.text, "FILE",
 	 "word2vec: a sentence per line (the bible, of Debian's bible-kjv)", 0, 0, false, NULL},
-	{"dim", ARG_U64, &o.dim, "N", "word2vec: elements of a row (64)", 1, TERN_TABLE_DIM_MAX, false, NULL},
+	{"dim", ARG_U64, &o.dim, "N", "models of tables: elements of a row (64; dlrm 16)", 1,
+	 TERN_TABLE_DIM_MAX, false, &dim_given},
 	{"window", ARG_U64, &o.window, "N", "word2vec: words on each side, at most (5)", 1, 1000, false,
 	 NULL},
 	{"negative", ARG_U64, &o.negative, "N", "word2vec: drawn for each pair (5)", 0, 32, false, NULL},
@@ -99,6 +104,11 @@ static const arg_row rows[] = {
 	 0, false, NULL},
 	{"pairs", ARG_STRING, &o.pairs, "A~B,...", "word2vec: say how near these words are", 0, 0, false,
 	 NULL},
+	{"samples", ARG_U64, &o.samples, "N", "dlrm: length of the logs (500000)", 1, 1ull << 40, false,
+	 NULL},
+	{"vocabulary", ARG_U64, &o.vocabulary, "N", "dlrm: categories of each field (10000)", 1, 1ull << 40,
+	 false, NULL},
+	{"skew", ARG_REAL, &o.skew, "S", "dlrm: Zipf's exponent of the categories (1.1)", 0, 0, false, NULL},
 	{"consistency", ARG_CHOICE, &o.consistency, "async|bsp|ssp",
 	 "models of tables: who waits for whom (async)", 0, 0, false, NULL},
 	{"staleness", ARG_U64, &o.staleness, "N", "steps that ssp allows to be ahead (2)", 0, 1u << 30, false,
@@ -155,9 +165,11 @@ static int check_tables(train_options *options)
 		return 2;
 	}
 	if (!batch_given)
-		options->batch = 500;
+		options->batch = options->model == DLRM ? 256 : 500;
 	if (!epochs_given)
-		options->epochs = 5;
+		options->epochs = options->model == DLRM ? 1 : 5;
+	if (!dim_given)
+		options->dim = options->model == DLRM ? 16 : 64;
 	return -1;
 }
 

@@ -56,7 +56,8 @@ typedef struct train_options {
 	/* models of rows (models/) */
 	const char *text, *pairs;
 	uint64_t dim, window, negative, min_count, staleness;
-	double sample;
+	double sample, skew;
+	uint64_t samples, vocabulary;
 	unsigned consistency;
 } train_options;
 

@@ -18,6 +18,8 @@ typedef struct model_options {
 	const char *text;
 	uint64_t dim, window, negative, min_count, block, seed, epochs;
 	double lr, sample;
+	uint64_t samples, vocabulary;
+	double skew;
 	const char *pairs; /* "a~b,c~d" */
 } model_options;
 
@@ -50,5 +52,7 @@ struct model {
 
 /* False: error says why. Loads or makes the data. */
 bool word2vec_new(const model_options *o, model **m, char *error, size_t error_bytes);
+
+bool dlrm_new(const model_options *o, model **m, char *error, size_t error_bytes);
 
 #endif

@@ -342,6 +342,9 @@ int train_tables(const train_options *o)
 			    .seed = o->seed,
 			    .lr = o->lr > 0 ? o->lr : 0.05,
 			    .sample = o->sample,
+			    .samples = o->samples,
+			    .vocabulary = o->vocabulary,
+			    .skew = o->skew,
 			    .pairs = o->pairs  ? o->pairs
 				     : o->text ? ""
 					       : BIBLE_PAIRS};
@@ -352,7 +355,8 @@ int train_tables(const train_options *o)
 	if (!j)
 		return 1;
 	j->o = o;
-	if (!word2vec_new(&mo, &j->m, error, sizeof(error))) {
+	if (!(strcmp(model_names[o->model], "dlrm") == 0 ? dlrm_new : word2vec_new)(&mo, &j->m, error,
+										    sizeof(error))) {
 		fprintf(stderr, COMMAND ": %s\n", error);
 	} else {
 		j->epoch_steps = (j->m->blocks + o->workers - 1) / o->workers;

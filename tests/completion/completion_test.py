@@ -39,9 +39,9 @@ def help_of(*command):
 
 class Rules(unittest.TestCase):
     def test_values_stand_behind_their_options(self):
-        self.assertEqual(offered('tern', 'train', '--model', ''), {'mlp', 'fcn5', 'word2vec'})
+        self.assertEqual(offered('tern', 'train', '--model', ''), {'mlp', 'fcn5', 'word2vec', 'dlrm'})
         self.assertEqual(offered('tern', 'train', '--model', 'f'), {'fcn5'})
-        self.assertEqual(offered('tern', 'train', '--model', '='), {'mlp', 'fcn5', 'word2vec'})
+        self.assertEqual(offered('tern', 'train', '--model', '='), {'mlp', 'fcn5', 'word2vec', 'dlrm'})
         self.assertEqual(offered('tern', 'train', '--model', '=', 'm'), {'mlp'})
 
     def test_numbers_get_no_offers(self):

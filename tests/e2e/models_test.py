@@ -95,6 +95,27 @@ class MadeText(Agreement):
         self.assertIn("--cluster", train(*self.args, "--role", "worker", "--index", 0, check=2))
 
 
+class Clicks(unittest.TestCase):
+    """The generated logs have a law; what is learnt comes nearer to it."""
+    ARGS = ("--model", "dlrm", "--workers", 3, "--vocabulary", 1000, "--samples", 60000, "--batch", 100)
+
+    def test_modes_agree_with_the_oracle_and_auc_rises(self):
+        untrained = train(*self.ARGS, "--servers", 1, "--steps", 1)
+        for mode in MODES:
+            with self.subTest(consistency=mode):
+                oracle = train(*self.ARGS, "--servers", 0, "--consistency", mode)
+                got = train(*self.ARGS, "--servers", 2, "--consistency", mode)
+                self.assertEqual(got["samples_trained"], 60000)
+                self.assertLess(abs(got["loss"] / oracle["loss"] - 1), 0.02, (got["loss"], oracle["loss"]))
+                self.assertLess(abs(got["auc"] - oracle["auc"]), 0.02)
+                self.assertGreater(got["auc"], untrained["auc"] + 0.05)
+                self.assertGreater(got["auc"], 0.72)
+                self.assertLess(got["auc"], got["best_auc"])
+
+    def test_mistakes_are_answered_in_words(self):
+        self.assertIn("at most 256", train("--model", "dlrm", "--dim", 500, check=1))
+
+
 @unittest.skipUnless(shutil.which("bible"), "Debian's bible-kjv is not installed")
 class Bible(Agreement):
     ARGS = ("--model", "word2vec", "--workers", 2)

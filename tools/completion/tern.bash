@@ -9,7 +9,7 @@ _tern_options() { # COMMAND or COMMAND/SUBCOMMAND
 		echo --model --hidden --data --servers --workers --batch --epochs --steps --transport --comm --sync --seed \
 			--lr --momentum --kernel-threads --spin --no-comm --no-eval --losses --json --quiet \
 			--timeout --role --index --cluster --features --classes --text --dim --window --negative --min-count --sample \
-			--pairs --consistency --staleness --listen --insecure --help
+			--pairs --samples --vocabulary --skew --consistency --staleness --listen --insecure --help
 		;;
 	perf) echo --op --sizes --transport --spin --block --rounds --round-time --threads --json --help ;;
 	info) echo --memory --config --json --help ;;
@@ -36,7 +36,7 @@ _tern_options() { # COMMAND or COMMAND/SUBCOMMAND
 # The values of an option, if it has a fixed choice of them.
 _tern_choices() { # OPTION
 	case $1 in
-	--model) echo mlp fcn5 word2vec ;;
+	--model) echo mlp fcn5 word2vec dlrm ;;
 	--transport) echo auto shm tcp verbs ;;
 	--comm) echo zerocopy copy rpc ;;
 	--role) echo launcher server worker ;;
@@ -92,7 +92,8 @@ _tern() {
 			--peer | --timeout | --index | --hidden | --features | --classes | --listen | \
 			--sizes | --rounds | --round-time | --threads | --sequence | --rate | --keep | --deltas-max | --step | --to | --version | --name | --map-version | --budget | \
 			--ps-workers | --server | --dim | --rows | --init-value | --ttl | --admit-after | \
-			--clients | --keys | --skew | --reads | --staleness | --duration | --warmup | --nproc | --port | --window | --negative | --min-count | --sample | --pairs)
+			--clients | --keys | --skew | --reads | --staleness | --duration | --warmup | --nproc | --port | --window | --negative | --min-count | --sample | --pairs | \
+			--samples | --vocabulary)
 			return
 			;;
 		*)
