@@ -9,11 +9,13 @@ or, with nothing to change in a script that says 'gloo': TERN_RDMA_OPT=1, and th
 Operations run in the order in which they were asked for, in one thread per group, so that they overlap with backward; each
 gives a Work with a future. Ranks meet through the store of torch.distributed.
 """
+import atexit
 import os
 import queue
 import socket
 import threading
 import uuid
+import weakref
 
 import torch
 import torch.distributed as dist
@@ -25,6 +27,7 @@ __all__ = ['ProcessGroupTern', 'context', 'register']
 
 _context = None
 _lock = threading.Lock()
+_groups = weakref.WeakSet()
 _OPS = ('SUM', 'AVG', 'PRODUCT', 'MIN', 'MAX')
 _NAMES = {'SUM': 'sum', 'AVG': 'avg', 'PRODUCT': 'prod', 'MIN': 'min', 'MAX': 'max'}
 
@@ -82,11 +85,11 @@ class _Work(dist._Work):  # pylint: disable=protected-access
         except Exception as failure:  # pylint: disable=broad-except
             self._failure = failure
         self._run_it = None
-        self._ended.set()
         if self._failure is not None:
             self._future.set_exception(self._failure)
         else:
             self._future.set_result(self._result)
+        self._ended.set()  # last: who waits may end the process
 
     def is_completed(self):
         """Is it over?"""
@@ -142,6 +145,7 @@ class ProcessGroupTern(dist.ProcessGroup):
         self._queue = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name=f'tern {name[:8]}', daemon=True)
         self._thread.start()
+        _groups.add(self)
 
     def _serve(self):
         while True:
@@ -169,11 +173,12 @@ class ProcessGroupTern(dist.ProcessGroup):
 
     getBackendName = name
 
-    def close(self):
-        """End the group's thread and its communicator."""
+    def close(self, patience=None):
+        """End the group's thread, after what is in its queue, and its communicator."""
         self._queue.put(None)
-        self._thread.join()
-        self._comm.close()
+        self._thread.join(patience)
+        if not self._thread.is_alive():
+            self._comm.close()
 
     # ---- reductions ----
 
@@ -353,6 +358,13 @@ def register():
     """Make 'tern' known to torch.distributed. Idempotent."""
     if not hasattr(dist.Backend, 'TERN'):
         dist.Backend.register_backend('tern', _create)
+
+
+@atexit.register
+def _end_groups():
+    """The interpreter must not end below a thread that is inside of torch."""
+    for group in list(_groups):
+        group.close(patience=5)
 
 
 register()
