@@ -38,6 +38,8 @@ static void batch(const uint8_t *msg, uint64_t size, uint64_t row_bytes)
 		within(msg, size, b.places, b.count * 4);
 	if (b.grads)
 		within(msg, size, b.grads, b.count * row_bytes);
+	if (b.flags & TN_PS_POOLED)
+		within(msg, size, b.bag_keys, (uint64_t)b.bags * 4);
 	TN_ASSERT(!tn_ps_batch_body(msg, size - 1, row_bytes, &shorter));
 }
 

@@ -144,6 +144,13 @@ typedef enum tern_unknown {
 	TERN_UNKNOWN_ERROR = 3,   /* TERN_E_NOT_FOUND; the rows of known keys are there all the same */
 } tern_unknown;
 
+/* Rows of several keys as one: see bags of tern_table_pull_params. */
+typedef enum tern_pool {
+	TERN_POOL_NONE = 0,
+	TERN_POOL_SUM = 1,
+	TERN_POOL_MEAN = 2, /* the sum over the number of keys in the bag, known or not; zeros for none */
+} tern_pool;
+
 /* What a push brings. Keys that occur more than once in a push count once. */
 typedef enum tern_push_mode {
 	TERN_PUSH_GRADIENT = 0, /* gradients, summed in the order given, for the optimiser */
@@ -252,6 +259,20 @@ typedef struct tern_table_pull_params {
 	tern_unknown unknown;
 	uint8_t *found; /* NULL, or count bytes: 1 if the key has a row */
 	uint64_t step;
+	/*
+	 * Pooled by the servers, so that one row per bag travels: bag b has keys offsets[b] .. offsets[b + 1] - 1, offsets
+	 * has bags + 1 numbers from 0 up to count, and row b is theirs; a key may be in a bag more than once. Sums are of
+	 * f32, in the order of the keys; where several servers have keys of a bag, of what each has summed. Without found.
+	 */
+	tern_pool pool;
+	const uint64_t *offsets; /* in use until the completion */
+	uint64_t bags;           /* at most 2^32 - 2 */
+	/*
+	 * How rows travel, if not as they lie in memory (0): TERN_F32, TERN_BF16, TERN_F16, or TERN_I8: int8 with a scale of
+	 * each row, off by at most 1/254 of the row's largest absolute value (pooled over n servers: of each one's sum), rows
+	 * with a NaN or an infinity are NaNs. Then they are copied at this side too.
+	 */
+	tern_dtype travel;
 } tern_table_pull_params;
 
 /*

@@ -14,6 +14,7 @@
 #include "base/fault.h"
 #include "ps/follow.h"
 #include "ps/server.h"
+#include "ps/travel.h"
 
 #define KEYS_MAX (UINT32_MAX - 1ull)
 
@@ -96,6 +97,7 @@ void tn_ps_bench_free(ps_bench *b)
 	free(b->places);
 	free(b->found);
 	free(b->answer);
+	free(b->scratch);
 	*b = (ps_bench){0};
 }
 
@@ -129,18 +131,19 @@ static bool find_share(ps_task *t, const void *args, uint64_t bytes)
 	return false;
 }
 
-static bool dtype_known(const ps_task *t)
+static bool dtype_known(const ps_task *t, tn_ps_method method)
 {
-	return t->batch.dtype == TERN_F32 || t->batch.dtype == TERN_BF16 || t->batch.dtype == TERN_F16;
+	return tn_ps_travels(t->batch.dtype) && (t->batch.dtype != TERN_I8 || method == TN_PS_PULL);
 }
 
 static bool read_body(ps_task *t, tn_ps_method method, const void *args, uint64_t bytes)
 {
-	uint64_t element = dtype_known(t) ? tern_dtype_bytes((tern_dtype)t->batch.dtype) : 0;
+	uint64_t element = dtype_known(t, method) ? tern_dtype_bytes((tern_dtype)t->batch.dtype) : 0;
 
-	t->row_bytes = element * t->share->schema.dim;
+	t->row_bytes = element ? tn_ps_travel_bytes((tern_dtype)t->batch.dtype, t->share->schema.dim) : 0;
 	if (method != TN_PS_ERASE && !element) {
-		tn_ps_refuse(t, TERN_E_UNSUPPORTED, "rows of dtype %u: they travel as f32, bf16 or f16",
+		tn_ps_refuse(t, TERN_E_UNSUPPORTED,
+			     "rows of dtype %u: they travel as f32, bf16, f16 or (pulls) int8",
 			     t->batch.dtype);
 		return false;
 	}

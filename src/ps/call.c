@@ -15,6 +15,7 @@
 #include "channel/dispatch.h"
 #include "channel/op.h"
 #include "ps/client.h"
+#include "ps/travel.h"
 
 /* ---- ends ---- */
 
@@ -54,6 +55,7 @@ static void complete(ps_call *call)
 	tern_op *user = call->user;
 	uint64_t length = atomic_load_explicit(&call->length, memory_order_relaxed);
 
+	tn_ps_call_combine(call);
 	if (call->lease)
 		tn_ps_lease_put(ps, call->lease);
 	call->user = NULL;
@@ -85,8 +87,13 @@ void tn_ps_calls_free(tern_ps *ps)
 {
 	tn_list *node;
 
-	while ((node = tn_list_pop_front(&ps->spare_calls)))
-		free(TN_CONTAINER_OF(node, ps_call, node));
+	while ((node = tn_list_pop_front(&ps->spare_calls))) {
+		ps_call *call = TN_CONTAINER_OF(node, ps_call, node);
+
+		free(call->bag_of);
+		free(call->sum);
+		free(call);
+	}
 }
 
 bool tn_ps_call_hold(ps_call *call)
@@ -156,7 +163,10 @@ static tern_status call_new(tern_table *table, ps_kind kind, tern_op *op, ps_cal
 	call->rows = NULL;
 	call->found = NULL;
 	call->stride = call->row_bytes = 0;
-	call->dtype = TERN_F32;
+	call->dtype = call->travel = TERN_F32;
+	call->travel_bytes = 0;
+	call->pool = TERN_POOL_NONE;
+	call->whole = false;
 	call->how = 0;
 	call->lr_scale = 0;
 	call->step = 0;
@@ -185,9 +195,11 @@ static void call_drop(ps_call *call)
 
 static void lease_rows(ps_call *call, uint32_t access)
 {
-	if (call->count == 0)
+	uint64_t rows = call->pool ? call->bags : call->count;
+
+	if (rows == 0)
 		return;
-	call->lease_bytes = (call->count - 1) * call->stride + call->row_bytes;
+	call->lease_bytes = (rows - 1) * call->stride + call->row_bytes;
 	call->lease = tn_ps_lease_get(call->ps, call->rows, call->lease_bytes, access);
 }
 
@@ -241,6 +253,29 @@ static tern_status check_rows(const tern_table *table, const uint64_t *keys, uin
 	return TERN_OK;
 }
 
+static tern_status check_bags(const tern_table *table, const tern_table_pull_params *p)
+{
+	const char *name = table->schema.name;
+
+	if ((int)p->pool < 0 || p->pool > TERN_POOL_MEAN)
+		return tn_fail(TERN_E_INVALID, "no kind of pooling has the number %d", (int)p->pool);
+	if (p->bags > TN_PS_KEYS_MAX)
+		return tn_fail(TERN_E_TOO_LARGE, "%llu bags in one operation; at most %llu: split it",
+			       (unsigned long long)p->bags, (unsigned long long)TN_PS_KEYS_MAX);
+	if (p->found)
+		return tn_fail(TERN_E_INVALID, "table \"%s\": a pooled pull does not say which keys it found",
+			       name);
+	if (!p->offsets || p->offsets[0] != 0 || p->offsets[p->bags] != p->count || (p->bags && !p->rows))
+		return tn_fail(TERN_E_INVALID,
+			       "table \"%s\": bags have offsets from 0 up to the number of keys, and rows",
+			       name);
+	for (uint64_t b = 0; b < p->bags; b++)
+		if (p->offsets[b] > p->offsets[b + 1])
+			return tn_fail(TERN_E_INVALID, "table \"%s\": bag %llu begins behind its end", name,
+				       (unsigned long long)b);
+	return TERN_OK;
+}
+
 tern_status tern_table_pull(tern_table *table, const tern_table_pull_params *p, tern_op *op)
 {
 	tern_dtype dtype = p->dtype ? p->dtype : table->schema.dtype ? table->schema.dtype : TERN_F32;
@@ -251,6 +286,11 @@ tern_status tern_table_pull(tern_table *table, const tern_table_pull_params *p, 
 	if ((int)p->unknown < 0 || p->unknown > TERN_UNKNOWN_ERROR)
 		return tn_fail(TERN_E_INVALID, "no policy for unknown keys has the number %d",
 			       (int)p->unknown);
+	if (p->travel && !tn_ps_travels(p->travel))
+		return tn_fail(TERN_E_UNSUPPORTED, "rows do not travel as %s: as f32, bf16, f16 or i8",
+			       tern_dtype_name(p->travel));
+	if (p->pool)
+		TN_TRY(check_bags(table, p));
 	TN_TRY(call_new(table, PS_PULL, op, &call));
 	call->keys = p->keys;
 	call->count = p->count;
@@ -261,6 +301,11 @@ tern_status tern_table_pull(tern_table *table, const tern_table_pull_params *p, 
 	call->how = (uint8_t)p->unknown;
 	call->found = p->found;
 	call->step = p->step;
+	call->travel = p->travel ? p->travel : dtype;
+	call->travel_bytes = tn_ps_travel_bytes(call->travel, table->schema.dim);
+	call->pool = p->pool;
+	call->offsets = p->offsets;
+	call->bags = p->bags;
 	lease_rows(call, TERN_ACCESS_WRITE);
 	TN_PS_COUNT(table->ps->counters, pulls, 1);
 	return submit(call);
@@ -281,7 +326,8 @@ tern_status tern_table_push(tern_table *table, const tern_table_push_params *p, 
 	call->rows = (uint8_t *)(uintptr_t)p->rows; /* read only */
 	call->row_bytes = row_bytes;
 	call->stride = p->stride ? p->stride : row_bytes;
-	call->dtype = dtype;
+	call->dtype = call->travel = dtype;
+	call->travel_bytes = row_bytes;
 	call->how = (uint8_t)p->mode;
 	call->lr_scale = p->lr_scale;
 	call->step = p->step;

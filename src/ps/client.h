@@ -93,7 +93,11 @@ typedef struct ps_part {
 	uint64_t keys_room;
 	uint8_t *args, *answer;
 	uint64_t args_room, answer_room;
-	uint8_t *buffer; /* registered: rows that can't lie where the caller has them */
+	uint32_t *bags_buf;    /* bags of a pooled part: their rows at the caller, then their keys */
+	uint64_t bags_room;    /* bytes */
+	uint32_t bags, taken;  /* taken: combined so far */
+	const uint8_t *result; /* a pooled part's rows: combined when all are there (take.c) */
+	uint8_t *buffer;       /* registered: rows that can't lie where the caller has them */
 	uint64_t buffer_room;
 	tern_key buffer_key;
 	bool in_buffer; /* of the present try */
@@ -122,6 +126,16 @@ struct ps_call {
 	tern_dtype dtype;
 	uint8_t how;
 	uint8_t *found;
+	tern_dtype travel; /* how rows are on their way */
+	uint64_t travel_bytes;
+	tern_pool pool;
+	const uint64_t *offsets;
+	uint64_t bags;
+	uint32_t *bag_of; /* of each key, once it is asked for */
+	uint64_t bag_of_room;
+	float *sum; /* two rows: take.c */
+	uint64_t sum_room;
+	bool whole; /* pooled by one server: its rows are the caller's */
 	float lr_scale;
 	uint64_t step;
 	uint64_t seq;
@@ -224,6 +238,26 @@ void tn_ps_part_release(tern_ps *ps, ps_part *part);
 void tn_ps_parts_free(tern_ps *ps);
 /* Given up by the user: end soon. */
 void tn_ps_part_cancel(ps_part *part);
+
+/* Room in a malloced buffer that is kept; *room in bytes. False: no memory. */
+bool tn_ps_grow(void *buf, uint64_t *room, uint64_t bytes);
+
+/* ---- take.c: rows that pulls bring ---- */
+
+/* Rows of a part's answer. */
+uint64_t tn_ps_part_rows(const ps_part *part);
+/* They lie as the caller wants them: a server may write them there. */
+bool tn_ps_part_plain(const ps_part *part);
+/* They are here: to their places, or kept until the others have come. `rows` stays until the call ends. */
+void tn_ps_part_take(ps_part *part, const uint8_t *rows);
+/* The bag of each key of the call, or NULL: no memory. */
+const uint32_t *tn_ps_bags_of_keys(ps_call *call);
+/* Which bags a part has keys of, and how many. False: no memory. */
+bool tn_ps_part_bags(ps_part *part);
+/* The head of bags and their keys, as the wire has them; returns its bytes. */
+uint64_t tn_ps_part_put_bags(const ps_part *part, uint8_t *to);
+/* All parts are done: the rows of bags that came in pieces. */
+void tn_ps_call_combine(ps_call *call);
 
 /* ---- keys.c ---- */
 

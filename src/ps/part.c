@@ -48,6 +48,7 @@ void tn_ps_parts_free(tern_ps *ps)
 		free_buffer(ps, part);
 		free(part->keys_buf);
 		free(part->places_buf);
+		free(part->bags_buf);
 		free(part->args);
 		free(part->answer);
 		free(part);
@@ -81,11 +82,13 @@ ps_part *tn_ps_part_new(ps_call *call, const ps_route *route, uint32_t server)
 	part->places = NULL;
 	part->keys = NULL;
 	part->count = 0;
+	part->bags = 0;
+	part->result = NULL;
 	atomic_fetch_add_explicit(&call->pending, 1, memory_order_relaxed);
 	return part;
 }
 
-static bool grow(void *buf, uint64_t *room, uint64_t bytes)
+bool tn_ps_grow(void *buf, uint64_t *room, uint64_t bytes)
 {
 	void **place = buf;
 	uint64_t want = *room ? *room : 4096;
@@ -107,8 +110,8 @@ bool tn_ps_part_reserve(ps_part *part, uint64_t keys)
 {
 	uint64_t bytes = part->keys_room * sizeof(uint64_t), half = part->keys_room * sizeof(uint32_t);
 
-	if (!grow(&part->keys_buf, &bytes, keys * sizeof(uint64_t)) ||
-	    !grow(&part->places_buf, &half, keys * sizeof(uint32_t)))
+	if (!tn_ps_grow(&part->keys_buf, &bytes, keys * sizeof(uint64_t)) ||
+	    !tn_ps_grow(&part->places_buf, &half, keys * sizeof(uint32_t)))
 		return false;
 	part->keys_room = TN_MIN(bytes / sizeof(uint64_t), half / sizeof(uint32_t));
 	return true;
@@ -138,7 +141,10 @@ static uint32_t split(ps_call *call, const ps_part *from, const ps_route *route,
 	uint64_t count = from ? from->count : call->count, counts[TN_PS_OWNERS];
 	uint64_t *keys_out[TN_PS_OWNERS];
 	uint32_t *places_out[TN_PS_OWNERS], n = 0;
+	const uint32_t *places = from ? from->places : NULL;
 
+	if (call->pool && !places && !(places = tn_ps_bags_of_keys(call)))
+		return 0;
 	tn_ps_split_count(&route->owners, keys, count, counts);
 	for (uint32_t s = 0; s < TN_PS_OWNERS; s++) {
 		ps_part *part;
@@ -157,7 +163,7 @@ static uint32_t split(ps_call *call, const ps_part *from, const ps_route *route,
 		part->divided = from != NULL;
 		part->maybe = from && from->maybe;
 	}
-	tn_ps_split_fill(&route->owners, keys, from ? from->places : NULL, count, keys_out, places_out);
+	tn_ps_split_fill(&route->owners, keys, places, count, keys_out, places_out);
 	return n;
 }
 
@@ -218,19 +224,6 @@ static void gather_rows(const ps_part *part, uint8_t *to)
 	TN_PS_COUNT(call->ps->counters, copy_bytes, part->count * call->row_bytes);
 }
 
-static void scatter_rows(const ps_part *part, const uint8_t *from)
-{
-	const ps_call *call = part->call;
-
-	if (!part->places && call->stride == call->row_bytes)
-		memcpy(call->rows, from, part->count * call->row_bytes);
-	else
-		for (uint64_t i = 0; i < part->count; i++)
-			memcpy(row_of(part, i), from + i * call->row_bytes, call->row_bytes);
-	TN_PS_COUNT(call->ps->counters, copies, 1);
-	TN_PS_COUNT(call->ps->counters, copy_bytes, part->count * call->row_bytes);
-}
-
 /* ---- sent ---- */
 
 static bool is_packed(const ps_part *part)
@@ -245,16 +238,17 @@ static bool place_rows(ps_part *part, tn_ps_batch *head, tern_rpc_sink *sink, un
 {
 	const ps_call *call = part->call;
 	bool packed = is_packed(part), close = !part->places && call->stride == call->row_bytes;
-	uint64_t bytes = part->count * call->row_bytes;
+	bool plain = call->kind == PS_PUSH || tn_ps_part_plain(part);
+	uint64_t bytes = tn_ps_part_rows(part) * call->travel_bytes;
 
 	*sinks = 1;
 	part->in_buffer = false;
-	if (packed && (call->kind == PS_PUSH || bytes <= ANSWER_ROWS_MAX)) {
+	if (call->kind == PS_PUSH ? packed : (packed || !plain) && bytes <= ANSWER_ROWS_MAX) {
 		*sinks = 0;
 		head->flags |= call->kind == PS_PUSH ? TN_PS_INLINE : TN_PS_ANSWER_ROWS;
 		return true;
 	}
-	if (call->lease && (!packed || close)) {
+	if (call->lease && plain && (!packed || close)) {
 		*sink = (tern_rpc_sink){.key = call->lease->key, .bytes = call->lease_bytes};
 		head->flags |= part->places ? TN_PS_PLACES : 0;
 		head->stride = call->stride;
@@ -287,16 +281,20 @@ static bool build_args(ps_part *part, const tn_ps_batch *head, uint64_t *bytes)
 	uint64_t keys = part->count * sizeof(uint64_t);
 	uint64_t places = head->flags & TN_PS_PLACES ? part->count * sizeof(uint32_t) : 0;
 	uint64_t grads = head->flags & TN_PS_INLINE ? part->count * call->row_bytes : 0;
+	uint64_t bags =
+		head->flags & TN_PS_POOLED ? TN_PS_BAGS_BYTES + tn_ps_part_rows(part) * sizeof(uint32_t) : 0;
 	uint8_t *at;
 
-	*bytes = TN_PS_BATCH_BYTES + keys + places + grads;
-	if (!grow(&part->args, &part->args_room, *bytes))
+	*bytes = TN_PS_BATCH_BYTES + keys + places + bags + grads;
+	if (!tn_ps_grow(&part->args, &part->args_room, *bytes))
 		return false;
 	at = part->args + TN_PS_BATCH_BYTES;
 	tn_ps_batch_encode(part->args, head);
 	memcpy(at, part->keys, keys);
 	if (places)
 		memcpy(at + keys, part->places, places);
+	if (bags)
+		tn_ps_part_put_bags(part, at + keys);
 	if (grads)
 		gather_rows(part, at + keys);
 	return true;
@@ -322,16 +320,17 @@ static tern_status send_call(ps_part *part, uint64_t now)
 {
 	const ps_call *call = part->call;
 	tern_ps *ps = call->ps;
-	tn_ps_batch head = {.how = call->how,
-			    .flags = call->found ? TN_PS_FOUND : 0,
-			    .dtype = (uint8_t)call->dtype,
-			    .lr_scale = call->lr_scale,
-			    .table = call->table->id,
-			    .schema = call->table->hash,
-			    .map_version = part->divided ? 0 : part->version,
-			    .count = part->count,
-			    .step = call->step,
-			    .client = ps->id};
+	tn_ps_batch head = {
+		.how = call->how,
+		.flags = (uint8_t)((call->found ? TN_PS_FOUND : 0) | (call->pool ? TN_PS_POOLED : 0)),
+		.dtype = (uint8_t)call->travel,
+		.lr_scale = call->lr_scale,
+		.table = call->table->id,
+		.schema = call->table->hash,
+		.map_version = part->divided ? 0 : part->version,
+		.count = part->count,
+		.step = call->step,
+		.client = ps->id};
 	tern_rpc_call_params params = {.method = kinds[call->kind].method,
 				       .service_class = kinds[call->kind].service_class,
 				       .flags = TERN_RPC_IDEMPOTENT};
@@ -342,11 +341,14 @@ static tern_status send_call(ps_part *part, uint64_t now)
 		head.low_water = low_water(ps);
 		atomic_store_explicit(&part->host->pushed, true, memory_order_relaxed);
 	}
+	if (call->pool && part->places && !tn_ps_part_bags(part))
+		return no_memory(part);
 	if (call->kind != PS_ERASE && !place_rows(part, &head, &sink, &params.sink_count))
 		return no_memory(part);
-	params.answer_capacity = TN_PS_ANSWER_BYTES + (call->found ? (part->count + 7) / 8 : 0) +
-				 (head.flags & TN_PS_ANSWER_ROWS ? part->count * call->row_bytes : 0);
-	if (!grow(&part->answer, &part->answer_room, params.answer_capacity))
+	params.answer_capacity =
+		TN_PS_ANSWER_BYTES + (call->found ? (part->count + 7) / 8 : 0) +
+		(head.flags & TN_PS_ANSWER_ROWS ? tn_ps_part_rows(part) * call->travel_bytes : 0);
+	if (!tn_ps_grow(&part->answer, &part->answer_room, params.answer_capacity))
 		return no_memory(part);
 	if (!build_args(part, &head, &params.args_bytes))
 		return no_memory(part);
@@ -509,10 +511,10 @@ static void deliver(ps_part *part, const tn_ps_answer *a)
 {
 	ps_call *call = part->call;
 
-	if (a->rows)
-		scatter_rows(part, a->rows);
-	else if (call->kind == PS_PULL && part->in_buffer)
-		scatter_rows(part, part->buffer);
+	if (a->rows || (call->kind == PS_PULL && part->in_buffer))
+		tn_ps_part_take(part, a->rows ? a->rows : part->buffer);
+	else if (call->pool)
+		call->whole = true; /* the server wrote them */
 	for (uint64_t i = 0; call->found && a->found_bits && i < part->count; i++)
 		call->found[part->places ? part->places[i] : i] = a->found_bits[i / 8] >> (i % 8) & 1;
 	atomic_fetch_add_explicit(&call->length, call->kind == PS_PULL ? a->found : a->applied,
@@ -532,8 +534,8 @@ static void answered(ps_part *part, uint64_t bytes)
 	ps_host *host = part->host;
 	tn_ps_answer a;
 
-	if (!tn_ps_answer_decode(part->answer, bytes, part->count, part->call->found, part->call->row_bytes,
-				 &a)) {
+	if (!tn_ps_answer_decode(part->answer, bytes, part->call->pool ? tn_ps_part_rows(part) : part->count,
+				 part->call->found, part->call->travel_bytes, &a)) {
 		part_fault(part, TERN_E_PROTOCOL, "its answer can't be read: another version?");
 		part_done(part);
 		return;

@@ -10,29 +10,11 @@
 #include "base/check.h"
 #include "base/fail.h"
 #include "channel/dispatch.h"
-#include "ps/follow.h"
 #include "ps/server.h"
 #include "rpc/direct.h"
 
 #define PIECE_BYTES (128ull << 10) /* of a pack: less costs more for posts than travelling meanwhile saves */
 #define CHUNK       16384u         /* keys for which the caller's memory stays mapped at most */
-
-static tn_pull how_of(const ps_task *t)
-{
-	bool make = t->batch.how == TERN_UNKNOWN_CREATE && tn_ps_follows(t->server);
-
-	return (tn_pull){.unknown = make ? TERN_UNKNOWN_DEFAULT : (tern_unknown)t->batch.how,
-			 .dtype = (tern_dtype)t->batch.dtype,
-			 .flags = TN_PULL_TOUCH,
-			 .stride = t->stride,
-			 .step = t->batch.step};
-}
-
-/* Did the engine do what it could? Then the rows are there, and the status is for the caller. */
-static bool rows_written(tern_status status)
-{
-	return status != TERN_E_SHAPE && status != TERN_E_UNSUPPORTED;
-}
 
 static void add(ps_task *t, tern_status status, const tn_pull_result *r)
 {
@@ -40,15 +22,6 @@ static void add(ps_task *t, tern_status status, const tn_pull_result *r)
 		t->answer.status = status;
 	t->answer.found += r->found;
 	t->answer.refused += r->refused;
-}
-
-/* Rows of n keys from keys on, which are the batch's. */
-static tern_status read_rows(ps_task *t, const uint64_t *keys, uint64_t n, const tn_pull *how, void *rows,
-			     const uint32_t *places, uint8_t *found, tn_pull_result *result)
-{
-	if (TN_LIKELY(!t->server->replicas) || how->unknown != TERN_UNKNOWN_CREATE)
-		return tn_table_pull(t->share->engine, keys, n, how, rows, places, found, result);
-	return tn_ps_replicas_pull(t, keys, n, how, rows, places, found, result);
 }
 
 /* found bytes -> bits behind the head of the answer; returns their bytes. */
@@ -90,7 +63,6 @@ static bool reach_of(const ps_task *t, uint64_t first, uint64_t n, uint64_t *fro
 
 static tern_status direct_chunk(ps_task *t, uint64_t first, uint64_t n)
 {
-	tn_pull how = how_of(t);
 	uint32_t *moved = NULL;
 	tn_pull_result result;
 	uint64_t from, to;
@@ -116,10 +88,9 @@ static tern_status direct_chunk(ps_task *t, uint64_t first, uint64_t n)
 		moved += first;
 	}
 	memset(&result, 0, sizeof(result));
-	status = read_rows(t, t->keys + first, n, &how, map.at, moved,
-			   t->batch.flags & TN_PS_FOUND ? t->bench->found + first : NULL, &result);
+	status = tn_ps_produce(t, first, n, map.at, t->stride, moved, &result);
 	tn_rpc_request_unmap(&map);
-	if (!rows_written(status))
+	if (!tn_ps_rows_written(status))
 		return status;
 	add(t, status, &result);
 	return TERN_OK;
@@ -128,8 +99,8 @@ static tern_status direct_chunk(ps_task *t, uint64_t first, uint64_t n)
 /* TERN_AGAIN, TERN_E_UNSUPPORTED: nothing was done, or only what may be done again. */
 static tern_status direct(ps_task *t)
 {
-	for (uint64_t first = 0; first < t->batch.count; first += CHUNK)
-		TN_TRY(direct_chunk(t, first, TN_MIN(CHUNK, t->batch.count - first)));
+	for (uint64_t first = 0; first < t->rows; first += CHUNK)
+		TN_TRY(direct_chunk(t, first, TN_MIN(CHUNK, t->rows - first)));
 	TN_PS_COUNT(t->server->counters, in_place, 1);
 	t->answer.flags |= TN_PS_DIRECT;
 	return TERN_OK;
@@ -166,14 +137,10 @@ static tern_status put_rows(ps_task *t, ps_pack *pack, uint32_t piece, uint64_t 
 static tern_status pack_piece(ps_task *t, ps_pack *pack, uint32_t piece, uint64_t first, uint64_t n)
 {
 	uint64_t at = first * t->row_bytes, bytes = n * t->row_bytes;
-	tn_pull how = how_of(t);
 	tn_pull_result result = {0};
-	tern_status status;
+	tern_status status = tn_ps_produce(t, first, n, pack->memory + at, t->row_bytes, NULL, &result);
 
-	how.stride = t->row_bytes;
-	status = read_rows(t, t->keys + first, n, &how, pack->memory + at, NULL,
-			   t->batch.flags & TN_PS_FOUND ? t->bench->found + first : NULL, &result);
-	if (!rows_written(status))
+	if (!tn_ps_rows_written(status))
 		return status;
 	TN_PS_COUNT(t->server->counters, packed, 1);
 	TN_PS_COUNT(t->server->counters, packed_bytes, bytes);
@@ -183,8 +150,8 @@ static tern_status pack_piece(ps_task *t, ps_pack *pack, uint32_t piece, uint64_
 
 static void packed(ps_task *t)
 {
-	uint64_t count = t->batch.count, bytes = count * t->row_bytes;
-	uint64_t keys =
+	uint64_t count = t->rows, bytes = count * t->row_bytes;
+	uint64_t rows =
 		TN_MAX(PIECE_BYTES / t->row_bytes, (count + TN_PS_PACK_PIECES - 1) / TN_PS_PACK_PIECES);
 	ps_pack *pack = tn_ps_pack_get(t->server, bytes);
 	tern_status status = TERN_OK;
@@ -195,8 +162,8 @@ static void packed(ps_task *t)
 			     (unsigned long long)bytes);
 		return;
 	}
-	for (uint64_t first = 0; first < count && status == TERN_OK; first += keys)
-		status = pack_piece(t, pack, piece++, first, TN_MIN(keys, count - first));
+	for (uint64_t first = 0; first < count && status == TERN_OK; first += rows)
+		status = pack_piece(t, pack, piece++, first, TN_MIN(rows, count - first));
 	if (status == TERN_OK)
 		tn_ps_reply(t, pack_found(t));
 	else
@@ -208,9 +175,8 @@ static void packed(ps_task *t)
 static void in_answer(ps_task *t)
 {
 	uint64_t bits = t->batch.flags & TN_PS_FOUND ? (t->batch.count + 7) / 8 : 0;
-	uint64_t rows = t->batch.count * t->row_bytes, at = TN_PS_ANSWER_BYTES + bits;
+	uint64_t rows = t->rows * t->row_bytes, at = TN_PS_ANSWER_BYTES + bits;
 	uint64_t place = (at + 15) & ~15ull; /* gathered aligned, then moved down to the bits */
-	tn_pull how = how_of(t);
 	tn_pull_result result = {0};
 	tern_status status;
 
@@ -219,10 +185,8 @@ static void in_answer(ps_task *t)
 			     (unsigned long long)rows);
 		return;
 	}
-	how.stride = t->row_bytes;
-	status = read_rows(t, t->keys, t->batch.count, &how, t->bench->answer + place, NULL,
-			   bits ? t->bench->found : NULL, &result);
-	if (!rows_written(status)) {
+	status = tn_ps_produce(t, 0, t->rows, t->bench->answer + place, t->row_bytes, NULL, &result);
+	if (!tn_ps_rows_written(status)) {
 		tn_ps_refuse(t, status, "%s", tn_detail_get());
 		return;
 	}
@@ -245,8 +209,18 @@ void tn_ps_pull(ps_task *t)
 		tn_ps_refuse(t, TERN_E_INVALID, "no policy for unknown keys has the number %u", t->batch.how);
 		return;
 	}
-	if (t->batch.count == 0) {
+	t->rows = t->batch.flags & TN_PS_POOLED ? t->batch.bags : t->batch.count;
+	if (t->rows == 0) {
 		tn_ps_reply(t, 0);
+		return;
+	}
+	if (t->batch.dtype == TERN_I8 && t->batch.flags & TN_PS_PLACES) {
+		tn_ps_refuse(t, TERN_E_PROTOCOL, "rows of int8 go close");
+		return;
+	}
+	if (!tn_ps_produce_begin(t)) {
+		tn_ps_refuse(t, TERN_E_NOMEM, "the server has no memory to work on rows of %u",
+			     t->share->schema.dim);
 		return;
 	}
 	if (t->batch.flags & TN_PS_ANSWER_ROWS) {

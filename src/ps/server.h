@@ -77,6 +77,8 @@ typedef struct ps_bench {
 	uint64_t room; /* keys that fit */
 	uint8_t *answer;
 	uint64_t answer_room;
+	float *scratch; /* produce.c */
+	uint64_t scratch_bytes;
 } ps_bench;
 
 typedef struct ps_pack {
@@ -194,6 +196,8 @@ typedef struct ps_task {
 	tn_ps_batch batch;
 	const uint64_t *keys;   /* aligned */
 	const uint32_t *places; /* aligned, or NULL */
+	uint64_t rows;          /* that a pull sends: one per key, or per bag */
+	uint64_t next_key;      /* produce.c: of the next bag */
 	uint64_t row_bytes;     /* outside of the table */
 	uint64_t stride;
 	tn_ps_slots slots; /* that keys are in; not filled where the whole view is meant */
@@ -215,6 +219,27 @@ bool tn_ps_bench_reserve(ps_bench *bench, uint64_t keys);
 /* Room for an answer of so many bytes. */
 bool tn_ps_bench_answer(ps_bench *bench, uint64_t bytes);
 void tn_ps_bench_free(ps_bench *bench);
+
+/* ---- produce.c ---- */
+
+/* Before the first rows of a pull. False: no memory. */
+bool tn_ps_produce_begin(ps_task *t);
+
+/*
+ * Rows first .. first + n - 1 of a pull into `to`, in the order of first. TERN_E_SHAPE, TERN_E_UNSUPPORTED: nothing was
+ * done. positions: not with pooled or int8 rows.
+ */
+tern_status tn_ps_produce(ps_task *t, uint64_t first, uint64_t n, uint8_t *to, uint64_t stride,
+			  const uint32_t *positions, tn_pull_result *result);
+
+/* How the engine is asked for the rows of a pull. */
+tn_pull tn_ps_pull_how(const ps_task *t);
+
+/* Did the engine do what it could? Then the rows are there, and the status is for the caller. */
+static inline bool tn_ps_rows_written(tern_status status)
+{
+	return status != TERN_E_SHAPE && status != TERN_E_UNSUPPORTED;
+}
 
 /* ---- pull.c, push.c: decoded, its keys owned; they answer ---- */
 

@@ -38,7 +38,7 @@ static uint64_t fnv1a(const uint8_t *p, uint64_t n)
 
 /* ---- batches ---- */
 
-#define BATCH_FLAGS (TN_PS_PLACES | TN_PS_FOUND | TN_PS_INLINE | TN_PS_ANSWER_ROWS)
+#define BATCH_FLAGS (TN_PS_PLACES | TN_PS_FOUND | TN_PS_INLINE | TN_PS_ANSWER_ROWS | TN_PS_POOLED)
 #define ANSWER_FLAGS \
 	(TN_PS_DIRECT | TN_PS_NEED_PACKED | TN_PS_WRONG_SERVER | TN_PS_DUPLICATE | TN_PS_RUNNING | TN_PS_ROWS)
 
@@ -87,6 +87,25 @@ bool tn_ps_batch_head(const void *args, uint64_t bytes, tn_ps_batch *b)
 	return !r.bad && version == TN_PS_VERSION && !(b->flags & ~BATCH_FLAGS) && b->low_water <= b->seq;
 }
 
+/* The keys of bags are all keys. */
+static bool get_bags(tn_reader *r, tn_ps_batch *b)
+{
+	uint64_t sum = 0;
+	uint32_t n;
+
+	b->pool = tn_get_u32(r);
+	b->bags = tn_get_u32(r);
+	if (r->bad || b->pool < TERN_POOL_SUM || b->pool > TERN_POOL_MEAN ||
+	    b->bags > tn_reader_left(r) / sizeof(uint32_t))
+		return false;
+	b->bag_keys = tn_get_view(r, (uint64_t)b->bags * sizeof(uint32_t));
+	for (uint32_t i = 0; i < b->bags; i++) {
+		memcpy(&n, b->bag_keys + i * sizeof(n), sizeof(n));
+		sum += n;
+	}
+	return sum == b->count && !(b->flags & (TN_PS_PLACES | TN_PS_FOUND | TN_PS_INLINE));
+}
+
 bool tn_ps_batch_body(const void *args, uint64_t bytes, uint64_t row_bytes, tn_ps_batch *b)
 {
 	tn_reader r;
@@ -99,6 +118,8 @@ bool tn_ps_batch_body(const void *args, uint64_t bytes, uint64_t row_bytes, tn_p
 	b->keys = tn_get_view(&r, b->count * sizeof(uint64_t));
 	if (b->flags & TN_PS_PLACES)
 		b->places = tn_get_view(&r, b->count * sizeof(uint32_t));
+	if ((b->flags & TN_PS_POOLED) && !get_bags(&r, b))
+		return false;
 	if (b->flags & TN_PS_INLINE) {
 		if (r.bad || (row_bytes && b->count > tn_reader_left(&r) / row_bytes))
 			return false;

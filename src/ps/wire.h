@@ -48,6 +48,8 @@ typedef enum tn_ps_method {
 #define TN_PS_INLINE 4u /* push: gradients follow the keys, packed; else they lie in sink 0 */
 /* pull: rows come in the answer, packed, where they can't be reached row by row; there is room for them */
 #define TN_PS_ANSWER_ROWS 8u
+/* pull: keys lie in bags, and rows are one per bag; without PLACES and FOUND */
+#define TN_PS_POOLED 16u
 
 /*
  * u8 version | u8 how | u8 flags | u8 dtype | u32 lr scale (f32) | u64 table | u64 schema | u64 map version |
@@ -70,10 +72,14 @@ typedef struct tn_ps_batch {
 	const uint8_t *places; /* count x u32, NULL without TN_PS_PLACES */
 	const uint8_t *grads;  /* NULL without TN_PS_INLINE */
 	uint64_t grad_bytes;
+	uint32_t pool, bags;     /* with TN_PS_POOLED: tern_pool, but not NONE */
+	const uint8_t *bag_keys; /* bags x u32: keys of each, count in all */
 } tn_ps_batch;
 
 /* The head alone; keys, places and gradients are put behind it by whoever has them. */
 void tn_ps_batch_encode(uint8_t out[TN_PS_BATCH_BYTES], const tn_ps_batch *batch);
+/* What stands in front of the keys of bags: u32 pool | u32 bags. */
+#define TN_PS_BAGS_BYTES 8u
 /* row_bytes: of one gradient row, for TN_PS_INLINE; the caller looks the table up with tn_ps_batch_head first. */
 bool tn_ps_batch_head(const void *args, uint64_t bytes, tn_ps_batch *batch);
 bool tn_ps_batch_body(const void *args, uint64_t bytes, uint64_t row_bytes, tn_ps_batch *batch);

@@ -58,6 +58,10 @@ static void batch_round(void **state)
 	assert_ptr_equal(got.places, msg + TN_PS_BATCH_BYTES + 16);
 	assert_null(got.grads);
 	assert_false(tn_ps_batch_body(msg, TN_PS_BATCH_BYTES + 25, 16, &got)); /* a byte too many */
+	b.flags = TN_PS_PLACES | TN_PS_POOLED; /* rows of bags have no places */
+	tn_ps_batch_encode(msg, &b);
+	assert_true(tn_ps_batch_head(msg, sizeof(msg), &got));
+	assert_false(tn_ps_batch_body(msg, sizeof(msg), 16, &got));
 	b.flags = TN_PS_INLINE;
 	tn_ps_batch_encode(msg, &b);
 	assert_true(tn_ps_batch_head(msg, sizeof(msg), &got));
@@ -67,6 +71,39 @@ static void batch_round(void **state)
 	b.low_water = 10; /* above seq */
 	tn_ps_batch_encode(msg, &b);
 	assert_false(tn_ps_batch_head(msg, sizeof(msg), &got));
+}
+
+/* Two keys in three bags, the second one empty; golden behind the head. */
+static void batch_bags(void **state)
+{
+	static const uint8_t golden[36] = {1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, /* keys */
+					   2, 0, 0, 0, 3, 0, 0, 0,                         /* mean, bags */
+					   1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0};
+	uint8_t msg[TN_PS_BATCH_BYTES + sizeof(golden)];
+	tn_ps_batch b = example, got;
+
+	(void)state;
+	b.flags = TN_PS_POOLED;
+	b.dtype = TERN_I8;
+	tn_ps_batch_encode(msg, &b);
+	assert_int_equal(msg[2], 16);
+	assert_int_equal(msg[3], 5);
+	memcpy(msg + TN_PS_BATCH_BYTES, golden, sizeof(golden));
+	assert_true(tn_ps_batch_head(msg, sizeof(msg), &got));
+	assert_true(tn_ps_batch_body(msg, sizeof(msg), 17, &got));
+	assert_int_equal(got.pool, TERN_POOL_MEAN);
+	assert_int_equal(got.bags, 3);
+	assert_ptr_equal(got.bag_keys, msg + TN_PS_BATCH_BYTES + 24);
+	for (uint64_t n = 0; n < sizeof(golden); n++)
+		assert_false(tn_ps_batch_body(msg, TN_PS_BATCH_BYTES + n, 17, &got));
+	msg[TN_PS_BATCH_BYTES + 28] = 1; /* three keys in all */
+	assert_false(tn_ps_batch_body(msg, sizeof(msg), 17, &got));
+	msg[TN_PS_BATCH_BYTES + 28] = 0;
+	msg[TN_PS_BATCH_BYTES + 16] = 3; /* no such pooling */
+	assert_false(tn_ps_batch_body(msg, sizeof(msg), 17, &got));
+	msg[TN_PS_BATCH_BYTES + 16] = 1;
+	memset(msg + TN_PS_BATCH_BYTES + 20, 0xff, 4); /* 2^32 - 1 bags */
+	assert_false(tn_ps_batch_body(msg, sizeof(msg), 17, &got));
 }
 
 /* Counts that wrap when they are multiplied; every length that is too short. */
@@ -218,9 +255,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(batch_golden), cmocka_unit_test(batch_round),
-		cmocka_unit_test(batch_bounds), cmocka_unit_test(answer_round),
-		cmocka_unit_test(schema_round), cmocka_unit_test(names),
-		cmocka_unit_test(junk),
+		cmocka_unit_test(batch_bags),   cmocka_unit_test(batch_bounds),
+		cmocka_unit_test(answer_round), cmocka_unit_test(schema_round),
+		cmocka_unit_test(names),        cmocka_unit_test(junk),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
