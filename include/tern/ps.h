@@ -162,7 +162,9 @@ typedef enum tern_push_mode {
 
 /*
  * A server holds its share of every table in memory and serves it on all links of a context. Which keys are its own
- * says the map: 4096 slots over the servers of a list, in equal runs. All servers of a job are given the same list.
+ * says the map: 4096 slots over servers. Either all servers of a job are given the same list, and have equal runs of slots;
+ * or they join one of them, or etcd: then servers come and go while clients work, slots can have a backup that takes over
+ * when their server dies, and move so that loads are even.
  */
 typedef struct tern_ps_server tern_ps_server;
 
@@ -174,6 +176,15 @@ typedef struct tern_ps_server_params {
 	uint64_t map_version;       /* of the list, 0 = 1: a later list has a higher one */
 	uint64_t budget_bytes;      /* of all its tables together; 0 = none */
 	uint32_t workers;           /* threads for batches that take long; 0 = option ps.workers */
+	/*
+	 * Instead of a list. "": others join this one, which decides who has which slot for as long as it lives;
+	 * "host:port": that one; "etcd:http://host:port[,http://...][/prefix]": etcd keeps the map, no server is special.
+	 */
+	const char *join;
+	uint32_t
+		replicas; /* of each slot, 1 or 2; counts at the one that others join, and the first with etcd; 0 = 1 */
+	uint32_t
+		first; /* servers that have to be there before slots are given out; counts as replicas; 0 = 1 */
 } tern_ps_server_params;
 
 /* One per context: TERN_E_EXISTS. The context must listen. */
@@ -183,6 +194,11 @@ tern_status tern_ps_server_open(tern_ctx *ctx, const tern_ps_server_params *para
  * map anew; rows do not move with it. TERN_E_INVALID: the version is not higher.
  */
 tern_status tern_ps_server_remap(tern_ps_server *server, const tern_ps_server_params *params);
+/*
+ * Give all slots of a server that has joined others to them, while it serves; returns when it has none: then it can be closed
+ * and nobody is the worse. TERN_E_DEADLINE: it goes on giving. TERN_E_STATE: it has a list. Not from a callback.
+ */
+tern_status tern_ps_server_drain(tern_ps_server *server, uint64_t timeout_ns);
 /*
  * Stop serving and free all tables. Waits for batches that are at work; later ones get TERN_E_NO_METHOD. Before the
  * context is destroyed; not from a callback. NULL is allowed.

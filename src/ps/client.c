@@ -18,25 +18,41 @@
 
 /* ---- the first map ---- */
 
-/* Ask the servers that were named, one after the other, until one tells the map. */
+/* Ask one server of those that were named for the map; what it says goes behind `text` if it does not tell. */
+static tern_status ask_one(tern_ps *ps, const char *address, uint64_t timeout_ns, char *text, size_t room)
+{
+	ps_host *host = tn_ps_host_get(ps, address);
+	size_t n = strlen(text);
+	tern_status status = host ? tn_ps_map_fetch(ps, host, timeout_ns) : TERN_E_NOMEM;
+
+	if (status != TERN_OK)
+		snprintf(text + n, room - n, "%s%s: %s", n ? "; " : "", address,
+			 tern_detail()[0] ? tern_detail() : tern_status_text(status));
+	return status;
+}
+
+/* Ask the servers that were named, one after the other, until one tells the map; again if one is about to join others. */
 static tern_status find_route(tern_ps *ps, const tern_ps_params *p)
 {
-	uint64_t end = tn_deadline(tn_ctx_now(ps->ctx), ps->timeout_ns), now;
+	uint64_t end = tn_deadline(tn_ctx_now(ps->ctx), ps->timeout_ns), now = tn_ctx_now(ps->ctx);
 	char text[TN_DETAIL_MAX] = "";
-	tern_status status = TERN_E_NOMEM;
+	tern_status status;
+	bool joining;
 
-	for (uint32_t i = 0; i < p->count && status != TERN_OK; i++) {
-		ps_host *host = tn_ps_host_get(ps, p->servers[i]);
-		size_t n = strlen(text);
-
+	do {
+		status = TERN_E_NOMEM;
+		joining = false;
+		text[0] = '\0';
+		for (uint32_t i = 0; i < p->count && status != TERN_OK && now < end; i++) {
+			status = ask_one(ps, p->servers[i], (end - now) / (p->count - i) + 1, text,
+					 sizeof(text));
+			now = tn_ctx_now(ps->ctx);
+			joining |= status == TERN_E_STATE;
+		}
+		if (status != TERN_OK && joining && now < end)
+			tern_ctx_wait(ps->ctx, 20 * TN_NS_PER_MS);
 		now = tn_ctx_now(ps->ctx);
-		if (now >= end)
-			break;
-		status = host ? tn_ps_map_fetch(ps, host, (end - now) / (p->count - i) + 1) : TERN_E_NOMEM;
-		if (status != TERN_OK)
-			snprintf(text + n, sizeof(text) - n, "%s%s: %s", n ? "; " : "", p->servers[i],
-				 tern_detail()[0] ? tern_detail() : tern_status_text(status));
-	}
+	} while (status != TERN_OK && joining && now < end);
 	return status == TERN_OK ? TERN_OK : tn_fail(status, "no parameter server told its map: %s", text);
 }
 

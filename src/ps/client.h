@@ -61,6 +61,7 @@ typedef struct ps_route {
 	uint32_t servers;
 	uint64_t version;
 	bool managed;                      /* somebody watches over the servers: maps change when they die */
+	bool given;                        /* slots have been given to servers */
 	ps_host *hosts[TN_PS_SERVERS_MAX]; /* NULL: not alive */
 	tn_ps_owners owners;
 } ps_route;

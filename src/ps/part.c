@@ -529,6 +529,15 @@ static void deliver(ps_part *part, const tn_ps_answer *a)
 	part_done(part);
 }
 
+static bool is_managed(tern_ps *ps)
+{
+	ps_route *route = tn_ps_route_hold(ps);
+	bool managed = route->managed;
+
+	tn_ps_route_release(ps, route);
+	return managed;
+}
+
 static void answered(ps_part *part, uint64_t bytes)
 {
 	ps_host *host = part->host;
@@ -552,7 +561,9 @@ static void answered(ps_part *part, uint64_t bytes)
 		(void)tn_ps_part_send(part, false);
 		return;
 	}
-	if (a.flags & TN_PS_RUNNING)
+	if (a.flags & TN_PS_RUNNING && part->tries % 4 == 3 && is_managed(part->call->ps))
+		look_again(part); /* a server that is cut off from the others says so all the time */
+	else if (a.flags & TN_PS_RUNNING)
 		again(part, 0);
 	else
 		deliver(part, &a);
@@ -577,15 +588,6 @@ static bool worth_a_try(tern_status status, bool managed)
 	default:
 		return false;
 	}
-}
-
-static bool is_managed(tern_ps *ps)
-{
-	ps_route *route = tn_ps_route_hold(ps);
-	bool managed = route->managed;
-
-	tn_ps_route_release(ps, route);
-	return managed;
 }
 
 static void failed(ps_part *part, tern_status status, uint64_t pause_ns)

@@ -86,6 +86,7 @@ static tern_status route_new(tern_ps *ps, const tn_cl_map *map, ps_route **out)
 	route->refs = 1;
 	route->version = map->version;
 	route->servers = map->servers;
+	route->given = map->slot[0].primary != TN_CL_NONE;
 	tn_ps_owners_set(&route->owners, map);
 	for (uint32_t i = 0; i < map->servers; i++) {
 		if (!tn_cl_alive(map, (uint16_t)i))
@@ -189,9 +190,12 @@ tern_status tn_ps_route_set(tern_ps *ps, const void *data, uint64_t bytes)
 
 	if (!map)
 		return tn_fail(TERN_E_NOMEM, "no memory for a map");
-	status = tn_cl_map_decode(data, bytes, map)
-			 ? route_new(ps, map, &route)
-			 : tn_fail(TERN_E_PROTOCOL, "the map can't be read: another version?");
+	if (!tn_cl_map_decode(data, bytes, map))
+		status = tn_fail(TERN_E_PROTOCOL, "the map can't be read: another version?");
+	else if (map->servers == 0)
+		status = tn_fail(TERN_E_STATE, "the server has not joined the others yet");
+	else
+		status = route_new(ps, map, &route);
 	free(map);
 	if (status != TERN_OK)
 		return status;

@@ -131,6 +131,27 @@ static tern_status claim(tern_ctx *ctx, tn_ps_state **state)
 	return tn_fail(TERN_E_EXISTS, "the context has a parameter server already");
 }
 
+static void unserve(tern_ps_server *server)
+{
+	for (unsigned i = 0; i < TN_COUNT_OF(methods); i++)
+		tern_rpc_unserve(server->ctx, methods[i].method);
+}
+
+/* Nobody calls it any more. */
+static void server_end(tern_ps_server *server)
+{
+	tn_ps_saver_close(&server->saver);
+	tn_ps_groups_close(&server->groups);
+	tn_ps_follow_close(server);
+	tn_ps_replicas_close(server);
+	tn_ps_membership_close(server);
+	tn_ps_rounds_close(&server->rounds);
+	/* Puts under way end from dispatch, which this thread may have to drive. */
+	while (atomic_load_explicit(&server->busy, memory_order_acquire))
+		tern_ctx_wait(server->ctx, 1000000);
+	server_free(server);
+}
+
 tern_status tern_ps_server_open(tern_ctx *ctx, const tern_ps_server_params *params, tern_ps_server **out)
 {
 	tern_ps_server_params none = {0};
@@ -154,39 +175,38 @@ tern_status tern_ps_server_open(tern_ctx *ctx, const tern_ps_server_params *para
 				  : (uint32_t)tn_opt_u64(tn_ctx_options(ctx), tn_ps_options, "workers");
 	if (status == TERN_OK)
 		status = tn_ps_work_start(server, workers);
+	if (status == TERN_OK && params->join)
+		status = tn_ps_membership_prepare(server);
 	if (status == TERN_OK)
 		status = serve(server);
+	if (status == TERN_OK && params->join && (status = tn_ps_membership_open(server, params)) != TERN_OK)
+		unserve(server);
 	if (status != TERN_OK) {
-		if (server) {
-			tn_ps_saver_close(&server->saver);
-			tn_ps_groups_close(&server->groups);
-			tn_ps_rounds_close(&server->rounds);
-			server_free(server);
-		}
+		if (server)
+			server_end(server);
 		atomic_store_explicit(&state->server, NULL, memory_order_release);
 		return status;
 	}
 	atomic_store_explicit(&state->server, server, memory_order_release);
-	TN_LOG(INFO, PS, "server %u of %u at %s", params->index, params->servers ? params->count : 1,
-	       tern_ctx_address(ctx));
+	if (params->join)
+		TN_LOG(INFO, PS, "server at %s, of those that joined %s", tern_ctx_address(ctx),
+		       params->join[0] ? params->join : "it");
+	else
+		TN_LOG(INFO, PS, "server %u of %u at %s", params->index, params->servers ? params->count : 1,
+		       tern_ctx_address(ctx));
 	*out = server;
 	return TERN_OK;
 }
 
 void tern_ps_server_close(tern_ps_server *server)
 {
+	tn_ps_state *state;
+
 	if (!server)
 		return;
-	for (unsigned i = 0; i < TN_COUNT_OF(methods); i++)
-		tern_rpc_unserve(server->ctx, methods[i].method);
-	tn_ps_saver_close(&server->saver);
-	tn_ps_groups_close(&server->groups);
-	tn_ps_follow_close(server);
-	tn_ps_replicas_close(server);
-	tn_ps_rounds_close(&server->rounds);
-	/* Puts under way end from dispatch, which this thread may have to drive. */
-	while (atomic_load_explicit(&server->busy, memory_order_acquire))
-		tern_ctx_wait(server->ctx, 1000000);
-	atomic_store_explicit(&server->state->server, NULL, memory_order_release);
-	server_free(server);
+	state = server->state;
+	tn_ps_membership_leave(server);
+	unserve(server);
+	server_end(server);
+	atomic_store_explicit(&state->server, NULL, memory_order_release);
 }

@@ -110,6 +110,7 @@ struct tern_ps_server {
 	pthread_rwlock_t hold;
 	_Atomic bool held;     /* pushes are told to come again (saver.h); looked at under hold */
 	ps_replicas *replicas; /* NULL: the list of servers is fixed */
+	struct tn_cluster *cluster;
 	tn_ps_saver saver;
 	tn_ps_groups groups;
 	_Atomic(struct tn_ps_follow *) follow; /* not NULL: this server is read only (follow.h) */
@@ -152,6 +153,16 @@ void tn_ps_views_free(tern_ps_server *server);
 /* The list of the parameters as a map. TERN_E_INVALID in words. */
 tern_status tn_ps_view_list(tern_ctx *ctx, const tern_ps_server_params *params, ps_view **view);
 void tn_ps_on_map(tern_rpc_request *request, const void *args, uint64_t bytes, void *server);
+
+/* ---- membership.c: servers that join others ---- */
+
+/* Slots may have backups. The server serves nothing yet. */
+tern_status tn_ps_membership_prepare(tern_ps_server *server);
+/* Join. The server serves. */
+tern_status tn_ps_membership_open(tern_ps_server *server, const tern_ps_server_params *params);
+/* Nothing is acknowledged any more, no map comes. Harmless without a membership. */
+void tn_ps_membership_leave(tern_ps_server *server);
+void tn_ps_membership_close(tern_ps_server *server);
 
 /* ---- shares.c ---- */
 

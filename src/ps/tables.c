@@ -108,6 +108,28 @@ static tern_status handle_new(tern_ps *ps, const tern_table_schema *schema, tern
 	return TERN_OK;
 }
 
+/* Slots are given out: a server that joined later gets tables with its slots, one that was there before must be asked. */
+static tern_status wait_for_slots(tern_ps *ps)
+{
+	uint64_t end = tn_deadline(tn_ctx_now(ps->ctx), ps->timeout_ns), now;
+	bool given;
+
+	for (;;) {
+		ps_route *route = tn_ps_route_hold(ps);
+
+		given = !route->managed || route->given;
+		tn_ps_route_release(ps, route);
+		now = tn_ctx_now(ps->ctx);
+		if (given || tn_in_dispatch())
+			return TERN_OK;
+		if (now >= end)
+			return tn_fail(TERN_E_DEADLINE,
+				       "the servers wait for others before slots are given out");
+		tern_ctx_wait(ps->ctx, 20 * TN_NS_PER_MS);
+		(void)tn_ps_map_fetch(ps, NULL, TN_MIN(end - now, SLICE_NS));
+	}
+}
+
 tern_status tern_table_create(tern_ps *ps, const tern_table_schema *schema, tern_table **table)
 {
 	uint8_t args[TN_PS_SCHEMA_BYTES];
@@ -117,6 +139,7 @@ tern_status tern_table_create(tern_ps *ps, const tern_table_schema *schema, tern
 	TN_TRY(tern_table_schema_check(schema));
 	bytes = tn_ps_schema_encode(args, sizeof(args), schema);
 	TN_ASSERT(bytes > 0);
+	TN_TRY(wait_for_slots(ps));
 	for (uint32_t i = 0; i < servers_of(ps, NULL); i++) {
 		tern_status status = ask(ps, i, TN_PS_CREATE, args, bytes, NULL, 0, NULL);
 

@@ -13,6 +13,9 @@
 
 static tern_status check_list(const tern_ps_server_params *p)
 {
+	if (p->join && p->servers)
+		return tn_fail(TERN_E_INVALID,
+			       "a server has a list of servers or joins one of them, not both");
 	if (!p->servers && (p->count || p->index))
 		return tn_fail(TERN_E_INVALID, "a parameter server without a list is number 0 of 0");
 	if (p->servers && (p->count == 0 || p->count > TN_PS_SERVERS_MAX || p->index >= p->count))
@@ -56,6 +59,13 @@ tern_status tn_ps_view_list(tern_ctx *ctx, const tern_ps_server_params *p, ps_vi
 	view = calloc(1, sizeof(*view));
 	if (!view)
 		return tn_fail(TERN_E_NOMEM, "no memory for a map");
+	if (p->join) { /* version 0: nobody has anything */
+		for (uint32_t i = 0; i < TN_PS_SLOTS; i++)
+			view->map.slot[i] = (tn_cl_slot){.primary = TN_CL_NONE, .backup = TN_CL_NONE};
+		own(view, TN_CL_NONE);
+		*out = view;
+		return TERN_OK;
+	}
 	tn_cl_map_spread(&view->map, p->map_version ? p->map_version : 1, n, 1);
 	for (uint32_t i = 0; i < n; i++)
 		snprintf(view->map.server[i].address, TN_ADDRESS_MAX, "%s",
