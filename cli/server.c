@@ -21,7 +21,8 @@
 typedef struct server_options {
 	const char *listen, *name, *servers, *transport;
 	uint64_t index, map_version, budget, workers;
-	const char *follow;
+	const char *follow, *join;
+	uint64_t replicas, first, drain_ns;
 	uint64_t version;
 	bool in_place, insecure, json;
 } server_options;
@@ -97,6 +98,8 @@ static int serve(const server_options *o, tern_ctx *ctx, const tern_ps_server_pa
 		;
 	fprintf(stderr, "tern server: %s: ending\n", strsignal(sig));
 	sigprocmask(SIG_UNBLOCK, &ends, NULL); /* a second one ends it at once */
+	if (o->join && o->drain_ns && tern_ps_server_drain(server, o->drain_ns) != TERN_OK)
+		fprintf(stderr, "tern server: not drained: %s\n", tern_detail());
 	tern_ps_server_close(server);
 	return 0;
 }
@@ -111,7 +114,10 @@ static int run(const server_options *o, char *list_text)
 	tern_ps_server_params ps = {.index = (uint32_t)o->index,
 				    .map_version = o->map_version,
 				    .budget_bytes = o->budget,
-				    .workers = (uint32_t)o->workers};
+				    .workers = (uint32_t)o->workers,
+				    .join = o->join && strcmp(o->join, "self") == 0 ? "" : o->join,
+				    .replicas = (uint32_t)o->replicas,
+				    .first = (uint32_t)o->first};
 	sigset_t ends;
 	tern_ctx *ctx;
 	int rc;
@@ -141,7 +147,9 @@ int cmd_server(int argc, char **argv)
 	static const arg_usage usage = {
 		.command = "tern server",
 		.summary = "a parameter server: tables in memory, until Ctrl-C or SIGTERM",
-		.synopsis = "tern server [--listen HOST:PORT] [--servers LIST --index N] [options]",
+		.synopsis =
+			"tern server [--listen HOST:PORT] [--servers LIST --index N | --join self|HOST:PORT] "
+			"[options]",
 		.epilogue = "Prints its address when it serves. Tables are made by clients, or with\n"
 			    "`tern table create --server ADDRESS NAME`. With --follow it serves what\n"
 			    "training saved with `tern table export --kind auto` or tern_ps_save.",
@@ -151,7 +159,9 @@ int cmd_server(int argc, char **argv)
 		{"listen", ARG_STRING, &o.listen, "HOST:PORT",
 		 "where to listen (default 127.0.0.1:0: any port)", 0, 0, false, NULL},
 		{"name", ARG_STRING, &o.name, "NAME",
-		 "of this node; different ones in a job (default: server and its number)", 0, 0, false, NULL},
+		 "of this node; different ones in a job (default: server and its number; with --join the "
+		 "process's)",
+		 0, 0, false, NULL},
 		{"servers", ARG_STRING, &o.servers, "LIST",
 		 "all servers of the job, \"host:port,...\", the same for each", 0, 0, false, NULL},
 		{"index", ARG_U64, &o.index, "N", "which of them this one is", 0, SERVERS_MAX - 1, false,
@@ -162,6 +172,17 @@ int cmd_server(int argc, char **argv)
 		 "memory of all tables; tables then say how much of it is theirs", 0, 0, false, NULL},
 		{"ps-workers", ARG_U64, &o.workers, "N", "threads for batches that take long", 0, 64, false,
 		 NULL},
+		{"join", ARG_STRING, &o.join, "self|HOST:PORT|etcd:URL",
+		 "instead of a list, servers that join one another; self: this one decides who has what", 0,
+		 0, false, NULL},
+		{"replicas", ARG_U64, &o.replicas, "N",
+		 "with --join self: servers that have each slot (default 1)", 1, 2, false, NULL},
+		{"first", ARG_U64, &o.first, "N",
+		 "with --join self: slots are given out when so many have joined (default 1)", 1, SERVERS_MAX,
+		 false, NULL},
+		{"drain", ARG_SECONDS, &o.drain_ns, "TIME",
+		 "with --join: at SIGTERM give slots and rows to the others first, for so long at most", 0, 0,
+		 false, NULL},
 		{"follow", ARG_STRING, &o.follow, "DIR",
 		 "serve the checkpoints of DIR, read only, and each that comes", 0, 0, false, NULL},
 		{"version", ARG_U64, &o.version, "N", "with --follow: stay at checkpoint N", 1, 0, false,
@@ -181,7 +202,7 @@ int cmd_server(int argc, char **argv)
 
 	if (rc >= 0)
 		return rc;
-	snprintf(name, sizeof(name), "server%u", (unsigned)o.index);
+	snprintf(name, sizeof(name), "server%u", o.join ? (unsigned)getpid() : (unsigned)o.index);
 	if (!o.name)
 		o.name = name;
 	if (o.servers && !(text = strdup(o.servers)))

@@ -12,7 +12,7 @@
  *   a read:    engine -> still ours, lease valid? -> if writes of the table are not over: a commit behind them
  *
  * Locks, in order: hold, a share's order, a stream's lock, commit_lock. No call of rpc but tern_rpc_call under any.
- * Threads: any. Tests: tests/unit/ps/replicas_test.c.
+ * Threads: any. Tests: tests/unit/ps/replicas_test.c, tests/e2e/failover.c.
  */
 #ifndef TN_PS_REPLICAS_H
 #define TN_PS_REPLICAS_H
