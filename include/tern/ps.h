@@ -111,6 +111,11 @@ typedef enum tern_eviction {
 
 /* No frequency and no last step in records: 24 bytes of overhead per key instead of 36 or so, no TTL, no eviction. */
 #define TERN_TABLE_NO_META 1u
+/*
+ * Its servers keep it in memory that clients read by themselves (TERN_PULL_ONE_SIDED). Such memory is not given back
+ * while the table lives.
+ */
+#define TERN_TABLE_ONE_SIDED 2u
 
 /* Zero it, then set what differs. name and dim must be set. */
 typedef struct tern_table_schema {
@@ -118,7 +123,7 @@ typedef struct tern_table_schema {
 	tern_table_kind kind;
 	tern_dtype dtype; /* TERN_F32 (also 0), TERN_BF16, TERN_F16; optimiser state is f32 always */
 	uint32_t dim;     /* 1 .. TERN_TABLE_DIM_MAX */
-	uint32_t flags;   /* TERN_TABLE_NO_META */
+	uint32_t flags;   /* TERN_TABLE_* */
 	uint64_t rows;    /* dense tables */
 	tern_optimizer_params optimizer;
 	tern_row_init init;
@@ -262,6 +267,15 @@ tern_status tern_table_get_stats(tern_ps *ps, const char *name, tern_table_stats
 const tern_table_schema *tern_table_get_schema(const tern_table *table);
 
 /*
+ * Read rows where they lie in the servers' memory, without work of a server: of a table with TERN_TABLE_ONE_SIDED, over
+ * shm. Keys that are not found so, and all keys where or while it can't be done, are asked for in the usual way
+ * (counters ps.one_sided, ps.one_sided_left): so it is a hint, and TERN_UNKNOWN_CREATE creates as ever. Such reads are no
+ * use of a row: admission, TTL and eviction don't see them. They go by the slot map of at most option ps.lease ago:
+ * where slots moved meanwhile, rows may be as old as that.
+ */
+#define TERN_PULL_ONE_SIDED 1u
+
+/*
  * Rows of count keys, in the caller's order, equal keys equal rows: row i to rows + i * stride. rows should lie in memory
  * of tern_mem_alloc with TERN_ACCESS_WRITE: servers write there. Anything else is filled from a buffer (counter
  * ps.copies). A key to it stays live at the servers between operations, until rows lie elsewhere or the table is closed.
@@ -289,6 +303,7 @@ typedef struct tern_table_pull_params {
 	 * with a NaN or an infinity are NaNs. Then they are copied at this side too.
 	 */
 	tern_dtype travel;
+	uint32_t flags; /* TERN_PULL_* */
 } tern_table_pull_params;
 
 /*

@@ -72,7 +72,7 @@ static tern_status check_shape(const tern_table_schema *s)
 			       " rows; it has no fixed number: leave rows 0 and bound "
 			       "it with budget_bytes",
 			       s->name, s->rows);
-	if ((s->flags & ~TERN_TABLE_NO_META) || s->reserved)
+	if ((s->flags & ~(TERN_TABLE_NO_META | TERN_TABLE_ONE_SIDED)) || s->reserved)
 		return tn_fail(TERN_E_INVALID,
 			       "table \"%s\": unknown flags 0x%x or reserved field %u: zero it first",
 			       s->name, s->flags, s->reserved);

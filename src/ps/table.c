@@ -18,6 +18,7 @@ static void lay_out(tn_table *t)
 	uint32_t pad;
 
 	t->dense = t->schema.kind == TERN_TABLE_DENSE;
+	t->keep = t->schema.flags & TERN_TABLE_ONE_SIDED;
 	t->meta = !(t->schema.flags & TERN_TABLE_NO_META);
 	t->value_bytes = t->schema.dim * (uint32_t)tern_dtype_bytes(t->schema.dtype);
 	t->value_room = (t->value_bytes + 3) & ~3u;
@@ -111,8 +112,10 @@ tern_status tn_table_create(const tern_table_schema *schema, const tn_table_env 
 	t->schema = *schema;
 	if (!t->schema.dtype)
 		t->schema.dtype = TERN_F32;
-	if (env)
+	if (env) {
 		t->memory = env->memory;
+		t->changed = env->changes;
+	}
 	tn_epoch_init(&t->epoch);
 	tn_changes_init(t);
 	tn_optim_prepare(&t->optim, &schema->optimizer);

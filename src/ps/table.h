@@ -52,6 +52,8 @@ typedef struct tn_table_memory {
 
 typedef struct tn_table_env {
 	tn_table_memory memory;
+	_Atomic uint64_t
+		*changes; /* counts when a layout that was taken is old; NULL: nobody wants to know */
 } tn_table_env;
 
 /* env NULL = defaults. The schema is checked and copied. TERN_E_INVALID, _UNSUPPORTED, _NOMEM, _BUDGET. */
@@ -226,6 +228,42 @@ void tn_table_acknowledge(tn_table *table, uint64_t id);
 tern_status tn_table_settle(tn_table *table);
 /* What is in the table now is in the cut `id` (it was restored): remember changes from here on. Nobody writes. */
 void tn_table_track(tn_table *table, uint64_t id);
+
+/* ---- read from outside ---- */
+
+/*
+ * Where segments and slabs lie, so that somebody who sees the memory (mapped elsewhere, with other addresses) can look
+ * rows up as a pull does. Tables with TERN_TABLE_ONE_SIDED give no memory back, so that an old layout leads nowhere else
+ * than to memory of the table; what is found there is judged by key and version.
+ */
+typedef struct tn_layout_slab {
+	const void *base;
+	uint32_t places;
+} tn_layout_slab;
+
+typedef struct tn_layout {
+	uint64_t changes; /* as of before it was taken */
+	uint32_t head_bytes, stride, shift;
+	uint32_t depth, slabs;
+	uintptr_t *dir; /* 1 << depth (none: dense): a segment's address | its pages of 4 KiB */
+	tn_layout_slab *slab;
+} tn_layout;
+/* TERN_E_NOMEM. */
+tern_status tn_table_layout(tn_table *table, tn_layout *layout);
+void tn_layout_free(tn_layout *layout);
+
+/* A reader of such memory. The layout's addresses are the reader's own; dir and slab are its own afterwards. NULL: no
+   memory. The caller vouches that they are readable: 4 to 7 pages from each segment on, the places of each slab. */
+typedef struct tn_mirror tn_mirror;
+tn_mirror *tn_mirror_new(const tern_table_schema *schema, tn_layout *layout);
+void tn_mirror_free(tn_mirror *mirror);
+/*
+ * Rows, in the table's dtype, as tn_table_pull with TERN_UNKNOWN_ERROR. found (may be NULL) of those that are there = 1,
+ * others are not touched. Numbers of keys that were not found, in order, to left (room for n): nobody knows whether they
+ * have rows. Returns how many. Threads: one at a time.
+ */
+uint64_t tn_mirror_pull(tn_mirror *mirror, const uint64_t *keys, uint64_t n, void *rows, uint64_t stride,
+			const uint32_t *positions, uint8_t *found, uint32_t *left);
 
 /* Whole-table invariants (TERN_CHECK 2 and tests): no call may be in it. */
 void tn_table_check(tn_table *table);

@@ -44,6 +44,7 @@ typedef struct tn_batch {
 	const tn_dir *dir;
 	uint32_t bytes; /* of a record that are asked for */
 	bool write;
+	bool outside; /* ids may be anything: table_mirror.c */
 	tn_use_fn use;
 	void *arg;
 	uint64_t missing[TN_BATCH / 64]; /* bits */
@@ -109,17 +110,25 @@ static TN_ALWAYS_INLINE void tn_item_ask(const tn_table *t, const tn_dir *dir, t
 	__builtin_prefetch(item->bucket);
 }
 
-static TN_ALWAYS_INLINE void tn_item_take(const tn_table *t, tn_item *item, uint32_t id, uint32_t bytes,
-					  bool write)
+/* False: there is no such record. */
+static TN_ALWAYS_INLINE bool tn_item_take(const tn_batch *b, tn_item *item, uint32_t id)
 {
+	const tn_table *t = b->t;
+
+	item->head = NULL;
+	if (b->outside &&
+	    (id >> t->shift >= t->slab_count || (id & t->mask) >= t->slabs[id >> t->shift].places))
+		return false;
 	item->id = id;
 	item->head = tn_head_of(t, id);
-	tn_prefetch(item->head, bytes, write);
+	tn_prefetch(item->head, b->bytes, b->write);
+	return true;
 }
 
 /* The first place of the bucket with the key's tag. */
-static TN_ALWAYS_INLINE void tn_item_match(const tn_table *t, tn_item *item, uint32_t bytes, bool write)
+static TN_ALWAYS_INLINE void tn_item_match(const tn_batch *b, tn_item *item)
 {
+	const tn_table *t = b->t;
 	uint32_t id = 0, mask = 0;
 
 	if (t->dense) {
@@ -135,11 +144,11 @@ static TN_ALWAYS_INLINE void tn_item_match(const tn_table *t, tn_item *item, uin
 	item->mask = mask;
 	item->head = NULL;
 	if (TN_LIKELY(id))
-		tn_item_take(t, item, id, bytes, write);
+		(void)tn_item_take(b, item, id);
 }
 
 /* What else it may be. False: nothing, there is no record of that key. */
-static inline bool tn_item_next(const tn_table *t, tn_item *item, uint32_t bytes, bool write)
+static inline bool tn_item_next(const tn_batch *b, tn_item *item)
 {
 	uint32_t id;
 
@@ -147,13 +156,11 @@ static inline bool tn_item_next(const tn_table *t, tn_item *item, uint32_t bytes
 		id = atomic_load_explicit(&item->bucket->ids[__builtin_ctz(item->mask)],
 					  memory_order_acquire);
 		item->mask &= item->mask - 1;
-		if (id) {
-			tn_item_take(t, item, id, bytes, write);
+		if (id && tn_item_take(b, item, id))
 			return true;
-		}
 	}
 	item->head = NULL;
-	if (t->dense || !tn_bucket_passed(item->bucket) || ++item->passed == tn_entry_buckets(item->entry))
+	if (b->t->dense || !tn_bucket_passed(item->bucket) || ++item->passed == tn_entry_buckets(item->entry))
 		return false;
 	if (++item->bucket == &tn_entry_segment(item->entry)->buckets[tn_entry_buckets(item->entry)])
 		item->bucket = tn_entry_segment(item->entry)->buckets;
@@ -177,12 +184,12 @@ static inline void tn_batch_again(tn_batch *b)
 		bool more = true;
 
 		if (!item->head) {
-			tn_item_match(b->t, item, b->bytes, b->write);
-			more = item->head || tn_item_next(b->t, item, b->bytes, b->write);
+			tn_item_match(b, item);
+			more = item->head || tn_item_next(b, item);
 		} else if (tn_item_use(b, item)) {
 			continue;
 		} else {
-			more = tn_item_next(b->t, item, b->bytes, b->write);
+			more = tn_item_next(b, item);
 		}
 		if (more)
 			b->again[left++] = *item;
@@ -198,7 +205,7 @@ static __attribute__((noinline)) void tn_batch_late(tn_batch *b, const tn_item *
 
 	*again = *item;
 	again->passed = 0;
-	if (tn_item_next(b->t, again, b->bytes, b->write))
+	if (tn_item_next(b, again))
 		b->again_count++;
 	else
 		b->missing[item->number / 64] |= 1ull << (item->number & 63);
@@ -229,7 +236,7 @@ static TN_ALWAYS_INLINE uint32_t tn_batch_run(tn_batch *b, uint32_t n, tn_key_fn
 			tn_item_ask(b->t, b->dir, item);
 		}
 		if (step - TN_AHEAD < n) /* wraps below 0 */
-			tn_item_match(b->t, &ring[(step - TN_AHEAD) % TN_RING], b->bytes, b->write);
+			tn_item_match(b, &ring[(step - TN_AHEAD) % TN_RING]);
 		if (step >= 2 * TN_AHEAD) {
 			const tn_item *item = &ring[(step - 2 * TN_AHEAD) % TN_RING];
 

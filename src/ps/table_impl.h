@@ -228,13 +228,14 @@ struct tn_table {
 	uint64_t init_seed;
 	uint32_t value_bytes, value_room, state_bytes; /* room: padded to 4 */
 	uint32_t head_bytes, stride;
-	uint32_t shift, mask; /* of ids */
-	bool meta, dense;
+	uint32_t shift, mask;          /* of ids */
+	bool meta, dense, keep;        /* keep: no memory goes back */
 	uint64_t rows_max, places_max; /* by the budget; 0 = none */
 
 	_Alignas(64) _Atomic(tn_dir *) dir;
 	tn_slab *slabs;
 	_Atomic(tn_cut *) cut;
+	_Atomic uint64_t *changed;   /* tn_table_env.changes */
 	_Atomic uint32_t mark;       /* that writes set; 0: changes are not remembered */
 	_Atomic uint32_t touch_mark; /* that touches set */
 	_Alignas(64) tn_epoch epoch;
@@ -280,6 +281,13 @@ static inline void *tn_value_of(const tn_table *t, tn_head *head)
 static inline void *tn_state_of(const tn_table *t, tn_head *head)
 {
 	return (uint8_t *)head + t->head_bytes + t->value_room;
+}
+
+/* A layout that was taken is old. */
+static inline void tn_layout_changed(tn_table *t)
+{
+	if (t->changed)
+		atomic_fetch_add_explicit(t->changed, 1, memory_order_release);
 }
 
 /* ---- seqlocked bytes ---- */

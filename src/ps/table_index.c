@@ -208,6 +208,7 @@ static void publish(tn_table *t, tn_segment *was, tn_segment *now)
 		TN_ASSERT(atomic_load(&dir->at[i]) == entry_of(was));
 		atomic_store_explicit(&dir->at[i], entry_of(now), memory_order_release);
 	}
+	tn_layout_changed(t);
 }
 
 /* fn for each record of a segment, with its hash. Holding it. */

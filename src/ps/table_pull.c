@@ -95,6 +95,7 @@ static uint32_t hits(pull *p, uint32_t n)
 	b.dir = atomic_load_explicit(&t->dir, memory_order_acquire);
 	b.bytes = t->head_bytes + t->value_bytes;
 	b.write = false;
+	b.outside = false;
 	b.arg = p;
 	misses = tn_batch_run(&b, n, key_of, use, p->s->misses);
 	p->hits += n - misses;

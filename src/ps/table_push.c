@@ -230,6 +230,7 @@ static uint32_t hits(push *p, uint32_t n)
 	b.dir = atomic_load_explicit(&t->dir, memory_order_acquire);
 	b.bytes = t->stride;
 	b.write = true;
+	b.outside = false;
 	b.arg = p;
 	return tn_batch_run(&b, n, key_of, use, p->s->misses);
 }

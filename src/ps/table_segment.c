@@ -5,7 +5,7 @@
  *
  *   free pages + pages of segments, in the directory and in limbo = pages of chunks
  *
- * A chunk without a segment goes back to the allocator.
+ * A chunk without a segment goes back to the allocator, but of tables that are read from outside (table.h).
  *
  * Must not know records. Threads: all under dir_lock. Tests: tests/unit/ps/model_test.c.
  */
@@ -95,7 +95,7 @@ static void give_pages(tn_table *t, uint8_t *at, uint32_t n)
 		if (at < chunk->base || at >= chunk->base + (uint64_t)chunk->pages * TN_PAGE)
 			continue;
 		mark(chunk, (uint32_t)((uint64_t)(at - chunk->base) / TN_PAGE), n, false);
-		if (chunk->free == chunk->pages) {
+		if (chunk->free == chunk->pages && !t->keep) {
 			*link = chunk->next;
 			free_chunk(t, chunk);
 		}

@@ -98,6 +98,7 @@ static tern_status add_slab(tn_table *t, uint32_t places)
 	t->places += places;
 	t->slab_used = 0;
 	t->slab_count++;
+	tn_layout_changed(t);
 	TN_COUNT(t, slab_bytes, bytes);
 	return TERN_OK;
 }

@@ -30,6 +30,13 @@ tern_status tn_rpc_request_map(tern_rpc_request *request, unsigned sink, uint64_
 void tn_rpc_request_unmap(tn_rpc_map *map);
 
 /*
+ * The channel over which a client's calls of a class go at present, until it is returned: for one-sided accesses to the
+ * server's memory. NULL: there is none; a call makes one.
+ */
+tern_channel *tn_rpc_channel_lend(tern_rpc *rpc, tern_rpc_class service_class, void **loan);
+void tn_rpc_channel_return(void *loan);
+
+/*
  * As tern_rpc_request_put, but the answer may be sent before op completes: the caller counts, and sees it when all of
  * these puts are in its memory. No round trip lies between rows and answer. src stays in use until op completes; if that
  * is an error the answer becomes it. Before the answer; at most TN_RPC_PLACED_MAX, bytes > 0. The answer waits for a caller

@@ -101,8 +101,9 @@ typedef struct tn_copy {
 	void *to;
 	const void *from;
 	uint64_t bytes;
-	uint64_t run; /* private: of adjoining copies so far */
-	void *map;    /* private */
+	uint64_t run;  /* private: of adjoining copies so far */
+	void *map;     /* private */
+	uint64_t peer; /* while this number stays, what was mapped of the peer stays where it is */
 	bool read;
 } tn_copy;
 

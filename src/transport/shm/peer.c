@@ -69,6 +69,7 @@ tern_status tn_shm_peer_get(tn_shm_conn *conn, const tn_shm_id *id, const tn_shm
 			    int page_fd, tn_shm_peer **out)
 {
 	tn_shm_dev *dev = conn->dev;
+	static _Atomic uint64_t peers;
 	tn_shm_seg_id keys_id;
 	tn_shm_peer *peer;
 	tern_status status;
@@ -90,6 +91,7 @@ tern_status tn_shm_peer_get(tn_shm_conn *conn, const tn_shm_id *id, const tn_shm
 		return tn_fail(TERN_E_NOMEM, "no memory for a peer");
 	peer->dev = dev;
 	peer->id = *id;
+	peer->number = atomic_fetch_add_explicit(&peers, 1, memory_order_relaxed) + 1;
 	peer->pid = conn->pid;
 	peer->keys_id = keys_id;
 	peer->pidfd = -1;

@@ -277,6 +277,7 @@ tern_status tn_shm_copy_begin(tn_lane *base, const tn_wr *wr, bool read, tn_copy
 			  .bytes = wr->bytes,
 			  .run = run_of(lane, at, wr->bytes),
 			  .map = map,
+			  .peer = lane->peer->number,
 			  .read = read};
 	lane->copying = true;
 	return TERN_OK;

@@ -114,6 +114,7 @@ struct tn_shm_peer {
 	tn_list node;
 	tn_shm_dev *dev;
 	uint32_t refs;
+	uint64_t number; /* of all peers of the process */
 	tn_shm_id id;
 	pid_t pid;
 	tn_shm_seg_id

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The channel of a client, lent for one-sided accesses to the server's memory: it ends with the link that it is of, and
+ * the client dials another one as for its calls. Threads: any. Tests: tests/unit/ps/onesided_test.c.
+ */
+#include "rpc/client.h"
+#include "rpc/direct.h"
+
+tern_channel *tn_rpc_channel_lend(tern_rpc *rpc, tern_rpc_class service_class, void **loan)
+{
+	rpc_stream *stream;
+	rpc_pipe *pipe;
+
+	pthread_mutex_lock(&rpc->lock);
+	stream = rpc->streams[service_class];
+	pipe = stream ? stream->pipe : NULL;
+	if (pipe)
+		atomic_fetch_add_explicit(&pipe->refs, 1, memory_order_relaxed);
+	pthread_mutex_unlock(&rpc->lock);
+	*loan = pipe;
+	return pipe ? pipe->channel : NULL;
+}
+
+void tn_rpc_channel_return(void *loan)
+{
+	tn_rpc_pipe_unref(loan);
+}
