@@ -171,6 +171,7 @@ static tern_status call_new(tern_table *table, ps_kind kind, tern_op *op, ps_cal
 	call->lr_scale = 0;
 	call->step = 0;
 	call->lease = NULL;
+	call->one_sided = false;
 	call->status = TERN_OK;
 	atomic_store_explicit(&call->pending, 1, memory_order_relaxed);
 	atomic_store_explicit(&call->canceled, false, memory_order_relaxed);
@@ -193,14 +194,30 @@ static void call_drop(ps_call *call)
 	pthread_mutex_unlock(&ps->lock);
 }
 
-static void lease_rows(ps_call *call, uint32_t access)
+/* Servers get a key to the caller's rows. */
+static void lease_rows(ps_call *call)
 {
+	uint32_t access = call->kind == PS_PULL ? TERN_ACCESS_WRITE : TERN_ACCESS_READ;
 	uint64_t rows = call->pool ? call->bags : call->count;
 
-	if (rows == 0)
+	if (rows == 0 || call->kind == PS_ERASE)
 		return;
 	call->lease_bytes = (rows - 1) * call->stride + call->row_bytes;
 	call->lease = tn_ps_lease_get(call->ps, call->rows, call->lease_bytes, access);
+}
+
+/* What can be read without servers is; the parts that are left. */
+static uint32_t read_parts(ps_part **made, uint32_t n)
+{
+	uint32_t left = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		if (tn_ps_onesided_pull(made[i]))
+			tn_ps_call_put(made[i]->call);
+		else
+			made[left++] = made[i];
+	}
+	return left;
 }
 
 static tern_status submit(ps_call *call)
@@ -214,8 +231,12 @@ static tern_status submit(ps_call *call)
 		return tn_fail(TERN_E_NOMEM, "no memory for an operation with %llu keys",
 			       (unsigned long long)call->count);
 	}
+	if (call->one_sided)
+		n = read_parts(made, n);
+	if (n)
+		lease_rows(call);
 	for (uint32_t i = 0; i < n && status == TERN_OK; i++)
-		status = tn_ps_part_send(made[i], i == 0);
+		status = tn_ps_part_send(made[i], i == 0 && !call->one_sided);
 	if (status != TERN_OK) {
 		call_drop(call);
 		return status;
@@ -291,6 +312,9 @@ tern_status tern_table_pull(tern_table *table, const tern_table_pull_params *p, 
 			       tern_dtype_name(p->travel));
 	if (p->pool)
 		TN_TRY(check_bags(table, p));
+	if (p->flags & ~TERN_PULL_ONE_SIDED)
+		return tn_fail(TERN_E_INVALID, "unknown flags of a pull: 0x%x: zero the parameters first",
+			       p->flags);
 	TN_TRY(call_new(table, PS_PULL, op, &call));
 	call->keys = p->keys;
 	call->count = p->count;
@@ -306,7 +330,7 @@ tern_status tern_table_pull(tern_table *table, const tern_table_pull_params *p, 
 	call->pool = p->pool;
 	call->offsets = p->offsets;
 	call->bags = p->bags;
-	lease_rows(call, TERN_ACCESS_WRITE);
+	call->one_sided = (p->flags & TERN_PULL_ONE_SIDED) && !p->pool;
 	TN_PS_COUNT(table->ps->counters, pulls, 1);
 	return submit(call);
 }
@@ -331,7 +355,6 @@ tern_status tern_table_push(tern_table *table, const tern_table_push_params *p, 
 	call->how = (uint8_t)p->mode;
 	call->lr_scale = p->lr_scale;
 	call->step = p->step;
-	lease_rows(call, TERN_ACCESS_READ);
 	TN_PS_COUNT(table->ps->counters, pushes, 1);
 	return submit(call);
 }

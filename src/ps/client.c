@@ -124,8 +124,12 @@ static void ps_free(tern_ps *ps)
 	}
 	free(ps->route); /* nobody holds it any more */
 	free(ps->map_bytes);
-	while ((node = tn_list_pop_front(&ps->tables)))
-		free(TN_CONTAINER_OF(node, tern_table, node));
+	while ((node = tn_list_pop_front(&ps->tables))) {
+		tern_table *table = TN_CONTAINER_OF(node, tern_table, node);
+
+		tn_ps_windows_free(table->windows);
+		free(table);
+	}
 	pthread_mutex_destroy(&ps->lock);
 	pthread_mutex_destroy(&ps->lease_lock);
 	free(ps);

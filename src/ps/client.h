@@ -37,6 +37,7 @@
 #include "base/fail.h"
 #include "base/list.h"
 #include "ps/split.h"
+#include "ps/onesided.h"
 #include "ps/state.h"
 #include "ps/wire.h"
 
@@ -140,6 +141,7 @@ struct ps_call {
 	float lr_scale;
 	uint64_t step;
 	uint64_t seq;
+	bool one_sided;  /* pull: read what can be read where it lies */
 	ps_lease *lease; /* NULL: rows go through buffers */
 	uint64_t lease_bytes;
 	_Atomic uint32_t pending;
@@ -156,6 +158,7 @@ struct tern_table {
 	tern_ps *ps;
 	tern_table_schema schema;
 	uint64_t id, hash, row_bytes;
+	tn_ps_window *windows; /* ps->lock: one for each server that it was read from (onesided.h) */
 };
 
 struct tern_ps {

@@ -39,7 +39,7 @@ void tn_follow_reset(tn_follow_copy *copy)
 /* ---- shares ---- */
 
 /* A table for values alone. */
-static tern_status new_share(const tn_ckpt_reader *link, const char *name, ps_share **share)
+static tern_status new_share(tn_ps_follow *f, const tn_ckpt_reader *link, const char *name, ps_share **share)
 {
 	tern_table_schema schema;
 
@@ -48,7 +48,7 @@ static tern_status new_share(const tn_ckpt_reader *link, const char *name, ps_sh
 	schema.flags |= TERN_TABLE_NO_META;
 	schema.eviction = TERN_EVICT_NONE;
 	schema.budget_bytes = schema.ttl_steps = schema.admit_after = 0;
-	return tn_ps_share_new(&schema, share);
+	return tn_ps_share_new(f->server, &schema, share);
 }
 
 static int by_name(const void *a, const void *b)
@@ -98,7 +98,7 @@ tern_status tn_follow_build(tn_ps_follow *f, tn_follow_copy *copy, const tn_ckpt
 
 	tn_follow_reset(copy);
 	for (size_t i = 0; status == TERN_OK && i < table_count(last); i++) {
-		status = new_share(last, table_name(last, i), &copy->shares[copy->count]);
+		status = new_share(f, last, table_name(last, i), &copy->shares[copy->count]);
 		if (status != TERN_OK)
 			break;
 		status = tn_restore_chain(chain, copy->shares[copy->count++]->engine, is_mine, &mine, NULL);
@@ -135,7 +135,7 @@ static bool in_full(const tn_ckpt_reader *link, size_t i)
 }
 
 /* The table as of the link: its changes to what the copy has, or anew. The copy's share of it is taken. */
-static tern_status advance_table(tn_follow_copy *copy, const tn_ckpt_reader *link, size_t i,
+static tern_status advance_table(tn_ps_follow *f, tn_follow_copy *copy, const tn_ckpt_reader *link, size_t i,
 				 tn_ps_slots *mine, ps_share **share)
 {
 	const char *name = table_name(link, i);
@@ -147,7 +147,7 @@ static tern_status advance_table(tn_follow_copy *copy, const tn_ckpt_reader *lin
 		return tn_fail(TERN_E_CORRUPT, "%s has changes of table \"%s\", which was not there before",
 			       link->name, name);
 	if (!*share)
-		status = new_share(link, name, share);
+		status = new_share(f, link, name, share);
 	if (TN_FAULT("ps.follow.apply"))
 		status = tn_fail(TERN_E_NOMEM, "no memory to apply %s", link->name);
 	return status == TERN_OK ? tn_restore_link(link, (*share)->engine, is_mine, mine, &rows) : status;
@@ -161,7 +161,7 @@ static tern_status advance_link(tn_ps_follow *f, tn_follow_copy *copy, const tn_
 	tern_status status = check_tables(link);
 
 	for (size_t i = 0; status == TERN_OK && i < table_count(link); i++) {
-		status = advance_table(copy, link, i, &mine, &next.shares[next.count]);
+		status = advance_table(f, copy, link, i, &mine, &next.shares[next.count]);
 		next.count += next.shares[next.count] != NULL;
 	}
 	tn_follow_reset(copy);
@@ -197,9 +197,12 @@ void tn_follow_show(tn_ps_follow *f, const tn_follow_copy *copy)
 	pthread_mutex_lock(&server->tables_lock);
 	count = server->share_count;
 	memcpy(old, server->shares, count * sizeof(old[0]));
+	for (uint32_t i = 0; i < count; i++)
+		tn_ps_outside_close(old[i]->outside);
 	memcpy(server->shares, copy->shares, copy->count * sizeof(copy->shares[0]));
 	server->share_count = copy->count;
 	pthread_mutex_unlock(&server->tables_lock);
+	tn_ps_onesided_mapped(server);
 	for (uint32_t i = 0; i < count; i++)
 		tn_ps_share_put(old[i]);
 }

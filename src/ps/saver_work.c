@@ -179,7 +179,7 @@ static tern_status restore_table(tn_ps_saver *saver, const tn_ckpt_chain *chain,
 	uint64_t put, version;
 
 	TN_TRY(tn_restore_schema(from, name, &schema));
-	TN_TRY(tn_ps_share_new(&schema, &share));
+	TN_TRY(tn_ps_share_new(saver->server, &schema, &share));
 	version = kept(saver, &mine);
 	status = tn_restore_chain(chain, share->engine, is_mine, &mine, &put);
 	if (status == TERN_OK)

@@ -33,6 +33,7 @@
 #include "base/list.h"
 #include "ps/dedup.h"
 #include "ps/group.h"
+#include "ps/onesided.h"
 #include "ps/replicas.h"
 #include "ps/round.h"
 #include "ps/saver.h"
@@ -47,6 +48,7 @@
 typedef struct ps_share {
 	_Atomic uint32_t refs;
 	tn_table *engine;
+	tn_ps_outside *outside; /* NULL: its memory is this process's own */
 	tern_table_schema schema;
 	uint64_t id, hash;
 	uint64_t row_bytes; /* in the table's dtype */
@@ -102,7 +104,7 @@ struct tern_ps_server {
 	tern_ctx *ctx;
 	tn_ps_state *state;
 	tn_ps_counters *counters;
-	uint64_t budget_bytes, inline_bytes;
+	uint64_t budget_bytes, inline_bytes, lease_ns;
 	_Atomic(ps_view *) view;
 	tn_epoch *view_epoch;      /* who looks at a view is inside */
 	pthread_mutex_t view_lock; /* a new view; retired ones */
@@ -171,7 +173,7 @@ ps_share *tn_ps_share_get(tern_ps_server *server, uint64_t id);
 void tn_ps_share_put(ps_share *share);
 void tn_ps_shares_free(tern_ps_server *server);
 /* A share that nobody sees yet, with one reference. TERN_E_NOMEM and what the engine refuses. */
-tern_status tn_ps_share_new(const tern_table_schema *schema, ps_share **share);
+tern_status tn_ps_share_new(tern_ps_server *server, const tern_table_schema *schema, ps_share **share);
 /* Into the list, with its reference. TERN_E_EXISTS, _LIMIT, _BUDGET. */
 tern_status tn_ps_share_add(tern_ps_server *server, ps_share *share);
 /* Made, in the list; TERN_OK too if it is there as wanted. *made: with a reference, if it was made and made is not

@@ -16,7 +16,9 @@
 
 static void share_free(ps_share *share)
 {
+	tn_ps_outside_close(share->outside);
 	tn_table_destroy(share->engine);
+	tn_ps_outside_free(share->outside);
 	tn_ps_dedup_free(share->dedup);
 	pthread_mutex_destroy(&share->lock);
 	pthread_mutex_destroy(&share->order);
@@ -59,18 +61,27 @@ static void reply_error(tern_rpc_request *request, tern_status status)
 
 /* ---- create ---- */
 
-tern_status tn_ps_share_new(const tern_table_schema *schema, ps_share **out)
+tern_status tn_ps_share_new(tern_ps_server *server, const tern_table_schema *schema, ps_share **out)
 {
 	ps_share *share = calloc(1, sizeof(*share));
-	tern_status status = share ? tn_table_create(schema, NULL, &share->engine) : TERN_E_NOMEM;
+	tn_table_env env = {.changes = NULL};
+	tern_status status = share ? TERN_OK : TERN_E_NOMEM;
 
+	if (share && schema->flags & TERN_TABLE_ONE_SIDED) {
+		share->outside = tn_ps_outside_new(server->ctx, &env);
+		status = share->outside ? TERN_OK : TERN_E_NOMEM;
+	}
+	if (status == TERN_OK)
+		status = tn_table_create(schema, &env, &share->engine);
 	if (status == TERN_OK) {
 		share->dedup = tn_ps_dedup_new();
 		status = share->dedup ? TERN_OK : TERN_E_NOMEM;
 	}
 	if (status != TERN_OK) {
-		if (share)
+		if (share) {
 			tn_table_destroy(share->engine);
+			tn_ps_outside_free(share->outside);
+		}
 		free(share);
 		return status == TERN_E_NOMEM ? tn_fail(status, "no memory for table \"%s\"", schema->name)
 					      : status;
@@ -133,6 +144,12 @@ static void insert(tern_ps_server *server, ps_share *share)
 	for (; at > 0 && strcmp(server->shares[at - 1]->schema.name, share->schema.name) > 0; at--)
 		server->shares[at] = server->shares[at - 1];
 	server->shares[at] = share;
+	if (share->outside) {
+		unsigned in;
+
+		tn_ps_outside_mapped(share->outside, tn_ps_view_enter(server, &in)->map.version);
+		tn_ps_view_leave(server, in);
+	}
 }
 
 tern_status tn_ps_share_add(tern_ps_server *server, ps_share *share)
@@ -157,7 +174,7 @@ tern_status tn_ps_share_create(tern_ps_server *server, const tern_table_schema *
 	pthread_mutex_lock(&server->tables_lock);
 	status = may_create(server, schema, &same);
 	if (status == TERN_OK)
-		status = tn_ps_share_new(schema, &share);
+		status = tn_ps_share_new(server, schema, &share);
 	else if (same)
 		status = TERN_OK;
 	if (share)
@@ -281,6 +298,7 @@ bool tn_ps_share_drop(tern_ps_server *server, const char *name)
 	pthread_mutex_unlock(&server->tables_lock);
 	if (!gone)
 		return false;
+	tn_ps_outside_close(gone->outside);
 	TN_LOG(INFO, PS, "table \"%s\": dropped", name);
 	tn_ps_share_put(gone);
 	return true;

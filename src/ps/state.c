@@ -27,6 +27,8 @@ const tn_option_row tn_ps_options[] = {
 	    "after that a save or restore whose leader is silent is given up"),
 	ROW("replica_patience", TN_OPT_DURATION, "1s", 1000000, 0,
 	    "after that a backup that does not answer is given up, and writes go on without it"),
+	ROW("lease", TN_OPT_DURATION, "2s", 1000000, 0,
+	    "for how long a client may read rows where they lie after it asked (TERN_PULL_ONE_SIDED)"),
 	{0},
 };
 #undef ROW

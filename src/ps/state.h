@@ -25,9 +25,12 @@ extern const tn_option_row tn_ps_options[];
 	X(reroutes) /* client: pieces for which the map was old */                            \
 	X(copies)   /* client: rows copied from or to a buffer of its own */                  \
 	X(copy_bytes)                                                                         \
-	X(batches)  /* server */                                                              \
-	X(in_place) /* server: of those, rows went straight between table and caller */       \
-	X(packed)   /* server: of those, rows were packed and put */                          \
+	X(one_sided)      /* client: rows read where they lie, without the server */          \
+	X(one_sided_left) /* client: of pulls that wanted that, rows that were asked for */   \
+	X(layouts)        /* client: where rows lie, asked for */                             \
+	X(batches)        /* server */                                                        \
+	X(in_place)       /* server: of those, rows went straight between table and caller */ \
+	X(packed)         /* server: of those, rows were packed and put */                    \
 	X(packed_bytes)                                                                       \
 	X(handed) /* server: batches that went to a worker, with a copy of their arguments */ \
 	X(handed_bytes)                                                                       \

@@ -213,6 +213,7 @@ void tern_table_close(tern_table *table)
 	pthread_mutex_lock(&table->ps->lock);
 	tn_list_remove(&table->node);
 	pthread_mutex_unlock(&table->ps->lock);
+	tn_ps_windows_free(table->windows);
 	free(table);
 }
 

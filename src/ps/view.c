@@ -110,7 +110,9 @@ bool tn_ps_view_set(tern_ps_server *server, ps_view *view)
 	}
 	reclaim(server);
 	pthread_mutex_unlock(&server->view_lock);
-	if (!newer)
+	if (newer)
+		tn_ps_onesided_mapped(server);
+	else
 		free(view);
 	return newer;
 }
