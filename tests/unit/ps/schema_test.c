@@ -62,7 +62,7 @@ static void each_fault_has_its_text(void **state)
 	REFUSED(s.kind = TERN_TABLE_DENSE, TERN_E_INVALID, "rows");
 	REFUSED((s.kind = TERN_TABLE_DENSE, s.rows = 1ull << 32), TERN_E_INVALID, "rows");
 	REFUSED((s.kind = TERN_TABLE_DENSE, s.rows = 4, s.admit_after = 2), TERN_E_INVALID, "admit_after");
-	REFUSED(s.flags = 2, TERN_E_INVALID, "flags");
+	REFUSED(s.flags = 4, TERN_E_INVALID, "flags");
 	REFUSED(s.reserved = 1, TERN_E_INVALID, "reserved");
 	REFUSED(s.eviction = TERN_EVICT_LRU, TERN_E_INVALID, "budget_bytes");
 	REFUSED((s.flags = TERN_TABLE_NO_META, s.ttl_steps = 3), TERN_E_INVALID, "NO_META");
