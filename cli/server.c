@@ -15,13 +15,14 @@
 #include "args.h"
 #include "commands.h"
 #include "json.h"
+#include "monitor.h"
 
 #define SERVERS_MAX 256
 
 typedef struct server_options {
 	const char *listen, *name, *servers, *transport;
 	uint64_t index, map_version, budget, workers;
-	const char *follow, *join;
+	const char *follow, *join, *http;
 	uint64_t replicas, first, drain_ns;
 	uint64_t version;
 	bool in_place, insecure, json;
@@ -46,7 +47,7 @@ static uint32_t split_list(char *text, const char **list)
 	return n;
 }
 
-static void say(const server_options *o, const char *address, uint32_t count)
+static void say(const server_options *o, const char *address, uint32_t count, const char *http)
 {
 	json j;
 
@@ -59,10 +60,14 @@ static void say(const server_options *o, const char *address, uint32_t count)
 		json_string(&j, "name", o->name);
 		json_u64(&j, "index", o->index);
 		json_u64(&j, "servers", count);
+		if (http[0])
+			json_string(&j, "http", http);
 		json_object_end(&j);
 		putchar('\n');
 	}
 	fflush(stdout);
+	if (http[0] && !o->json)
+		fprintf(stderr, "tern server: http://%s/\n", http);
 }
 
 static tern_status follow(const server_options *o, tern_ps_server *server)
@@ -79,6 +84,7 @@ static tern_status follow(const server_options *o, tern_ps_server *server)
 static int serve(const server_options *o, tern_ctx *ctx, const tern_ps_server_params *params)
 {
 	tern_ps_server *server;
+	monitor watch;
 	sigset_t ends;
 	int sig;
 
@@ -90,7 +96,11 @@ static int serve(const server_options *o, tern_ctx *ctx, const tern_ps_server_pa
 		tern_ps_server_close(server);
 		return rc;
 	}
-	say(o, tern_ctx_address(ctx), params->count ? params->count : 1);
+	if (!monitor_start(&watch, "tern server", ctx, o->http, o->insecure)) {
+		tern_ps_server_close(server);
+		return 1;
+	}
+	say(o, tern_ctx_address(ctx), params->count ? params->count : 1, monitor_address(&watch));
 	sigemptyset(&ends);
 	sigaddset(&ends, SIGINT);
 	sigaddset(&ends, SIGTERM);
@@ -100,6 +110,7 @@ static int serve(const server_options *o, tern_ctx *ctx, const tern_ps_server_pa
 	sigprocmask(SIG_UNBLOCK, &ends, NULL); /* a second one ends it at once */
 	if (o->join && o->drain_ns && tern_ps_server_drain(server, o->drain_ns) != TERN_OK)
 		fprintf(stderr, "tern server: not drained: %s\n", tern_detail());
+	monitor_stop(&watch);
 	tern_ps_server_close(server);
 	return 0;
 }
@@ -142,18 +153,18 @@ static int run(const server_options *o, char *list_text)
 	return rc;
 }
 
+static const arg_usage usage = {
+	.command = "tern server",
+	.summary = "a parameter server: tables in memory, until Ctrl-C or SIGTERM",
+	.synopsis = "tern server [--listen HOST:PORT] [--servers LIST --index N | --join self|HOST:PORT] "
+		    "[options]",
+	.epilogue = "Prints its address when it serves. Tables are made by clients, or with\n"
+		    "`tern table create --server ADDRESS NAME`. With --follow it serves what\n"
+		    "training saved with `tern table export --kind auto` or tern_ps_save.",
+};
+
 int cmd_server(int argc, char **argv)
 {
-	static const arg_usage usage = {
-		.command = "tern server",
-		.summary = "a parameter server: tables in memory, until Ctrl-C or SIGTERM",
-		.synopsis =
-			"tern server [--listen HOST:PORT] [--servers LIST --index N | --join self|HOST:PORT] "
-			"[options]",
-		.epilogue = "Prints its address when it serves. Tables are made by clients, or with\n"
-			    "`tern table create --server ADDRESS NAME`. With --follow it serves what\n"
-			    "training saved with `tern table export --kind auto` or tern_ps_save.",
-	};
 	server_options o = {.listen = "127.0.0.1:0"};
 	const arg_row rows[] = {
 		{"listen", ARG_STRING, &o.listen, "HOST:PORT",
@@ -187,6 +198,8 @@ int cmd_server(int argc, char **argv)
 		 "serve the checkpoints of DIR, read only, and each that comes", 0, 0, false, NULL},
 		{"version", ARG_U64, &o.version, "N", "with --follow: stay at checkpoint N", 1, 0, false,
 		 NULL},
+		{"http", ARG_STRING, &o.http, "HOST:PORT",
+		 "metrics, health and a live page there (off; 127.0.0.1:9400 is usual)", 0, 0, false, NULL},
 		{"in-place", ARG_FLAG, &o.in_place, NULL,
 		 "with --follow: one copy of the tables; a pull then sees one version of each row alone", 0,
 		 0, false, NULL},

@@ -50,6 +50,12 @@ if(graph_layers)
 	list(APPEND installed tern-graph)
 endif()
 
+if(TARGET tn_http)
+	tern_shared(tern-http tern-http.map tn_http)
+	target_link_libraries(tern-http PUBLIC tern PRIVATE PkgConfig::MICROHTTPD)
+	list(APPEND installed tern-http)
+endif()
+
 install(TARGETS ${installed} EXPORT tern-targets
 	LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY include/tern DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")

@@ -31,6 +31,7 @@ ALLOWED = {
     'graph': {'base', 'mem', 'channel', 'rpc', 'tensor', 'coll', 'cluster', 'store'},
     'runtime': {'base', 'mem', 'transport', 'link', 'channel', 'rpc', 'tensor', 'coll', 'cluster', 'store', 'ps',
                 'graph'},
+    'http': {'base', 'mem', 'channel'},
 }
 
 # link is sans-IO: base headers and system headers that it may see.

@@ -35,8 +35,8 @@ STATE = re.compile(r'(?:->|\.)state\s*=(?!=)')
 STATE_WRITER = re.compile(r'(set_state|_init|_reset|_new|_create|_open)$')
 
 # Version maps and the installed headers that each exports.
-MAPS = {'src/tern-graph.map': ('graph.h', 'session.h'), 'src/tern.map': None}
-SONAMES = {'libtern-graph': 'src/tern-graph.map', 'libtern': 'src/tern.map'}
+MAPS = {'src/tern-graph.map': ('graph.h', 'session.h'), 'src/tern-http.map': ('http.h',), 'src/tern.map': None}
+SONAMES = {'libtern-graph': 'src/tern-graph.map', 'libtern-http': 'src/tern-http.map', 'libtern': 'src/tern.map'}
 
 
 def public_functions(text):

@@ -80,6 +80,27 @@ void tern_link_close(tern_link *link);
 /* Drop the handle. The link closes if it is up. */
 void tern_link_release(tern_link *link);
 
+/*
+ * What links there are, for monitors: fn runs for each in the calling thread, without locks; strings live during the call.
+ * Numbers count from the link's beginning. TERN_LINKS_DUMP: also its whole state as text (lanes, credits, windows, operations),
+ * made to be pasted into a report; else dump is "".
+ */
+typedef struct tern_link_info {
+	const char *peer_name, *peer_address, *transport;
+	tern_link_state state;
+	uint32_t channels, lanes;
+	uint64_t in_flight; /* bytes of bulk */
+	uint64_t operations, operations_failed;
+	uint64_t messages_sent, messages_received;
+	uint64_t credit_waits,
+		window_waits; /* how often something had to wait for the receiver, or the window */
+	uint64_t recoveries, fallbacks, returns;
+	const char *dump;
+} tern_link_info;
+typedef void (*tern_link_info_fn)(const tern_link_info *info, void *arg);
+#define TERN_LINKS_DUMP 1u
+void tern_ctx_links(tern_ctx *ctx, uint32_t flags, tern_link_info_fn fn, void *arg);
+
 /* ---- channels ---- */
 
 /*

@@ -14,7 +14,7 @@ _tern_options() { # COMMAND or COMMAND/SUBCOMMAND
 	perf) echo --op --sizes --transport --spin --block --rounds --round-time --threads --json --help ;;
 	info) echo --memory --config --json --help ;;
 	doctor) echo --peer --report --conformance --no-self-test --json --help ;;
-	server) echo --listen --name --servers --index --map-version --budget --ps-workers --join --replicas --first --drain --follow --version --in-place --transport --insecure --json --help ;;
+	server) echo --listen --name --servers --index --map-version --budget --ps-workers --join --replicas --first --drain --follow --version --in-place --http --transport --insecure --json --help ;;
 	table) echo list create describe drop stats version export import inspect verify --help ;;
 	table/list | table/describe | table/stats) echo --server --timeout --json --help ;;
 	table/version) echo --server --timeout --to --json --help ;;
@@ -92,7 +92,7 @@ _tern() {
 			--peer | --timeout | --index | --hidden | --features | --classes | --listen | \
 			--sizes | --rounds | --round-time | --threads | --sequence | --rate | --keep | --deltas-max | --step | --to | --version | --name | --join | --replicas | --first | --drain | --map-version | --budget | \
 			--ps-workers | --server | --dim | --rows | --init-value | --ttl | --admit-after | \
-			--clients | --keys | --skew | --reads | --staleness | --duration | --warmup | --nproc | --port | --window | --negative | --min-count | --sample | --pairs | \
+			--clients | --keys | --skew | --reads | --staleness | --duration | --warmup | --nproc | --port | --http | --window | --negative | --min-count | --sample | --pairs | \
 			--samples | --vocabulary)
 			return
 			;;
