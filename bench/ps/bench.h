@@ -6,6 +6,7 @@
  *   kernel   a server process over loopback TCP: blocking reads, the same engine call, one writev; a client with one
  *            writev and one scatter read into the rows
  *   tern     a server process, over shm or tcp
+ *   wake     (blocking) two processes that wake each other, and the local line: what nobody who sleeps can beat
  *
  * Each line has a server process of its own, stopped (SIGSTOP) while another line is measured. Rounds go through all
  * lines in turn, so that what the host does to one it does to all; figures are medians of rounds.
@@ -60,6 +61,9 @@ void bench_apply(struct tn_table *table, const request *r);
 
 void line_local(line *l);
 void line_kernel(line *l);
+/* Before this process has threads; then the table of the local line. */
+void line_wake(line *l);
+void line_wake_table(line *l, struct tn_table *table);
 void line_tern(line *l, const char *name, const char *transport);
 /* The servers of all lines end. */
 void line_end(line *l);

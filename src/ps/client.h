@@ -93,8 +93,8 @@ typedef struct ps_part {
 	uint64_t *keys_buf;
 	uint32_t *places_buf;
 	uint64_t keys_room;
-	uint8_t *args, *answer;
-	uint64_t args_room, answer_room;
+	uint8_t *answer;
+	uint64_t answer_room;
 	uint32_t *bags_buf;    /* bags of a pooled part: their rows at the caller, then their keys */
 	uint64_t bags_room;    /* bytes */
 	uint32_t bags, taken;  /* taken: combined so far */

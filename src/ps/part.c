@@ -17,6 +17,7 @@
 #include "base/time.h"
 #include "ps/client.h"
 #include "ps/split.h"
+#include "rpc/direct.h"
 
 static void on_answer(tern_op *op, void *arg);
 static void on_timer(tn_ctx_timer *timer);
@@ -49,7 +50,6 @@ void tn_ps_parts_free(tern_ps *ps)
 		free(part->keys_buf);
 		free(part->places_buf);
 		free(part->bags_buf);
-		free(part->args);
 		free(part->answer);
 		free(part);
 	}
@@ -274,8 +274,8 @@ static uint64_t low_water(tern_ps *ps)
 	return low;
 }
 
-/* Head, keys, places, gradients. False: no memory. */
-static bool build_args(ps_part *part, const tn_ps_batch *head, uint64_t *bytes)
+/* Head, keys, places, bags, gradients, in a buffer of the call to come. NULL: no memory. */
+static uint8_t *build_args(ps_part *part, const tn_ps_batch *head, uint64_t *bytes)
 {
 	const ps_call *call = part->call;
 	uint64_t keys = part->count * sizeof(uint64_t);
@@ -283,13 +283,14 @@ static bool build_args(ps_part *part, const tn_ps_batch *head, uint64_t *bytes)
 	uint64_t grads = head->flags & TN_PS_INLINE ? part->count * call->row_bytes : 0;
 	uint64_t bags =
 		head->flags & TN_PS_POOLED ? TN_PS_BAGS_BYTES + tn_ps_part_rows(part) * sizeof(uint32_t) : 0;
-	uint8_t *at;
+	uint8_t *args, *at;
 
 	*bytes = TN_PS_BATCH_BYTES + keys + places + bags + grads;
-	if (!tn_ps_grow(&part->args, &part->args_room, *bytes))
-		return false;
-	at = part->args + TN_PS_BATCH_BYTES;
-	tn_ps_batch_encode(part->args, head);
+	args = TN_FAULT("ps.part.buffer") ? NULL : tn_rpc_args_take(part->host->rpc, *bytes);
+	if (!args)
+		return NULL;
+	at = args + TN_PS_BATCH_BYTES;
+	tn_ps_batch_encode(args, head);
 	memcpy(at, part->keys, keys);
 	if (places)
 		memcpy(at + keys, part->places, places);
@@ -297,7 +298,7 @@ static bool build_args(ps_part *part, const tn_ps_batch *head, uint64_t *bytes)
 		tn_ps_part_put_bags(part, at + keys);
 	if (grads)
 		gather_rows(part, at + keys);
-	return true;
+	return args;
 }
 
 static const struct {
@@ -350,14 +351,14 @@ static tern_status send_call(ps_part *part, uint64_t now)
 		(head.flags & TN_PS_ANSWER_ROWS ? tn_ps_part_rows(part) * call->travel_bytes : 0);
 	if (!tn_ps_grow(&part->answer, &part->answer_room, params.answer_capacity))
 		return no_memory(part);
-	if (!build_args(part, &head, &params.args_bytes))
+	params.args = build_args(part, &head, &params.args_bytes);
+	if (!params.args)
 		return no_memory(part);
-	params.args = part->args;
 	params.sinks = &sink;
 	params.answer = part->answer;
 	tern_op_init(&part->op, on_answer, part);
 	part->op.timeout_ns = call->deadline_ns - now;
-	return tern_rpc_call(part->host->rpc, &params, &part->op);
+	return tn_rpc_call_built(part->host->rpc, &params, &part->op);
 }
 
 static void part_done(ps_part *part)

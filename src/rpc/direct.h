@@ -45,4 +45,11 @@ void tn_rpc_channel_return(void *loan);
 tern_status tn_rpc_request_place(tern_rpc_request *request, unsigned sink, uint64_t offset, const void *src,
 				 uint64_t bytes, tern_op *op);
 
+/* ---- calls ---- */
+
+/* A buffer for arguments that are built where the call keeps them: no copy is made of them. NULL: no memory. */
+void *tn_rpc_args_take(tern_rpc *rpc, uint64_t bytes);
+/* As tern_rpc_call, with params->args of tn_rpc_args_take, whose it is no more whatever this returns. Not hedged. */
+tern_status tn_rpc_call_built(tern_rpc *rpc, const tern_rpc_call_params *params, tern_op *op);
+
 #endif

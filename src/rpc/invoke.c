@@ -12,6 +12,7 @@
 #include "base/time.h"
 #include "channel/dispatch.h"
 #include "rpc/client.h"
+#include "rpc/direct.h"
 
 static tern_status check_params(const tern_rpc_call_params *params)
 {
@@ -162,15 +163,13 @@ static tern_status send_slowly(rpc_call *c)
 	return status;
 }
 
-tern_status tn_rpc_call_one(tern_rpc *rpc, const tern_rpc_call_params *params, tern_op *op)
+/* copy: of arguments that don't fit inline; the call's, whatever comes of it. */
+static tern_status call_with(tern_rpc *rpc, const tern_rpc_call_params *params, uint8_t *copy, tern_op *op)
 {
 	uint64_t timeout_ns = op->timeout_ns ? op->timeout_ns : rpc->default_timeout_ns;
-	uint8_t *copy = NULL;
-	tern_status status;
+	tern_status status = tn_op_begin(op);
 	rpc_call *c = NULL;
 
-	TN_TRY(copy_args(rpc, params, &copy));
-	status = tn_op_begin(op);
 	if (status != TERN_OK) {
 		tn_rpc_spare_give(&rpc->spare, copy);
 		return status;
@@ -194,6 +193,33 @@ tern_status tn_rpc_call_one(tern_rpc *rpc, const tern_rpc_call_params *params, t
 	}
 	if (status != TERN_OK)
 		tn_op_abort(op);
+	return status;
+}
+
+tern_status tn_rpc_call_one(tern_rpc *rpc, const tern_rpc_call_params *params, tern_op *op)
+{
+	uint8_t *copy = NULL;
+
+	TN_TRY(copy_args(rpc, params, &copy));
+	return call_with(rpc, params, copy, op);
+}
+
+void *tn_rpc_args_take(tern_rpc *rpc, uint64_t bytes)
+{
+	return tn_rpc_spare_take(&rpc->spare, bytes);
+}
+
+tern_status tn_rpc_call_built(tern_rpc *rpc, const tern_rpc_call_params *params, tern_op *op)
+{
+	uint8_t *args = (uint8_t *)(uintptr_t)params->args; /* of tn_rpc_args_take */
+	tern_status status = check_params(params);
+
+	TN_ASSERT(!params->hedge_ns);
+	if (status == TERN_OK && params->args_bytes > TN_RPC_INLINE_BYTES)
+		return call_with(rpc, params, args, op);
+	if (status == TERN_OK)
+		status = call_with(rpc, params, NULL, op);
+	tn_rpc_spare_give(&rpc->spare, args);
 	return status;
 }
 
