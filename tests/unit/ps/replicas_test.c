@@ -28,8 +28,8 @@ typedef struct coordinator {
 	bool dead[SERVERS_MAX];
 	_Atomic bool lease[SERVERS_MAX];
 	uint16_t number[SERVERS_MAX];
-	bool changed;
-	unsigned lost;
+	_Atomic bool changed;
+	_Atomic unsigned lost;
 } coordinator;
 
 static coordinator c;
