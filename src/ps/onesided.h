@@ -25,7 +25,7 @@
 
 #include "ps/table.h"
 
-#define TN_PS_LAYOUT 0x70730060u /* the method: table, what is known -> layout */
+#define TN_PS_LAYOUT 0x70730070u /* the method: table, what is known -> layout */
 
 typedef struct tn_ps_beacon {
 	_Alignas(64) _Atomic uint64_t changes; /* of the layout */
