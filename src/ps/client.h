@@ -55,6 +55,7 @@ typedef struct ps_host {
 	tern_rpc *rpc;
 	_Atomic bool packed; /* it does not reach this side's memory row by row */
 	_Atomic bool pushed; /* it may remember pushes of this client */
+	_Atomic bool silent; /* it did not tell its map when it was asked last */
 } ps_host;
 
 typedef struct ps_route {
@@ -175,6 +176,7 @@ struct tern_ps {
 	/* lock: the question for a newer map; map_op and map_bytes are its own while map_asked */
 	bool map_asked, watching;
 	uint32_t map_turn;
+	ps_host *map_host; /* who is asked */
 	tn_list map_waiters;
 	tern_op map_op;
 	uint8_t *map_bytes;

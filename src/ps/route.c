@@ -16,9 +16,9 @@
 #include "base/time.h"
 #include "ps/client.h"
 
-#define WATCH_NS   (100 * TN_NS_PER_MS)
-#define SUSPECT_NS (300 * TN_NS_PER_MS) /* a call that takes longer may wait for a server that died */
-#define MAP_NS     (500 * TN_NS_PER_MS) /* for one server to tell its map; then another one is asked */
+#define WATCH_NS   (50 * TN_NS_PER_MS)
+#define SUSPECT_NS (150 * TN_NS_PER_MS) /* a call that takes longer may wait for a server that died */
+#define MAP_NS     (100 * TN_NS_PER_MS) /* for one server to tell its map; then another one is asked */
 
 /* ---- hosts ---- */
 
@@ -218,9 +218,14 @@ static ps_host *next_host(tern_ps *ps)
 	const ps_route *route = ps->route;
 	uint32_t turn = ps->map_turn++;
 
-	for (uint32_t i = 0; route && i < route->servers; i++)
-		if (route->hosts[(turn + i) % route->servers])
-			return route->hosts[(turn + i) % route->servers];
+	/* One that was silent last is asked when all were: it may be the one that died. */
+	for (unsigned any = 0; any < 2; any++)
+		for (uint32_t i = 0; route && i < route->servers; i++) {
+			ps_host *host = route->hosts[(turn + i) % route->servers];
+
+			if (host && (any || !atomic_load_explicit(&host->silent, memory_order_relaxed)))
+				return host;
+		}
 	return ps->host_count ? ps->hosts[turn % ps->host_count] : NULL;
 }
 
@@ -243,6 +248,7 @@ static void on_map(tern_op *op, void *arg)
 {
 	tern_ps *ps = arg;
 
+	atomic_store_explicit(&ps->map_host->silent, op->status != TERN_OK, memory_order_relaxed);
 	if (op->status == TERN_OK)
 		(void)tn_ps_route_set(ps, ps->map_bytes, op->length);
 	answered(ps);
@@ -254,6 +260,7 @@ static void ask(tern_ps *ps, ps_host *host)
 	tern_rpc_call_params call = question;
 
 	call.answer = ps->map_bytes;
+	ps->map_host = host;
 	tern_op_init(&ps->map_op, on_map, ps);
 	ps->map_op.timeout_ns = MAP_NS;
 	if (!host || tern_rpc_call(host->rpc, &call, &ps->map_op) != TERN_OK)
