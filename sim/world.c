@@ -30,7 +30,7 @@
 
 #define PROGRESS_NS       (30 * TN_NS_PER_SEC) /* after the last fault everything ends within this */
 #define SILENCE_NS        (30 * TN_NS_PER_MS)
-#define OPTIONS_MAX       40
+#define OPTIONS_MAX       48
 #define WAIT_PAUSE_MAX_NS TN_NS_PER_MS
 
 static sim_world *current;
@@ -182,6 +182,7 @@ static void draw_flow(tn_rand *r, char texts[OPTIONS_MAX][64], unsigned *n)
 		snprintf(texts[(*n)++], sizeof(texts[0]), "link.checksum=messages");
 	add_option(texts, n, "link.redial=%llums", sim_between(r, 0, 500));
 	add_option(texts, n, "link.probe=%llums", sim_between(r, 5, 500));
+	add_option(texts, n, "link.lane_idle=%lluus", sim_chance(r, 60) ? sim_between(r, 200, 20000) : 0);
 }
 
 /* The same for all nodes of a world, drawn from its plan. */
@@ -275,6 +276,8 @@ static void cover_counter(const char *name, uint64_t value, void *arg)
 	} rows[] = {{"link.recoveries", SIM_COVER_RECOVERY},
 		    {"link.resent", SIM_COVER_RESENT},
 		    {"link.returns", SIM_COVER_RETURN},
+		    {"link.lanes_given_up", SIM_COVER_NARROW},
+		    {"link.lanes_made_again", SIM_COVER_WIDE},
 		    {"link.slots_frames", SIM_COVER_SLOTS_MORE},
 		    {"link.relinquished_frames", SIM_COVER_SLOTS_BACK},
 		    {"channel.staged", SIM_COVER_STAGED},

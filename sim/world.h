@@ -132,6 +132,8 @@ enum { SIM_COVER_FAULTS = 32 };
 	X(RPC_DUPLICATE, "call that came twice")        \
 	X(RPC_LATE, "answer after the deadline")        \
 	X(TENSOR_REOPEN, "tensor bound again")          \
+	X(NARROW, "idle data lanes given up")           \
+	X(WIDE, "data lanes made again")                \
 	X(SLOTS_MORE, "receive slots moved to a link")  \
 	X(SLOTS_BACK, "receive slots given back")
 

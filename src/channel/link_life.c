@@ -78,6 +78,7 @@ static void fill_sizes(const tern_ctx *ctx, tn_link_config *config)
 	config->checksum = tn_opt_enum(o, rows, "checksum") == 1;
 	config->recover_ns = tn_opt_u64(o, rows, "recover");
 	config->probe_ns = tn_opt_u64(o, rows, "probe");
+	config->lane_idle_ns = tn_opt_u64(o, rows, "lane_idle");
 	config->redial_ns = tn_opt_u64(o, rows, "redial");
 	config->verdict_ns = tn_opt_u64(o, rows, "verdict");
 	config->close_timeout_ns = tn_opt_u64(o, rows, "close_timeout");

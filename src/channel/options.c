@@ -124,6 +124,12 @@ const tn_option_row tn_link_option_rows[] = {
 	 .help = "after a fall-back: how long until the better transport is tried again, ever longer "
 		 "while it fails; 0 = never"},
 	{.layer = "link",
+	 .name = "lane_idle",
+	 .type = TN_OPT_DURATION,
+	 .dflt = "60s",
+	 .help = "data lanes that nobody uses for so long are given up, until there is bulk again; 0 = "
+		 "never"},
+	{.layer = "link",
 	 .name = "checksum",
 	 .type = TN_OPT_ENUM,
 	 .choices = "off|messages",

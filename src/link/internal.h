@@ -151,6 +151,23 @@ void tn_lk_hold(tn_link *link, bool hold);
 bool tn_lk_next_quiet(tn_link *link, tn_link_post *post);
 void tn_lk_move_step(tn_link *link, uint64_t now_ns);
 
+/* Dialer: so many lanes of the provider in use, beside those in use. */
+void tn_lk_spare_reshape(tn_link *link, uint32_t lanes);
+
+/* ---- reshape.c ---- */
+
+/* Lanes are up; the spare ones are those in use now. */
+void tn_lk_reshape_up(tn_link *link, uint64_t now_ns);
+void tn_lk_reshape_adopt(tn_link *link);
+/* Time to look whether data lanes are used. */
+void tn_lk_reshape_look(tn_link *link, uint64_t now_ns);
+/* They were used since, or not long before, the last look. */
+bool tn_lk_reshape_busy(const tn_link *link);
+/* Bulk goes over lane 0 alone because the others were given up. */
+void tn_lk_reshape_demand(tn_link *link, uint64_t now_ns);
+/* Message WIDEN: NULL or what is wrong. */
+const char *tn_lk_widen_message(tn_link *link, const uint8_t *payload, uint32_t bytes, uint64_t now_ns);
+
 /* ---- recover.c ---- */
 
 /* A lane broke with that status: could it be mended? */

@@ -151,6 +151,9 @@ typedef struct tn_link_config {
 	uint64_t probe_ns; /* 1 s: over another than the best provider, how long until a better one is tried
 	                        again; doubles up to 64 times that while it fails; 0 = never */
 	uint64_t
+		lane_idle_ns; /* 0 = never: data lanes that nobody uses for so long are given up, until there is
+	                          bulk again. Both sides must want it, and probe_ns */
+	uint64_t
 		redial_ns; /* 1 s: how long a control connection that ended under lanes that stand may be away;
 	                        0 = its end is the link's */
 	uint64_t recover_ns; /* 10 s: lanes that broke under a link that is up are rebuilt within this, or the
@@ -592,6 +595,8 @@ tn_link_rivalry tn_link_rivals(const tn_link *older, const tn_link *newer, tern_
 	X(fallbacks)           \
 	X(returns)             \
 	X(probes)              \
+	X(lanes_given_up)      \
+	X(lanes_made_again)    \
 	X(probes_failed)       \
 	X(held_back)           \
 	X(resent)              \

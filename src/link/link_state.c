@@ -332,6 +332,8 @@ const char *tn_lk_message(tn_link *link, tn_ctrl_type type, const uint8_t *paylo
 		return on_closed(link, payload, bytes, now_ns);
 	case TN_CTRL_RESUME:
 		return tn_lk_resume_message(link, payload, bytes, now_ns);
+	case TN_CTRL_WIDEN:
+		return tn_lk_widen_message(link, payload, bytes, now_ns);
 	case TN_CTRL_READY:
 	case TN_CTRL_MOVE:
 		return tn_lk_spare_message(link, type, payload, bytes, now_ns);
@@ -347,6 +349,7 @@ static void begin_closing(tn_link *link, uint64_t now_ns, tern_status status, co
 {
 	reason(link, status, "%s", text);
 	tn_lk_disarm(link, TN_TIMER_PROBE);
+	tn_lk_disarm(link, TN_TIMER_LANES);
 	tn_lk_spare_drop(link, TERN_E_PEER_CLOSED, "the link closes", now_ns);
 	tn_link_set_state(link, TN_LINK_CLOSING);
 	tn_lk_flow_down(link);
@@ -488,6 +491,9 @@ static void link_timer(tn_link *link, unsigned which, uint64_t now_ns)
 		break;
 	case TN_TIMER_SPARE:
 		tn_lk_spare_timeout(link, now_ns);
+		break;
+	case TN_TIMER_LANES:
+		tn_lk_reshape_look(link, now_ns);
 		break;
 	case TN_TIMER_RECOVER:
 		tn_lk_fail_link(link, now_ns, TERN_E_LANE, "no new lanes within %llu ms (link.recover)",

@@ -54,6 +54,7 @@ static void begin(tn_link *link, uint64_t now_ns)
 	tn_lk_hold(link, false);
 	tn_lk_disarm(link, TN_TIMER_PROBE);
 	tn_lk_disarm(link, TN_TIMER_SPARE);
+	tn_lk_disarm(link, TN_TIMER_LANES);
 	if (link->state != TN_LINK_RECOVERING) {
 		if (!link->moving && link->was_up) {
 			tn_lk_strike(link, now_ns);

@@ -130,8 +130,21 @@ static void next_candidate(tn_link *link, uint64_t now_ns)
 	tn_lk_probe_later(link, now_ns);
 }
 
+/* More lanes of the provider in use, or fewer: they are tried again when it is time to look. */
+static void reshape_failed(tn_link *link, const char *why, uint64_t now_ns)
+{
+	tn_lk_log(link, TN_LOG_DEBUG, "not %u lanes yet: %s", link->spare.lanes, why);
+	forget(link);
+	if (link->state == TN_LINK_UP && !link->timer[TN_TIMER_PROBE].armed)
+		tn_lk_probe_later(link, now_ns);
+}
+
 static void failed(tn_link *link, tern_status status, const char *why, uint64_t now_ns)
 {
+	if (link->spare.reshape) {
+		reshape_failed(link, why, now_ns);
+		return;
+	}
 	if (tn_lk_try_fewer(link, link->spare.provider, status))
 		link->probe_next = link->spare.provider;
 	tn_lk_attempt_past(link, link->spare.epoch, link->spare.provider);
@@ -199,6 +212,13 @@ void tn_lk_probe(tn_link *link, uint64_t now_ns)
 	next_candidate(link, now_ns);
 }
 
+void tn_lk_spare_reshape(tn_link *link, uint32_t lanes)
+{
+	ask(link, link->epoch_last + 1, link->provider, link->peer_provider, lanes);
+	link->spare.reshape = true;
+	link->spare.narrows = lanes == 1;
+}
+
 const char *tn_lk_spare_wire(tn_link *link, const tn_wire_wire *wire, uint32_t own, uint32_t peer,
 			     uint64_t now_ns)
 {
@@ -208,6 +228,13 @@ const char *tn_lk_spare_wire(tn_link *link, const tn_wire_wire *wire, uint32_t o
 	if (link->state == TN_LINK_CLOSING)
 		return NULL;
 	ask(link, wire->epoch, own, peer, wire->lanes);
+	link->spare.reshape = link->reshapes && own == link->provider;
+	link->spare.narrows = link->spare.reshape && wire->lanes == 1;
+	if (link->spare.narrows && tn_lk_reshape_busy(link)) {
+		link->spare.reach_ask = false;
+		tn_lk_spare_drop(link, TERN_E_CANCELED, "the data lanes are in use", now_ns);
+		return NULL;
+	}
 	if (link->state != TN_LINK_UP) {
 		/* This side has found that the lanes in use are broken; the peer will hear of it. */
 		link->spare.reach_ask = false;
@@ -254,7 +281,8 @@ static void maybe_ready(tn_link *link, uint64_t now_ns)
 		return;
 	tn_lk_log(link, TN_LOG_DEBUG, "lanes of %s are ready beside those in use", name_of(link));
 	if (dials(link) && link->state == TN_LINK_UP)
-		tn_lk_arm(link, TN_TIMER_SPARE, tn_deadline(now_ns, link->config.probe_ns));
+		tn_lk_arm(link, TN_TIMER_SPARE,
+			  link->spare.reshape ? now_ns : tn_deadline(now_ns, link->config.probe_ns));
 	else
 		tn_lk_disarm(link, TN_TIMER_SPARE);
 }

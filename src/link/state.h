@@ -396,6 +396,8 @@ typedef struct tn_lk_spare {
 	bool ready_sent, ready_received;
 	bool move_sent, move_received;
 	bool broken; /* a lane broke when it was too late to say so */
+	/* of the provider in use: more lanes, or (narrows) lane 0 alone (reshape.c) */
+	bool reshape, narrows;
 	uint32_t epoch, provider, peer_provider;
 	uint32_t lanes, count; /* count: 0 before they are made */
 	tn_lk_lane *by_index[TN_LINK_LANES_MAX];
@@ -424,6 +426,7 @@ enum {
 	TN_TIMER_REDIAL, /* the control connection must be back */
 	TN_TIMER_DIAL,   /* dial again */
 	TN_TIMER_SPARE,  /* the spare lanes' next step */
+	TN_TIMER_LANES,  /* look whether data lanes are used (reshape.c) */
 	TN_TIMER_COUNT,
 };
 
@@ -538,6 +541,13 @@ struct tn_link {
 	/* ---- the better provider ---- */
 	bool moves;  /* both sides can, and it is wanted */
 	bool moving; /* RECOVERING because of a move */
+	/* data lanes that are given up while idle (reshape.c) */
+	bool reshapes;       /* both sides can, and it is wanted */
+	bool narrow;         /* they are */
+	bool widen;          /* they are wanted again */
+	bool widen_sent;     /* acceptor: the dialer was told */
+	bool lanes_idle;     /* at the last look */
+	uint64_t lanes_used; /* then */
 	bool moved_due;
 	uint32_t probe_next, probe_fails;
 	uint32_t told_provider; /* that the shell knows of */

@@ -127,6 +127,8 @@ static void adapt(tn_link *link, const tn_lk_wr *wr, uint64_t now_ns)
 
 void tn_lk_bulk_done(tn_link *link, tn_lk_wr *wr, tern_status status, uint64_t now_ns)
 {
+	if (TN_UNLIKELY(link->narrow))
+		tn_lk_reshape_demand(link, now_ns);
 	TN_ASSERT(link->in_flight >= wr->bytes);
 	link->in_flight -= TN_MUTANT(4) && status != TERN_OK ? 0 : wr->bytes;
 	tn_lk_grants_done(link, wr);

@@ -28,10 +28,11 @@
 #define TN_FEATURE_GRANTS   16ull       /* GRANT and DEMAND, where a provider's capabilities say GRANTS */
 #define TN_FEATURE_REJOIN   32ull       /* the control connection may come back: REJOIN, REJOINED */
 #define TN_FEATURE_SLOTS    64ull       /* SLOTS and RELINQUISHED */
+#define TN_FEATURE_LANES    128ull      /* idle data lanes are given up, and made again: WIDEN; with MOVE */
 /* Bits that this build knows; used if both have them. */
 #define TN_WIRE_FEATURES                                                                                 \
 	(TN_FEATURE_RESUME | TN_FEATURE_ROTATE | TN_FEATURE_MOVE | TN_FEATURE_SUMS | TN_FEATURE_GRANTS | \
-	 TN_FEATURE_REJOIN | TN_FEATURE_SLOTS)
+	 TN_FEATURE_REJOIN | TN_FEATURE_SLOTS | TN_FEATURE_LANES)
 
 #define TN_SECRETS_MAX 2u
 
@@ -58,6 +59,7 @@ typedef enum tn_ctrl_type {
 	TN_CTRL_MOVE = 14,   /* let us go over to them: nothing new starts here */
 	TN_CTRL_REJOIN = 15, /* first message on another control connection of a session */
 	TN_CTRL_REJOINED = 16,
+	TN_CTRL_WIDEN = 17, /* acceptor: data lanes that were given up are wanted again */
 	TN_CTRL_TYPES,
 } tn_ctrl_type;
 

@@ -155,6 +155,7 @@ static void begin_epoch(tn_link *link, uint32_t epoch, uint32_t lanes)
 	link->wire_lanes = lanes;
 	link->wire_active = true;
 	link->wired_sent = link->wired_received = false;
+	link->narrow = link->widen = link->widen_sent = false;
 	memset(link->addr, 0, sizeof(link->addr));
 }
 
@@ -295,6 +296,7 @@ static void go_up(tn_link *link, uint64_t now_ns)
 	link->told_provider = link->provider;
 	link->moving = false;
 	tn_lk_flow_up(link);
+	tn_lk_reshape_up(link, now_ns);
 	if (again) {
 		tn_lk_recovered(link, now_ns);
 		return;
@@ -328,6 +330,7 @@ void tn_lk_wiring_adopt(tn_link *link, uint64_t now_ns)
 	memcpy(link->addr, spare->addr, sizeof(link->addr));
 	link->wire_active = true;
 	link->wired_sent = link->wired_received = false;
+	tn_lk_reshape_adopt(link);
 	spare->active = false;
 	arm_wiring(link, now_ns);
 	if (spare->broken) {

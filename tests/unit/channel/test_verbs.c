@@ -216,6 +216,29 @@ static void until_counted(pair *p, const char *name, uint64_t least, uint64_t mo
 	}
 }
 
+/* Queue pairs that nobody uses are given up, and made again for bulk. */
+static void idle_lanes_are_given_up(void **state)
+{
+	static const char *const options[] = {"link.lane_idle=20ms", NULL};
+	tern_ctx_params params = {.options = options};
+	pair p;
+
+	(void)state;
+	transport = "verbs";
+	fake_reset(NULL, 0);
+	side_open_params(&p.serve, &params);
+	side_open_params(&p.dial, &params);
+	connect_pair(&p);
+	for (int round = 0; round < 3; round++) {
+		until_counted(&p, "verbs.lanes", 1, 1);
+		until_counted(&p, "link.lanes_given_up", (uint64_t)round + 1, UINT64_MAX);
+		/* They may be given up again before anybody looks. */
+		assert_ok(exchange(&p, 8u << 20));
+		until_counted(&p, "link.lanes_made_again", (uint64_t)round + 1, UINT64_MAX);
+	}
+	pair_close(&p);
+}
+
 /* NCCL#2157, #1819: the GID table moves, the address too: the next link goes by what is there then. */
 static void next_link_knows_the_new_address(void **state)
 {
@@ -289,6 +312,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(falls_back_whatever_call_fails),
+		cmocka_unit_test(idle_lanes_are_given_up),
 		cmocka_unit_test(opens_without_it_where_it_may),
 		cmocka_unit_test(long_transfers_are_cut),
 		cmocka_unit_test(few_slots_mean_fewer_lanes),

@@ -167,9 +167,9 @@ static void versions(void **state)
 /* UCX#6675, libfabric#6696: mixed versions crash. One side lacks one feature, or all: the pair does without. */
 static void older_features(void **state)
 {
-	static const uint64_t bits[] = {TN_FEATURE_RESUME, TN_FEATURE_ROTATE, TN_FEATURE_MOVE,
-					TN_FEATURE_SUMS,   TN_FEATURE_GRANTS, TN_FEATURE_REJOIN,
-					TN_FEATURE_SLOTS,  TN_WIRE_FEATURES,  0};
+	static const uint64_t bits[] = {
+		TN_FEATURE_RESUME, TN_FEATURE_ROTATE, TN_FEATURE_MOVE,  TN_FEATURE_SUMS,  TN_FEATURE_GRANTS,
+		TN_FEATURE_REJOIN, TN_FEATURE_SLOTS,  TN_FEATURE_LANES, TN_WIRE_FEATURES, 0};
 
 	(void)state;
 	for (unsigned i = 0; i < 2 * TN_COUNT_OF(bits); i++) {
@@ -180,6 +180,7 @@ static void older_features(void **state)
 			tn_link_config *c = &world.node[s].config;
 
 			c->checksum = true;
+			c->lane_idle_ns = TN_NS_PER_SEC;
 			c->recover_ns = TN_NS_PER_SEC;
 			c->secret = "one";
 			c->secret_next = "two";

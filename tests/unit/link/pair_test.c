@@ -208,6 +208,7 @@ static void shape_flow(pair_world *world, uint64_t seed)
 
 		c->features_off |= tn_rand_below(&rand, 100) < 10 ? TN_FEATURE_SLOTS : 0;
 		c->features_off |= tn_rand_below(&rand, 100) < 10 ? TN_FEATURE_GRANTS : 0;
+		c->lane_idle_ns = tn_rand_below(&rand, 100) < 60 ? (1 + tn_rand_below(&rand, 200)) * 1000 : 0;
 		c->window_adaptive = tn_rand_below(&rand, 100) < 40;
 		c->window_min_bytes = 1 + tn_rand_below(&rand, c->window_bytes);
 		c->window_target_ns = 1 + tn_rand_below(&rand, 100000);
@@ -215,7 +216,7 @@ static void shape_flow(pair_world *world, uint64_t seed)
 }
 
 /* Of all seeds: links that went over to a better provider, and the like. */
-static uint64_t returns, probes_failed, rejoins, slots_added, slots_given;
+static uint64_t returns, probes_failed, rejoins, slots_added, slots_given, given_up, made_again;
 
 static pair_world world;
 static load work;
@@ -259,7 +260,7 @@ static bool may_cut(void)
 {
 	for (int i = 0; i < 2; i++)
 		if (tn_link_get_state(world.node[i].link) != TN_LINK_UP || world.node[i].ctrl_down_due ||
-		    world.node[i].dial_due || world.node[i].fresh)
+		    world.node[i].dial_due || world.node[i].fresh || world.node[i].cut)
 			return false;
 	return true;
 }
@@ -361,6 +362,8 @@ static void run_seed(uint64_t seed)
 	returns += tn_link_get_counters(world.node[0].link)->returns;
 	rejoins += tn_link_get_counters(world.node[0].link)->rejoins;
 	probes_failed += tn_link_get_counters(world.node[0].link)->probes_failed;
+	given_up += tn_link_get_counters(world.node[0].link)->lanes_given_up;
+	made_again += tn_link_get_counters(world.node[0].link)->lanes_made_again;
 	slots_added += tn_counter_read(&world.pool.added);
 	slots_given += tn_counter_read(&world.pool.given);
 	load_fini(&work);
@@ -392,9 +395,11 @@ static void random_schedules(void **state)
 		      (unsigned long long)rejoins);
 	print_message("slots that links got %llu, gave back %llu\n", (unsigned long long)slots_added,
 		      (unsigned long long)slots_given);
+	print_message("data lanes given up %llu times, made again %llu times\n", (unsigned long long)given_up,
+		      (unsigned long long)made_again);
 	if (n >= 2000)
 		assert_true(returns >= 100 && probes_failed >= 100 && rejoins >= 100 && slots_added >= 100 &&
-			    slots_given >= 100);
+			    slots_given >= 100 && given_up >= 50 && made_again >= 15);
 }
 
 int main(void)

@@ -9,7 +9,7 @@
 #include "cmocka_all.h"
 #include "link/wire.h"
 
-#define ROWS_MAX 32
+#define ROWS_MAX 48
 
 typedef struct row {
 	char name[32];
@@ -99,6 +99,7 @@ static void make_control(void)
 							   .mac = {12}}));
 	ROW("REJOINED",
 	    tn_wire_put_rejoin(&w, TN_CTRL_REJOINED, &(tn_wire_rejoin){.number = 3, .received = 9}));
+	ROW("WIDEN", tn_wire_put_epoch(&w, TN_CTRL_WIDEN, 8));
 	ROW("READY", tn_wire_put_epoch(&w, TN_CTRL_READY, 8));
 	ROW("MOVE", tn_wire_put_epoch(&w, TN_CTRL_MOVE, 8));
 	ROW("RESUME",
