@@ -280,7 +280,36 @@ int table_drop(int argc, char **argv)
 	X(erased)       \
 	X(evicted) X(expired) X(not_admitted) X(refused) X(nonfinite) X(pulled) X(pushed) X(duplicates)
 
-static void print_stats(const tern_table_stats *s, bool as_json)
+/* The hottest slots; load is zeroed. */
+static void print_hot(uint64_t *load, uint64_t slots, json *j)
+{
+	double all = 0;
+
+	for (uint32_t s = 0; s < TERN_TABLE_SLOTS; s++)
+		all += (double)load[s];
+	for (uint64_t i = 0; i < slots; i++) {
+		uint32_t hot = 0;
+
+		for (uint32_t s = 1; s < TERN_TABLE_SLOTS; s++)
+			if (load[s] > load[hot])
+				hot = s;
+		if (load[hot] == 0)
+			return;
+		if (j) {
+			json_object(j, NULL);
+			json_u64(j, "slot", hot);
+			json_u64(j, "keys", load[hot]);
+			json_real(j, "share", (double)load[hot] / all);
+			json_object_end(j);
+		} else {
+			printf("slot %-9" PRIu32 " %" PRIu64 " keys, %.2f %%\n", hot, load[hot],
+			       100 * (double)load[hot] / all);
+		}
+		load[hot] = 0;
+	}
+}
+
+static void print_stats(const tern_table_stats *s, uint64_t *load, uint64_t slots, bool as_json)
 {
 	json j;
 
@@ -290,6 +319,11 @@ static void print_stats(const tern_table_stats *s, bool as_json)
 #define ROW(field) json_u64(&j, #field, s->field);
 		STATS(ROW)
 #undef ROW
+		if (load) {
+			json_array(&j, "hot");
+			print_hot(load, slots, &j);
+			json_array_end(&j);
+		}
 		json_object_end(&j);
 		putchar('\n');
 		return;
@@ -297,27 +331,35 @@ static void print_stats(const tern_table_stats *s, bool as_json)
 #define ROW(field) printf("%-14s %" PRIu64 "\n", #field, s->field);
 	STATS(ROW)
 #undef ROW
+	if (load)
+		print_hot(load, slots, NULL);
 }
 
 int table_stats(int argc, char **argv)
 {
 	static const arg_usage usage = {.command = "tern table stats",
 					.summary = "rows, bytes and what happened to them, over all servers",
-					.synopsis = "tern table stats NAME --server LIST [--json]",
+					.synopsis = "tern table stats NAME --server LIST [--hot N] [--json]",
 					.positional_max = 1};
 	reach r = {.command = "stats"};
+	uint64_t slots = 0;
 	const arg_row rows[] = {REACH_ROWS(&r),
+				{"hot", ARG_U64, &slots, "N", "and the N slots that are asked for most", 1,
+				 TERN_TABLE_SLOTS, false, NULL},
 				{"json", ARG_FLAG, &r.as_json, NULL, "one JSON object", 0, 0, false, NULL},
 				{0}};
 	const char *name = NULL;
+	static uint64_t load[TERN_TABLE_SLOTS];
 	tern_table_stats stats;
 	int rc = args_parse(&usage, rows, argc, argv, &name);
 
 	if (rc >= 0 || (rc = enter_named(&r, name)) >= 0)
 		return rc;
 	rc = tern_table_get_stats(r.ps, name, &stats) == TERN_OK ? 0 : table_failed(&r);
+	if (rc == 0 && slots && tern_table_get_load(r.ps, name, load) != TERN_OK)
+		rc = table_failed(&r);
 	if (rc == 0)
-		print_stats(&stats, r.as_json);
+		print_stats(&stats, slots ? load : NULL, slots, r.as_json);
 	table_leave(&r);
 	return rc;
 }

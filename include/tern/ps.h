@@ -262,6 +262,11 @@ typedef struct tern_table_stats {
 	uint64_t duplicates;     /* pushes that came again and were not applied again */
 } tern_table_stats;
 tern_status tern_table_get_stats(tern_ps *ps, const char *name, tern_table_stats *stats);
+/*
+ * How many keys of each slot were pulled, pushed and erased since the table came into being at its server, about: one key in
+ * sixteen is looked at. A slot far above the others has a hot key. Waits, as the functions above.
+ */
+tern_status tern_table_get_load(tern_ps *ps, const char *name, uint64_t load[TERN_TABLE_SLOTS]);
 
 /* Lives as long as the handle. */
 const tern_table_schema *tern_table_get_schema(const tern_table *table);

@@ -224,6 +224,7 @@ static void count_load(const ps_task *t)
 static bool owned(ps_task *t)
 {
 	if (are_mine(t, t->view)) {
+		tn_ps_load_count(&t->share->load, t->keys, t->batch.count);
 		if (TN_UNLIKELY(t->server->replicas != NULL))
 			count_load(t);
 		return true;

@@ -47,7 +47,7 @@ static const struct {
 	{TN_PS_MAP, tn_ps_on_map},   {TN_PS_CREATE, tn_ps_on_create}, {TN_PS_DESCRIBE, tn_ps_on_describe},
 	{TN_PS_DROP, tn_ps_on_drop}, {TN_PS_LIST, tn_ps_on_list},     {TN_PS_STATS, tn_ps_on_stats},
 	{TN_PS_PULL, on_pull},       {TN_PS_PUSH, on_push},           {TN_PS_ERASE, on_erase},
-	{TN_PS_BYE, tn_ps_on_bye},   {TN_PS_LAYOUT, tn_ps_on_layout},
+	{TN_PS_BYE, tn_ps_on_bye},   {TN_PS_LAYOUT, tn_ps_on_layout}, {TN_PS_LOAD, tn_ps_on_load},
 };
 
 static tern_status serve(tern_ps_server *server)

@@ -33,6 +33,7 @@
 #include "base/list.h"
 #include "ps/dedup.h"
 #include "ps/group.h"
+#include "ps/load.h"
 #include "ps/onesided.h"
 #include "ps/replicas.h"
 #include "ps/round.h"
@@ -56,6 +57,7 @@ typedef struct ps_share {
 	pthread_mutex_t lock;
 	tn_ps_dedup *dedup;
 	_Atomic uint64_t duplicates;
+	tn_ps_load load;
 	/* with backups alone (replicas.h) */
 	pthread_mutex_t order;
 	tn_commits commits; /* commit_lock */
@@ -187,6 +189,7 @@ void tn_ps_on_create(tern_rpc_request *request, const void *args, uint64_t bytes
 void tn_ps_on_describe(tern_rpc_request *request, const void *args, uint64_t bytes, void *server);
 void tn_ps_on_drop(tern_rpc_request *request, const void *args, uint64_t bytes, void *server);
 void tn_ps_on_list(tern_rpc_request *request, const void *args, uint64_t bytes, void *server);
+void tn_ps_on_load(tern_rpc_request *request, const void *args, uint64_t bytes, void *server);
 void tn_ps_on_stats(tern_rpc_request *request, const void *args, uint64_t bytes, void *server);
 void tn_ps_on_bye(tern_rpc_request *request, const void *args, uint64_t bytes, void *server);
 

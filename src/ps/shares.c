@@ -339,6 +339,26 @@ void tn_ps_on_drop(tern_rpc_request *request, const void *args, uint64_t bytes, 
 	tn_ps_share_put(share);
 }
 
+void tn_ps_on_load(tern_rpc_request *request, const void *args, uint64_t bytes, void *arg)
+{
+	ps_share *share = named(arg, request, args, bytes);
+	uint64_t *load;
+
+	if (!share)
+		return;
+	load = malloc(TN_PS_SLOTS * sizeof(*load));
+	for (uint32_t s = 0; load && s < TN_PS_SLOTS; s++)
+		load[s] = atomic_load_explicit(&share->load.slot[s], memory_order_relaxed);
+	if (load) {
+		tern_rpc_reply(request, TERN_OK, load, TN_PS_SLOTS * sizeof(*load));
+	} else {
+		tn_fail(TERN_E_NOMEM, "no memory to say the load of slots");
+		reply_error(request, TERN_E_NOMEM);
+	}
+	free(load);
+	tn_ps_share_put(share);
+}
+
 void tn_ps_on_stats(tern_rpc_request *request, const void *args, uint64_t bytes, void *arg)
 {
 	ps_share *share = named(arg, request, args, bytes);

@@ -309,3 +309,37 @@ tern_status tern_table_get_stats(tern_ps *ps, const char *name, tern_table_stats
 	}
 	return counted ? TERN_OK : tn_fail(TERN_E_NOT_FOUND, "there is no table \"%s\"", name);
 }
+
+tern_status tern_table_get_load(tern_ps *ps, const char *name, uint64_t load[TERN_TABLE_SLOTS])
+{
+	uint8_t args[TERN_TABLE_NAME_MAX + 8];
+	uint64_t bytes = tn_ps_name_encode(args, sizeof(args), name), got, size = TN_PS_SLOTS * sizeof(*load);
+	uint64_t *answer = bytes ? malloc(size) : NULL;
+	tern_status status = TERN_OK;
+	uint32_t counted = 0;
+	bool managed;
+
+	memset(load, 0, size);
+	if (!bytes)
+		return tn_fail(TERN_E_INVALID, "a table's name has at most %d characters",
+			       TERN_TABLE_NAME_MAX - 1);
+	if (!answer)
+		return tn_fail(TERN_E_NOMEM, "no memory for the load of slots");
+	(void)servers_of(ps, &managed);
+	for (uint32_t i = 0; i < servers_of(ps, NULL) && status == TERN_OK; i++) {
+		status = ask(ps, i, TN_PS_LOAD, args, bytes, answer, size, &got);
+		if (status == TERN_AGAIN || (managed && status == TERN_E_NOT_FOUND)) {
+			status = TERN_OK; /* it has no slot yet */
+			continue;
+		}
+		if (status == TERN_OK && got != size)
+			status = tn_fail(TERN_E_PROTOCOL, "server %u: the load can't be read", i);
+		counted++;
+		for (uint32_t s = 0; status == TERN_OK && s < TN_PS_SLOTS; s++)
+			load[s] += answer[s];
+	}
+	free(answer);
+	if (status == TERN_OK && !counted)
+		status = tn_fail(TERN_E_NOT_FOUND, "there is no table \"%s\"", name);
+	return status;
+}

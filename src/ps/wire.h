@@ -36,6 +36,7 @@ typedef enum tn_ps_method {
 	TN_PS_PUSH = 0x70730008,     /* batch -> answer; sink: gradients, to be read */
 	TN_PS_ERASE = 0x70730009,    /* batch -> answer */
 	TN_PS_BYE = 0x7073000a,      /* client id -> nothing: it will repeat nothing any more */
+	TN_PS_LOAD = 0x7073000b,     /* name -> 4096 x u64: keys that each slot was asked for, about */
 } tn_ps_method;
 
 /* ---- batches ---- */

@@ -8,6 +8,8 @@ import re
 import select
 import signal
 import subprocess
+import sys
+import tempfile
 import time
 import unittest
 
@@ -94,6 +96,21 @@ class Counts(unittest.TestCase):
         self.assertIn("give a number", bench("--servers", "none", check=2))
         self.assertIn("from 0 to 100", bench("--reads", "101", check=2))
         self.assertIn("f32", bench("--check", "--optimizer", "adam", check=2))
+
+
+class Growth(unittest.TestCase):
+    """The tool that docs/PS-COST.md is made with still finds in the command's output what it needs."""
+
+    def test_smoke(self):
+        tool = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tools/growth.py")
+        with tempfile.TemporaryDirectory(prefix="tern-growth-") as folder:
+            done = subprocess.run([sys.executable, "-B", tool, TERN, "--smoke", "--out", folder, "keys", "servers"],
+                                  capture_output=True, text=True, timeout=100, env=environment(), check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            with open(os.path.join(folder, "servers.tsv"), encoding="ascii") as file:
+                rows = [line.rstrip("\n").split("\t") for line in file]
+        self.assertEqual([row[:2] for row in rows[1:]], [["shm", "1"], ["shm", "2"], ["tcp", "1"], ["tcp", "2"]])
+        self.assertTrue(all(float(cell) > 0 for row in rows[1:] for cell in row[2:]))
 
 
 class Ends(unittest.TestCase):

@@ -132,6 +132,11 @@ class Tables(unittest.TestCase):
         self.assertIn(os.path.basename(path), self.table('import', self.dir, *at, status=1))
         self.assertEqual(self.table('list', *at), '')
 
+    def test_hot_slots(self):
+        _, at = self.make()
+        self.assertEqual(json.loads(self.table('stats', 'users', *at, '--hot', '3', '--json'))['hot'], [])
+        self.assertIn('--hot', self.table('stats', 'users', *at, '--hot', '5000', status=2))
+
     def test_mistakes_are_answered_in_words(self):
         self.assertIn("did you mean 'export'", self.table('exprot', status=2))
         self.assertIn('which directory', self.table('export', '--server', '127.0.0.1:1', status=2))

@@ -16,7 +16,8 @@ _tern_options() { # COMMAND or COMMAND/SUBCOMMAND
 	doctor) echo --peer --report --conformance --no-self-test --json --help ;;
 	server) echo --listen --name --servers --index --map-version --budget --ps-workers --join --replicas --first --drain --follow --version --in-place --http --transport --insecure --json --help ;;
 	table) echo list create describe drop stats version export import inspect verify --help ;;
-	table/list | table/describe | table/stats) echo --server --timeout --json --help ;;
+	table/list | table/describe) echo --server --timeout --json --help ;;
+	table/stats) echo --server --timeout --hot --json --help ;;
 	table/version) echo --server --timeout --to --json --help ;;
 	table/create) echo --server --timeout --dim --dtype --rows --optimizer --lr --init --init-value --seed --budget \
 		--eviction --ttl --admit-after --help ;;
@@ -93,7 +94,7 @@ _tern() {
 			--sizes | --rounds | --round-time | --threads | --sequence | --rate | --keep | --deltas-max | --step | --to | --version | --name | --join | --replicas | --first | --drain | --map-version | --budget | \
 			--ps-workers | --server | --dim | --rows | --init-value | --ttl | --admit-after | \
 			--clients | --keys | --skew | --reads | --staleness | --duration | --warmup | --nproc | --port | --http | --window | --negative | --min-count | --sample | --pairs | \
-			--samples | --vocabulary)
+			--samples | --vocabulary | --hot)
 			return
 			;;
 		*)
