@@ -42,6 +42,11 @@ static tern_status ask_coordinator(tern_ps *ps, const tn_cl_msg *msg, uint8_t *a
 
 static const char *const states[TN_CL_STATES] = {"free", "up", "draining", "down", "gone"};
 
+static void info_set_state(tern_ps_server_info *info, uint8_t state)
+{
+	info->state = states[state];
+}
+
 static void count(const tn_cl_map *map, uint16_t server, tern_ps_server_info *info)
 {
 	for (uint32_t i = 0; i < TN_CL_SLOTS; i++) {
@@ -62,12 +67,12 @@ static void tell(const tn_cl_map *map, const uint64_t *loads, void (*fn)(const t
 		const tn_cl_server *s = &map->server[i];
 		tern_ps_server_info info = {.number = i,
 					    .address = s->address,
-					    .state = states[s->state],
 					    .alive = tn_cl_alive(map, i),
 					    .keys_per_second = loads ? loads[i] : 0};
 
 		if (s->state == TN_CL_FREE)
 			continue;
+		info_set_state(&info, s->state);
 		count(map, i, &info);
 		fn(&info, arg);
 	}
