@@ -300,7 +300,7 @@ static tern_status check_bags(const tern_table *table, const tern_table_pull_par
 tern_status tern_table_pull(tern_table *table, const tern_table_pull_params *p, tern_op *op)
 {
 	tern_dtype dtype = p->dtype ? p->dtype : table->schema.dtype ? table->schema.dtype : TERN_F32;
-	uint64_t row_bytes;
+	uint64_t row_bytes = 0;
 	ps_call *call;
 
 	TN_TRY(check_rows(table, p->keys, p->count, p->rows, p->stride, dtype, &row_bytes));
@@ -338,7 +338,7 @@ tern_status tern_table_pull(tern_table *table, const tern_table_pull_params *p, 
 tern_status tern_table_push(tern_table *table, const tern_table_push_params *p, tern_op *op)
 {
 	tern_dtype dtype = p->dtype ? p->dtype : TERN_F32;
-	uint64_t row_bytes;
+	uint64_t row_bytes = 0;
 	ps_call *call;
 
 	TN_TRY(check_rows(table, p->keys, p->count, p->rows, p->stride, dtype, &row_bytes));
