@@ -138,7 +138,7 @@ static tern_status store_create(void *arg, const tern_table_schema *schema)
 	unsigned t = (unsigned)(schema->name[5] - '0');
 
 	assert_true(t < TABLES);
-	return n->shares[t] ? TERN_OK : tn_ps_share_new(schema, &n->shares[t]);
+	return n->shares[t] ? TERN_OK : tn_ps_share_new(NULL, schema, &n->shares[t]);
 }
 
 static void store_drop(void *arg, uint64_t id)
@@ -176,7 +176,7 @@ static uint16_t node_new(sim *s, bool tables)
 
 		tn_commits_init(&n->queue[t]);
 		if (tables)
-			assert_int_equal(tn_ps_share_new(&schema, &n->shares[t]), TERN_OK);
+			assert_int_equal(tn_ps_share_new(NULL, &schema, &n->shares[t]), TERN_OK);
 	}
 	tn_cl_server_set_state(&s->map.server[i], TN_CL_UP);
 	s->map.server[i].incarnation = i + 1u;
