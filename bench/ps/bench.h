@@ -5,9 +5,8 @@
  *   local    the engine's batch call in this process: what no transport can beat
  *   kernel   a server process over loopback TCP: blocking reads, the same engine call, one writev; a client with one
  *            writev and one scatter read into the rows
- *   tern     a server process, over shm or tcp
- *   wake     two processes that wake each other (or spin on a word), and the local line: what nothing between two
- *            processes can beat
+ *   tern     a server process, over shm or tcp; one-sided: the client reads the server's memory
+ *   wake     (blocking) two processes that wake each other, and the local line: what nobody who sleeps can beat
  *
  * Each line has a server process of its own, stopped (SIGSTOP) while another line is measured. Rounds go through all
  * lines in turn, so that what the host does to one it does to all; figures are medians of rounds.
@@ -65,7 +64,8 @@ void line_kernel(line *l);
 /* Before this process has threads; then the table of the local line. */
 void line_wake(line *l);
 void line_wake_table(line *l, struct tn_table *table);
-void line_tern(line *l, const char *name, const char *transport);
+/* one_sided: pulls read rows where they lie. */
+void line_tern(line *l, const char *name, const char *transport, bool one_sided);
 /* The servers of all lines end. */
 void line_end(line *l);
 

@@ -20,14 +20,19 @@ typedef struct tern_state {
 	tern_ctx *ctx;
 	tern_ps *ps;
 	tern_table *table;
+	bool one_sided;
 } tern_state;
 
-static void serve(const char *transport, int out)
+static void serve(const char *name, const char *transport, int out)
 {
-	tern_ctx_params params = {.name = transport, .transports = transport};
+	tern_ctx_params params = {.transports = transport};
 	tern_ps_server *server;
 	tern_ctx *ctx;
+	char unique[64];
 
+	snprintf(unique, sizeof(unique), "server of %s",
+		 name); /* contexts of one name are one that restarted */
+	params.name = unique;
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
 	bench_pin(1);
 	params.flags = opt.spin ? TERN_CTX_NO_HELPER : 0;
@@ -58,7 +63,10 @@ static float *rows(line *l, uint64_t bytes)
 static void run(line *l, const request *r)
 {
 	tern_state *t = l->state;
-	tern_table_pull_params pull = {.keys = r->keys, .count = r->count, .rows = r->rows};
+	tern_table_pull_params pull = {.keys = r->keys,
+				       .count = r->count,
+				       .rows = r->rows,
+				       .flags = t->one_sided ? TERN_PULL_ONE_SIDED : 0};
 	tern_table_push_params push = {.keys = r->keys, .count = r->count, .rows = r->rows};
 	tern_status status = opt.push ? tern_table_push_wait(t->table, &push, 0)
 				      : tern_table_pull_wait(t->table, &pull, 0);
@@ -87,7 +95,7 @@ static void fill(line *l)
 	tern_mem_free(tern_ctx_mem(t->ctx), all);
 }
 
-void line_tern(line *l, const char *name, const char *transport)
+void line_tern(line *l, const char *name, const char *transport, bool one_sided)
 {
 	static const char *const spinning[] = {"ctx.spin_ns=1000000000", NULL}, *const blocking[] = {
 											"ctx.spin_ns=0",
@@ -104,11 +112,13 @@ void line_tern(line *l, const char *name, const char *transport)
 	int fds[2];
 
 	*l = (line){.name = name, .rows = rows, .run = run, .state = t};
+	t->one_sided = one_sided;
+	schema.flags |= one_sided ? TERN_TABLE_ONE_SIDED : 0;
 	if (pipe(fds) != 0)
 		bench_die(name, "pipe");
 	l->server = fork();
 	if (l->server == 0)
-		serve(transport, fds[1]);
+		serve(name, transport, fds[1]);
 	if (read(fds[0], address, sizeof(address)) <= 0)
 		bench_die(name, "its server did not start");
 	close(fds[0]);

@@ -70,6 +70,16 @@ void tn_op_complete(tern_ctx *ctx, tern_op *op, tern_status status, uint64_t len
 	tn_roles_check_waiters(ctx);
 }
 
+void tn_op_complete_here(tern_ctx *ctx, tern_op *op, uint64_t length)
+{
+	TN_ASSERT(tn_op_state(op) == TN_OP_INFLIGHT && !op->done);
+	op->status = TERN_OK;
+	op->length = length;
+	tn_op_priv_of(op)->detail = 0;
+	tn_op_set_state(op, TN_OP_DONE);
+	tn_ctx_count_event(ctx);
+}
+
 static void run_completion(tn_work *work)
 {
 	tern_op *op = TN_CONTAINER_OF(work, tern_op, priv);

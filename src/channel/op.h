@@ -25,5 +25,8 @@ void tn_op_abort(tern_op *op);
  * in this thread, wake whoever waits for it. Exactly once per tn_op_begin. The op may be gone afterwards.
  */
 void tn_op_complete(tern_ctx *ctx, tern_op *op, tern_status status, uint64_t length, const char *detail);
+/* The same, with TERN_OK, for one without a callback whose submission has not returned: nobody waits for it, and nobody
+   is woken, which may be a call of the kernel. */
+void tn_op_complete_here(tern_ctx *ctx, tern_op *op, uint64_t length);
 
 #endif

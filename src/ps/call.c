@@ -60,7 +60,11 @@ static void complete(ps_call *call)
 		tn_ps_lease_put(ps, call->lease);
 	call->user = NULL;
 	/* The user first: who closes the client waits until nothing is in flight, and then everything has completed. */
-	tn_op_complete(ps->ctx, user, call->status, length, call->status == TERN_OK ? NULL : call->detail);
+	if (call->here)
+		tn_op_complete_here(ps->ctx, user, length);
+	else
+		tn_op_complete(ps->ctx, user, call->status, length,
+			       call->status == TERN_OK ? NULL : call->detail);
 	pthread_mutex_lock(&ps->lock);
 	retire(call);
 	pthread_mutex_unlock(&ps->lock);
@@ -171,7 +175,7 @@ static tern_status call_new(tern_table *table, ps_kind kind, tern_op *op, ps_cal
 	call->lr_scale = 0;
 	call->step = 0;
 	call->lease = NULL;
-	call->one_sided = false;
+	call->one_sided = call->here = false;
 	call->status = TERN_OK;
 	atomic_store_explicit(&call->pending, 1, memory_order_relaxed);
 	atomic_store_explicit(&call->canceled, false, memory_order_relaxed);
@@ -233,6 +237,7 @@ static tern_status submit(ps_call *call)
 	}
 	if (call->one_sided)
 		n = read_parts(made, n);
+	call->here = call->one_sided && n == 0 && !call->user->done;
 	if (n)
 		lease_rows(call);
 	for (uint32_t i = 0; i < n && status == TERN_OK; i++)

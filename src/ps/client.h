@@ -143,6 +143,7 @@ struct ps_call {
 	uint64_t step;
 	uint64_t seq;
 	bool one_sided;  /* pull: read what can be read where it lies */
+	bool here;       /* it is done before its submission returns, and nobody waits for it yet */
 	ps_lease *lease; /* NULL: rows go through buffers */
 	uint64_t lease_bytes;
 	_Atomic uint32_t pending;
