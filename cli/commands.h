@@ -11,6 +11,7 @@ int cmd_train(int argc, char **argv);
 int cmd_perf(int argc, char **argv);
 int cmd_server(int argc, char **argv);
 int cmd_table(int argc, char **argv);
+int cmd_cluster(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_info(int argc, char **argv);

@@ -26,6 +26,7 @@ static const command commands[] = {
 	{"server", cmd_server, "a parameter server: tables in memory, until it is ended"},
 	{"table", cmd_table,
 	 "tables of the parameter server: made, described, dropped; checkpoints looked into"},
+	{"cluster", cmd_cluster, "servers that joined one another: who has what, who is to go"},
 	{"bench", cmd_bench, "load for parameter servers: latency, keys per second, CPU time"},
 	{"run", cmd_run, "a command as every rank of a job, with tern below torch.distributed"},
 	{"info", cmd_info, "version, providers, limits of this host, options"},

@@ -31,6 +31,7 @@ int table_import(int argc, char **argv);
 /* What all of them take. */
 typedef struct reach {
 	const char *command, *server;
+	const char *name; /* of the command above; NULL = "table" */
 	uint64_t timeout_ns;
 	bool as_json;
 	char *text;

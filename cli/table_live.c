@@ -19,7 +19,7 @@
 
 int table_failed(const reach *r)
 {
-	fprintf(stderr, "tern table %s: %s\n", r->command, tern_detail());
+	fprintf(stderr, "tern %s %s: %s\n", r->name ? r->name : "table", r->command, tern_detail());
 	return 1;
 }
 
@@ -41,7 +41,8 @@ int table_enter(reach *r)
 
 	snprintf(name, sizeof(name), "tern-table-%d", (int)getpid());
 	if (!r->server) {
-		fprintf(stderr, "tern table %s: which servers? Say --server HOST:PORT\n", r->command);
+		fprintf(stderr, "tern %s %s: which servers? Say --server HOST:PORT\n",
+			r->name ? r->name : "table", r->command);
 		return 2;
 	}
 	r->text = strdup(r->server);

@@ -6,7 +6,8 @@
  *   kernel   a server process over loopback TCP: blocking reads, the same engine call, one writev; a client with one
  *            writev and one scatter read into the rows
  *   tern     a server process, over shm or tcp; one-sided: the client reads the server's memory
- *   wake     (blocking) two processes that wake each other, and the local line: what nobody who sleeps can beat
+ *   wake     two processes that wake each other (or spin on a word), and the local line: what nothing between two
+ *            processes can beat
  *
  * Each line has a server process of its own, stopped (SIGSTOP) while another line is measured. Rounds go through all
  * lines in turn, so that what the host does to one it does to all; figures are medians of rounds.

@@ -183,42 +183,39 @@ static void parse(int argc, char **argv)
 int main(int argc, char **argv)
 {
 	uint32_t sizes[] = {16, 128, 1024};
-	enum { LINES_MAX = 6, STREAM = 4 << 20 };
-	static figures got[LINES_MAX][ROUNDS_MAX];
+	enum { LINES = 6, STREAM = 4 << 20 };
+	static figures got[LINES][ROUNDS_MAX];
 	uint64_t *stream = malloc(STREAM * sizeof(*stream));
 	tn_rand rand = {42};
-	unsigned count = 5;
-	line lines[LINES_MAX];
+	line lines[LINES];
 
 	parse(argc, argv);
 	for (uint64_t i = 0; i < STREAM; i++)
 		stream[i] = bench_key(tn_rand_below(&rand, opt.rows));
-	if (!opt.spin)
-		line_wake(&lines[count++]);
+	line_wake(&lines[5]);
 	line_kernel(&lines[1]); /* they fork: before this process has threads */
 	line_tern(&lines[2], "tern shm", "shm", false);
 	line_tern(&lines[3], "tern one-sided", "shm", true);
 	line_tern(&lines[4], "tern tcp", "tcp", false);
 	line_local(&lines[0]);
-	if (!opt.spin)
-		line_wake_table(&lines[5], lines[0].state);
+	line_wake_table(&lines[5], lines[0].state);
 	bench_pin(0);
 	if (opt.keys)
 		sizes[0] = opt.keys;
 	for (unsigned s = 0; s < (opt.keys ? 1 : 3); s++) {
-		float *rows[LINES_MAX];
+		float *rows[LINES];
 
-		for (unsigned i = 0; i < count; i++)
+		for (unsigned i = 0; i < LINES; i++)
 			rows[i] = lines[i].rows(&lines[i], (uint64_t)sizes[s] * opt.dim * sizeof(float));
 		for (uint32_t round = 0; round < opt.rounds; round++)
-			for (unsigned i = 0; i < count; i++)
+			for (unsigned i = 0; i < LINES; i++)
 				if (!opt.only || i == 0 || strstr(lines[i].name, opt.only))
 					got[i][round] = measure(&lines[i], sizes[s], stream, STREAM, rows[i]);
-		for (unsigned i = 0; i < count; i++)
+		for (unsigned i = 0; i < LINES; i++)
 			if (!opt.only || i == 0 || strstr(lines[i].name, opt.only))
 				report(lines[i].name, sizes[s], got[i], opt.rounds, got[0], got[1]);
 	}
-	for (unsigned i = 0; i < count; i++)
+	for (unsigned i = 0; i < LINES; i++)
 		line_end(&lines[i]);
 	free(stream);
 	return 0;

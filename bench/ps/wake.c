@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two processes that do nothing but sleep and wake each other, once each way for a request: what no transport whose sides
- * sleep can beat, in time or in CPU time. The engine's part is added in this process, so that it compares with the others.
+ * Two processes that do nothing but sleep and wake each other, once each way for a request (--spin: a word each way, which
+ * the other waits for): what no transport can beat, in time or in CPU time. The engine's part is added in this process, so
+ * that it compares with the others.
  *
  * Threads: one on each side.
  */
@@ -16,6 +17,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "bench.h"
 
 typedef struct bell {
@@ -30,13 +32,18 @@ typedef struct wake {
 static void ring(bell *b)
 {
 	atomic_store(&b->rung, 1);
-	syscall(SYS_futex, &b->rung, FUTEX_WAKE, 1, NULL, NULL, 0);
+	if (!opt.spin)
+		syscall(SYS_futex, &b->rung, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
 static void await(bell *b)
 {
-	while (!atomic_exchange(&b->rung, 0))
-		syscall(SYS_futex, &b->rung, FUTEX_WAIT, 0, NULL, NULL, 0);
+	while (!atomic_load(&b->rung))
+		if (opt.spin)
+			tn_cpu_relax();
+		else
+			syscall(SYS_futex, &b->rung, FUTEX_WAIT, 0, NULL, NULL, 0);
+	atomic_store(&b->rung, 0);
 }
 
 static float *rows(line *l, uint64_t bytes)
@@ -53,8 +60,8 @@ static void run(line *l, const request *r)
 	wake *k = l->state;
 
 	ring(&k->bells[0]);
-	bench_apply(k->table, r);
 	await(&k->bells[1]);
+	bench_apply(k->table, r); /* after: nobody works while the other wakes */
 }
 
 void line_wake(line *l)

@@ -217,7 +217,8 @@ void tern_ps_server_close(tern_ps_server *server);
  * operations wait within their deadlines. Any thread.
  *
  * A push is applied once in each slot, whatever happens to links in between, and its completion says that it was
- * applied. Only the death of a server that held it leaves the outcome open: TERN_E_INDETERMINATE.
+ * applied, at the slot's backup too if it has one. Where slots have backups the death of a server is no more than a delay, as
+ * long as deadlines allow; else it leaves the outcome open: TERN_E_INDETERMINATE.
  */
 typedef struct tern_ps tern_ps;
 typedef struct tern_table tern_table;
@@ -234,8 +235,39 @@ typedef struct tern_ps_params {
 tern_status tern_ps_open(tern_ctx *ctx, const tern_ps_params *params, tern_ps **ps);
 /* Operations in flight end in TERN_E_FLUSHED before it returns; its tables are closed with it. Not from a callback. */
 void tern_ps_close(tern_ps *ps);
-/* Servers in the map, and the map's version. */
+/* Servers that are alive, and the version of the map. */
 uint32_t tern_ps_servers(tern_ps *ps, uint64_t *version);
+
+/* ---- servers that join and leave ---- */
+
+/* A server as its coordinator knows it. Strings live during the call. */
+typedef struct tern_ps_server_info {
+	uint32_t number;
+	const char *address, *state; /* "up", "draining", "down", "gone" */
+	int alive;
+	uint32_t primaries, backups; /* slots */
+	uint32_t alone;              /* of the primaries: no other server has all of it */
+	uint32_t leaving, arriving;  /* slots that are on their way to another server, or to this one */
+	uint64_t keys_per_second;
+} tern_ps_server_info;
+
+/* fn runs for each server, in the calling thread. TERN_E_NOT_FOUND: the servers have a fixed list. Waits; not from a
+   callback. version may be NULL. */
+tern_status tern_ps_server_list(tern_ps *ps, void (*fn)(const tern_ps_server_info *info, void *arg),
+				void *arg, uint64_t *version);
+
+typedef enum tern_ps_op {
+	TERN_PS_DRAIN = 1,   /* the server's slots go to others; it serves until then */
+	TERN_PS_UNDRAIN = 2, /* it takes slots again */
+	TERN_PS_GIVE_UP = 3, /* a dead server will not come back: slots that only it had begin anew, empty */
+	TERN_PS_BALANCE = 4, /* look at loads now */
+	TERN_PS_PAUSE = 5,   /* move no slots; backups for slots that have none are made all the same */
+	TERN_PS_RESUME = 6,
+} tern_ps_op;
+
+/* Begins it. server: its address, for the first three. TERN_E_NOT_FOUND, TERN_E_STATE in words. Waits for the coordinator
+   alone; not from a callback. */
+tern_status tern_ps_change(tern_ps *ps, tern_ps_op op, const char *server);
 
 /*
  * Tables live at the servers. create: TERN_E_EXISTS if there is one of that name, unless it has the same schema, which

@@ -22,6 +22,8 @@
 #include "base/fail.h"
 #include "base/fault.h"
 
+#define BRISK_SLICE_NS 100000u /* the least that the kernel takes */
+
 static void (*random_from)(void *buf, uint64_t bytes);
 
 void tn_os_random_from(void (*fill)(void *buf, uint64_t bytes))
@@ -87,7 +89,8 @@ bool tn_os_event_drain(int fd)
 	return n > 0;
 }
 
-bool tn_os_futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns, bool shared)
+static bool futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns, bool shared,
+		       uint32_t bits)
 {
 	uint64_t at_ns = tn_deadline(tn_now(), timeout_ns ? timeout_ns : 1);
 	struct timespec at = {.tv_sec = (time_t)(at_ns / TN_NS_PER_SEC),
@@ -97,8 +100,7 @@ bool tn_os_futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeou
 	int saved = errno;
 	bool woken = true;
 
-	while (syscall(SYS_futex, word, op, expected, at_ns == TN_TIME_NEVER ? NULL : &at, NULL,
-		       FUTEX_BITSET_MATCH_ANY) != 0) {
+	while (syscall(SYS_futex, word, op, expected, at_ns == TN_TIME_NEVER ? NULL : &at, NULL, bits) != 0) {
 		if (errno == EINTR)
 			continue;
 		TN_ASSERT(errno == EAGAIN || errno == ETIMEDOUT);
@@ -107,6 +109,24 @@ bool tn_os_futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeou
 	}
 	errno = saved;
 	return woken;
+}
+
+bool tn_os_futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns, bool shared)
+{
+	return futex_wait(word, expected, timeout_ns, shared, FUTEX_BITSET_MATCH_ANY);
+}
+
+void tn_os_futex_wait_for(_Atomic uint32_t *word, uint32_t expected, uint32_t bits)
+{
+	futex_wait(word, expected, UINT64_MAX, false, bits);
+}
+
+void tn_os_futex_wake_for(_Atomic uint32_t *word, uint32_t bits)
+{
+	int saved = errno;
+
+	syscall(SYS_futex, word, FUTEX_WAKE_BITSET | FUTEX_PRIVATE_FLAG, INT32_MAX, NULL, NULL, bits);
+	errno = saved;
 }
 
 void tn_os_futex_wake(_Atomic uint32_t *word, int waiters, bool shared)
@@ -165,6 +185,26 @@ tern_status tn_os_thread_start(tn_thread *thread, const char *name, void *(*run)
 	pthread_setname_np(thread->id, cut);
 	thread->started = true;
 	return TERN_OK;
+}
+
+void tn_os_thread_brisk(void)
+{
+	/* struct sched_attr, which no header of the C library has. */
+	struct {
+		uint32_t size, policy;
+		uint64_t flags;
+		int32_t nice;
+		uint32_t priority;
+		uint64_t runtime, deadline, period;
+	} attr = {0};
+	int saved = errno;
+
+	if (syscall(SYS_sched_getattr, 0, &attr, sizeof(attr), 0u) == 0 && attr.policy == SCHED_OTHER) {
+		attr.size = sizeof(attr);
+		attr.runtime = BRISK_SLICE_NS;
+		syscall(SYS_sched_setattr, 0, &attr, 0u);
+	}
+	errno = saved;
 }
 
 void tn_os_thread_join(tn_thread *thread)

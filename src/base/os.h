@@ -34,6 +34,9 @@ bool tn_os_event_drain(int fd);
 /* Sleep while *word == expected, at most timeout_ns (UINT64_MAX: without end). True: woken or changed. */
 bool tn_os_futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t timeout_ns, bool shared);
 void tn_os_futex_wake(_Atomic uint32_t *word, int waiters, bool shared);
+/* Of one process: the wake reaches those alone who wait for one of its bits (not 0). */
+void tn_os_futex_wait_for(_Atomic uint32_t *word, uint32_t expected, uint32_t bits);
+void tn_os_futex_wake_for(_Atomic uint32_t *word, uint32_t bits);
 
 /* ---- processes ---- */
 /* A descriptor that polls readable when the process is gone. TERN_E_NOT_FOUND: it is gone already. */
@@ -59,6 +62,12 @@ typedef struct tn_thread {
 tern_status tn_os_thread_start(tn_thread *thread, const char *name, void *(*run)(void *arg), void *arg);
 /* Harmless if it was not started. Not from itself. */
 void tn_os_thread_join(tn_thread *thread);
+/*
+ * The calling thread does little at a time and others wait for it: ask for short time slices, so that it runs soon when
+ * something wakes it while all cores are busy. A hint: no effect before Linux 6.12, or under another policy than the
+ * ordinary one.
+ */
+void tn_os_thread_brisk(void);
 /* Bind the calling thread to one CPU; cpu < 0: to all. */
 tern_status tn_os_thread_bind(int cpu);
 uint64_t tn_os_thread_id(void);

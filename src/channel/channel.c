@@ -15,6 +15,7 @@
 #include "base/fail.h"
 #include "base/log.h"
 #include "channel/channel_impl.h"
+#include "channel/queue.h"
 
 static tern_channel *channel_new(tern_link *link)
 {
@@ -267,6 +268,7 @@ void tern_channel_close(tern_channel *channel)
 	tn_shell_ref(link);
 	tn_lock_take(&link->lock);
 	TN_ASSERT(!channel->closed);
+	tn_queue_drain(link);
 	channel->closed = true;
 	if (!channel->machine_closed && !channel->unaccepted && !link->gone) {
 		tn_link_channel_close(link->m, channel->handle, false);

@@ -34,14 +34,15 @@ struct tern_channel {
 	tern_channel_fn on_closed;
 	void *arg;
 	uint64_t message_bytes_max;
-	bool closed;         /* by this side: no callbacks */
-	bool ended;          /* the machine said CHANNEL_CLOSED, or a message could not be kept */
-	bool unaccepted;     /* in on_open */
-	bool machine_closed; /* tn_link_channel_close was called */
-	bool paused;
-	bool recv_timer_used;
-	bool skipping;         /* fragments of a message that could not be kept */
-	_Atomic uint32_t busy; /* futex: 1, 2 = and somebody waits */
+	bool closed;             /* by this side: no callbacks */
+	bool ended;              /* the machine said CHANNEL_CLOSED, or a message could not be kept */
+	bool unaccepted : 1;     /* in on_open */
+	bool machine_closed : 1; /* tn_link_channel_close was called */
+	bool paused : 1;
+	bool recv_timer_used : 1;
+	bool skipping : 1;           /* fragments of a message that could not be kept */
+	_Atomic uint32_t sent_bytes; /* longest message that was accepted: what is no longer may be queued */
+	_Atomic uint32_t busy;       /* futex: 1, 2 = and somebody waits */
 	tern_status status;
 	uint64_t detail; /* of status */
 	const void *busy_thread;
@@ -59,6 +60,9 @@ struct tern_channel {
 };
 _Static_assert(sizeof(struct tern_channel) <= 256,
 	       "with its row in the machine an idle channel stays under 1 KiB");
+
+/* Lock held: the status that a submission ends with, TERN_OK if it may go. */
+tern_status tn_channel_usable(tern_channel *channel);
 
 /* What a tern_recv keeps in op->priv (and a submitted op: only detail and handle). */
 typedef struct tn_op_priv {

@@ -55,6 +55,7 @@ extern const tn_option_row tn_channel_option_rows[];
 	X(inbox_copies)        \
 	X(fast)                \
 	X(again)               \
+	X(queued)              \
 	X(staged)              \
 	X(staged_bytes)        \
 	X(stage_waits)         \

@@ -145,6 +145,7 @@ static void *helper_main(void *arg)
 	bool mine = tn_role_try(ctx);
 
 	tn_log_set_thread_name(ctx->name);
+	tn_os_thread_brisk();
 	while (!stopping(r)) {
 		if (mine)
 			drive(ctx);

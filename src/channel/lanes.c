@@ -18,7 +18,7 @@
 
 #define GRANT_MIN          8u /* what the machine needs to start with */
 #define GRANT_PLENTY       64u
-#define GRANT_MAX          256u
+#define GRANT_MAX          1024u
 #define DRAIN_PAUSE_MIN_NS (1 * TN_NS_PER_MS)
 #define DRAIN_PAUSE_MAX_NS (100 * TN_NS_PER_MS)
 
@@ -34,8 +34,8 @@ static void blob_of(const uint8_t *bytes, uint16_t n, tn_blob *blob)
 /*
  * A lane's share of the device's receive slots: generous while there are plenty, little when many links
  * have come. Lane 0 carries the messages, the others need a slot for each notification only. Where each lane has
- * slots of its own (shm) it gets 256: the other end does what one grant lets through in one go, sleeps, and is woken
- * for the next, so that 64 carry half as many messages.
+ * slots of its own (shm) it gets 1024: a sender that posts one message after the other then never waits for a grant,
+ * although its receiver works off what is there in one go, sleeps, and is woken for the next. 256 carry half as many.
  */
 static uint32_t grant_of(tn_shell_dev *sdev, const tn_link_action *act)
 {

@@ -8,6 +8,7 @@
 
 #include "base/fail.h"
 #include "base/os.h"
+#include "channel/queue.h"
 #include "channel/shell.h"
 
 tern_status tern_link_connect(tern_ctx *ctx, const char *address, const tern_connect_params *params,
@@ -175,6 +176,7 @@ void tern_link_close(tern_link *link)
 		atomic_compare_exchange_strong_explicit(&link->public_state, &up, TERN_LINK_CLOSING,
 							memory_order_acq_rel, memory_order_relaxed);
 		link->connect_deadline_ns = link->redial_at_ns = TN_TIME_NEVER;
+		tn_queue_drain(link);
 		tn_link_close(link->m, now);
 		tn_shell_run(link, now);
 	}

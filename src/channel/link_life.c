@@ -53,6 +53,8 @@ static void log_line(int level, const char *line, void *arg)
 		tn_log_write_limited(&limit, (tn_log_level)level, TN_LOG_C_LINK, "%s", line);
 }
 
+enum { WINDOW_AUTO, WINDOW_FIXED, WINDOW_ADAPTIVE }; /* as the choices of link.window */
+
 static void fill_sizes(const tern_ctx *ctx, tn_link_config *config)
 {
 	const tn_option_row *rows = tn_link_option_rows;
@@ -63,7 +65,7 @@ static void fill_sizes(const tern_ctx *ctx, tn_link_config *config)
 	config->wrs_max = (uint32_t)tn_opt_u64(o, rows, "wrs_max");
 	config->data_lanes = (uint32_t)tn_opt_u64(o, rows, "data_lanes");
 	config->window_bytes = tn_opt_u64(o, rows, "window_bytes");
-	config->window_adaptive = tn_opt_enum(o, rows, "window") == 1;
+	config->window_adaptive = tn_opt_enum(o, rows, "window") == WINDOW_ADAPTIVE;
 	config->window_min_bytes = tn_opt_u64(o, rows, "window_min_bytes");
 	config->window_target_ns = tn_opt_u64(o, rows, "window_target");
 	config->chunk_bytes = tn_opt_u64(o, rows, "chunk_bytes");
@@ -88,6 +90,7 @@ static void fill_sizes(const tern_ctx *ctx, tn_link_config *config)
 static void fill_providers(tern_link *link, const char *transports, tn_link_provider *providers)
 {
 	tern_ctx *ctx = link->ctx;
+	unsigned window = tn_opt_enum(ctx->options, tn_link_option_rows, "window");
 
 	for (int rank = 0; rank < TN_LINK_PROVIDERS_MAX; rank++) {
 		for (unsigned i = 0; i < ctx->dev_count; i++) {
@@ -106,6 +109,7 @@ static void fill_providers(tern_link *link, const char *transports, tn_link_prov
 			/* Where transfers are copies of this host's nothing queues in front of a message. */
 			p->data_lanes = sdev->caps.flags & TN_CAP_SAME_HOST ? 0 : UINT32_MAX;
 			p->budget = sdev->caps.flags & TN_CAP_SAME_HOST ? NULL : &sdev->budget;
+			p->window_adaptive = window == WINDOW_AUTO && sdev->caps.streams;
 			p->arbiter = sdev->grants ? &sdev->arbiter : NULL;
 			p->pool = &sdev->pool;
 			tn_lock_take(&ctx->table_lock);

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "channel/channel_impl.h"
 #include "channel/post.h"
+#include "channel/queue.h"
 #include "channel/shell.h"
 #include "mem/gpu.h"
 
@@ -156,32 +157,59 @@ static void put_stash(tern_link *link, const tn_link_action *act)
  */
 #define COPIES_MAX 16u
 
-void tn_shell_run(tern_link *link, uint64_t now_ns)
+/* Looks at the queue of one run: others push while it is at work, and the driver has more to do than this link. */
+#define QUEUE_LOOKS 8u
+
+typedef struct run {
+	tern_status refused; /* by the device, whose words are this thread's */
+	unsigned copies;
+	tn_lane *held; /* its doorbell may wait */
+} run;
+
+static void let_go(run *r)
 {
-	tern_status refused = TERN_OK; /* by the device, whose words are this thread's */
-	unsigned copies = 0;
+	if (r->held)
+		r->held->dev->ops->flush(r->held);
+	r->held = NULL;
+}
+
+static void hold(run *r, tn_lane *lane)
+{
+	if (r->held != lane)
+		let_go(r);
+	lane->more = true;
+	r->held = lane;
+}
+
+static void post(tern_link *link, run *r, const tn_link_action *act, uint64_t now_ns)
+{
+	tern_status status;
+	bool done;
+
+	if (long_copy(link, &act->post)) {
+		let_go(r);
+		status = copy_outside(link, &act->post, now_ns);
+		r->copies++;
+	} else {
+		hold(r, ((tn_shell_lane *)act->post.lane_user)->lane);
+		status = tn_shell_post(&act->post, &done);
+		tn_link_posted(link->m, &act->post, status, done, now_ns);
+	}
+	if (TN_UNLIKELY(status != TERN_OK))
+		r->refused = status;
+}
+
+static void take_actions(tern_link *link, run *r, uint64_t now_ns)
+{
 	tn_link_action act;
 
-	if (link->gone)
-		return;
-	tn_tell_hold();
-	while (!link->has_stash && copies < COPIES_MAX && tn_link_next_action(link->m, now_ns, &act)) {
-		tern_status status;
-		bool done;
-
+	while (!link->has_stash && r->copies < COPIES_MAX && tn_link_next_action(link->m, now_ns, &act)) {
 		switch (act.type) {
 		case TN_ACT_POST:
-			if (long_copy(link, &act.post)) {
-				status = copy_outside(link, &act.post, now_ns);
-				copies++;
-			} else {
-				status = tn_shell_post(&act.post, &done);
-				tn_link_posted(link->m, &act.post, status, done, now_ns);
-			}
-			refused = status != TERN_OK ? status : refused;
+			post(link, r, &act, now_ns);
 			break;
 		case TN_ACT_OP_DONE:
-			if (refused != TERN_OK && act.done.status == refused && !act.done.detail[0])
+			if (r->refused != TERN_OK && act.done.status == r->refused && !act.done.detail[0])
 				act.done.detail = tn_detail_get();
 			tn_shell_op_done(link, &act);
 			break;
@@ -194,7 +222,25 @@ void tn_shell_run(tern_link *link, uint64_t now_ns)
 			put_stash(link, &act);
 		}
 	}
-	if (copies == COPIES_MAX && tn_link_pending(link->m))
+	let_go(r);
+}
+
+void tn_shell_run(tern_link *link, uint64_t now_ns)
+{
+	run r = {.refused = TERN_OK};
+	bool more = true;
+
+	tn_queue_drain(link);
+	if (link->gone)
+		return;
+	tn_tell_hold();
+	take_actions(link, &r, now_ns);
+	for (unsigned looks = 1; more && looks < QUEUE_LOOKS && tn_queue_any(link); looks++) {
+		more = !link->has_stash && r.copies < COPIES_MAX && tn_queue_empty_into(link);
+		take_actions(link, &r, now_ns);
+	}
+	/* What was pushed meanwhile was told to the driver by who pushed it; a backlog is this thread's. */
+	if ((r.copies == COPIES_MAX && tn_link_pending(link->m)) || (more && link->sends.backlog))
 		tn_shell_attention(link);
 	tn_tell_release(link->ctx);
 	set_timer(link);
@@ -293,6 +339,7 @@ static bool carry_out(tern_link *link, const tn_link_action *act, const char *te
 		break;
 	case TN_ACT_LINK_DOWN:
 		link->gone = true;
+		tn_queue_drain(link);
 		link->connect_deadline_ns = link->redial_at_ns = TN_TIME_NEVER;
 		tn_lock_drop(&link->lock);
 		tn_shell_link_down(link, act->link.status, text);

@@ -164,10 +164,11 @@ const tn_option_row tn_link_option_rows[] = {
 	{.layer = "link",
 	 .name = "window",
 	 .type = TN_OPT_ENUM,
-	 .dflt = "fixed",
-	 .choices = "fixed|adaptive",
-	 .help = "adaptive: only so much bulk in flight that it completes within link.window_target, so that "
-		 "what comes behind it waits little; fixed is best where bulk alone counts"},
+	 .dflt = "auto",
+	 .choices = "auto|fixed|adaptive",
+	 .help = "adaptive: only so much bulk in flight that it takes at most link.window_target longer than "
+		 "the path needs, so that what comes behind it waits little; auto: over tcp, whose kernel "
+		 "buffers hold more than helps bulk; fixed is best where bulk alone counts"},
 	{.layer = "link",
 	 .name = "window_min_bytes",
 	 .type = TN_OPT_BYTES,
@@ -180,8 +181,9 @@ const tn_option_row tn_link_option_rows[] = {
 	 .type = TN_OPT_DURATION,
 	 .dflt = "250us",
 	 .min = TN_NS_PER_US,
-	 .help = "an adaptive window's target: some round trips of the network, and what the others of "
-		 "the link may wait for bulk"},
+	 .help = "an adaptive window's target: how much longer than on the empty path bulk may take, which "
+		 "is what "
+		 "the others of the link wait for it"},
 	{.layer = "link",
 	 .name = "device_bytes",
 	 .type = TN_OPT_BYTES,

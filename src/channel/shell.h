@@ -50,6 +50,16 @@ typedef struct tn_link_names {
 	char reason[TN_LINK_TEXT_MAX];
 } tn_link_names;
 
+/* Messages that wait for the holder of the lock (queue.h). */
+typedef struct tn_sends {
+	char before[64]; /* pushers are on other cores than the holder */
+	tn_mpsc queued;
+	_Atomic bool
+		stuck; /* the machine had no room for the first of the backlog: nothing is pushed meanwhile */
+	char after[64];
+	tn_mpsc_node *backlog; /* lock */
+} tn_sends;
+
 struct tern_link {
 	tern_ctx *ctx;
 	tn_lock lock;
@@ -58,6 +68,7 @@ struct tern_link {
 	_Atomic uint32_t refs;
 	tn_mpsc_node attention;
 	_Atomic uint32_t attention_queued;
+	tn_sends sends;
 	/* under the lock */
 	uint32_t errands;
 	bool has_stash;

@@ -14,6 +14,7 @@
 #include "channel/gate.h"
 #include "channel/op.h"
 #include "channel/post.h"
+#include "channel/queue.h"
 
 _Static_assert(sizeof(tern_iovec) == sizeof(tn_link_iov) &&
 		       offsetof(tern_iovec, bytes) == offsetof(tn_link_iov, bytes),
@@ -40,6 +41,11 @@ static inline tern_status usable(tern_channel *channel)
 	if (TN_LIKELY(!channel->closed && !channel->ended && !channel->link->gone && !channel->unaccepted))
 		return TERN_OK;
 	return unusable(channel);
+}
+
+tern_status tn_channel_usable(tern_channel *channel)
+{
+	return usable(channel);
 }
 
 static uint64_t deadline_of(const tern_link *link, const tern_op *op)
@@ -126,6 +132,50 @@ static tern_status conclude(tern_channel *channel, tern_op *op, outcome result, 
 	}
 }
 
+/*
+ * Messages that a thread leaves to others in a while, while the lock is held. One that sends more waits for its turn:
+ * the holder would carry what others make, and its core fetch each operation from theirs, which takes longer than all
+ * the rest.
+ */
+#define LEFT_MAX      16u
+#define LEFT_WHILE_NS 1000000u
+
+static bool may_queue(const tern_link *link)
+{
+	static _Thread_local struct {
+		uint64_t from_ns;
+		uint32_t left;
+	} mine;
+	uint64_t now;
+
+	if (tn_in_dispatch())
+		return true;
+	if (mine.left < LEFT_MAX) {
+		mine.left++;
+		return true;
+	}
+	now = tn_ctx_now(link->ctx);
+	if (now - mine.from_ns < LEFT_WHILE_NS)
+		return false;
+	mine.from_ns = now;
+	mine.left = 1;
+	return true;
+}
+
+/*
+ * The lock is not to be had at once. True: it is a turn. The driver waits for no turns: those who have them wait for
+ * what it does.
+ */
+static bool await_lock(tern_link *link)
+{
+	if (tn_in_dispatch()) {
+		tn_lock_take(&link->lock);
+		return false;
+	}
+	tn_lock_wait_turn(&link->lock);
+	return true;
+}
+
 tern_status tn_submit_send(tern_channel *channel, const tern_iovec *iov, int count, tern_op *op,
 			   uint64_t deadline_ns)
 {
@@ -138,12 +188,20 @@ tern_status tn_submit_send(tern_channel *channel, const tern_iovec *iov, int cou
 	tn_link_fast fast;
 	tern_status status;
 	uint64_t bytes = 0;
-	bool slow = true;
+	bool slow = true, turn;
 
 	for (int i = 0; i < count; i++)
 		bytes += iov[i].bytes;
-	tn_lock_take(&link->lock);
-	status = usable(channel);
+	turn = tn_lock_go_on(&link->lock);
+	if (TN_UNLIKELY(!turn)) {
+		if (may_queue(link) && tn_queue_send(channel, iov, count, bytes, op, deadline_ns))
+			return TERN_OK;
+		turn = await_lock(link);
+	}
+	if (TN_LIKELY(turn))
+		tn_lock_turn_begun(&link->lock);
+	tn_queue_drain(link);
+	status = link->sends.backlog ? TERN_AGAIN : usable(channel);
 	if (TN_LIKELY(status == TERN_OK)) {
 		if (tn_link_fast_send(link->m, channel->handle, pieces, (uint32_t)count, &params, &fast))
 			result = fast_outcome(link, &fast, true, op, bytes, &status, &slow);
@@ -157,6 +215,9 @@ tern_status tn_submit_send(tern_channel *channel, const tern_iovec *iov, int cou
 	if (result != REFUSED) { /* under the lock: no locked instruction is needed */
 		tn_count_own(&link->counters.messages_tx, 1);
 		tn_count_own(&link->counters.message_bytes_tx, bytes);
+		if (TN_UNLIKELY(bytes > atomic_load_explicit(&channel->sent_bytes, memory_order_relaxed)))
+			atomic_store_explicit(&channel->sent_bytes, (uint32_t)TN_MIN(bytes, UINT32_MAX),
+					      memory_order_relaxed);
 	}
 	tn_lock_drop(&link->lock);
 	return conclude(channel, op, result, status);
@@ -208,7 +269,9 @@ static TN_ALWAYS_INLINE tern_status submit_xfer(tern_channel *channel, const tn_
 	tern_status status;
 	bool slow = true;
 
-	tn_lock_turn(&link->lock);
+	if (TN_LIKELY(tn_lock_go_on(&link->lock)) || await_lock(link))
+		tn_lock_turn_begun(&link->lock);
+	tn_queue_drain(link);
 	status = usable(channel);
 	if (TN_LIKELY(status == TERN_OK)) {
 		if ((xfer->bytes <= TN_SHELL_COPY_BYTES || !link->copies) &&
@@ -314,6 +377,7 @@ tern_status tern_cancel(tern_channel *channel, tern_op *op)
 	if (TN_UNLIKELY(op->stream != NULL) && tn_gate_cancel(op))
 		return TERN_OK;
 	tn_lock_take(&link->lock);
+	tn_queue_drain(link);
 	status = tn_channel_cancel_recv(channel, op);
 	/* 0 or of an earlier turn, whose number nobody knows any more, while another thread submits it. */
 	handle = __atomic_load_n(&tn_op_priv_of(op)->handle, __ATOMIC_RELAXED);

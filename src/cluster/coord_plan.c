@@ -144,6 +144,10 @@ static void mend(plan *p, uint32_t slot)
 			flag_move(p, slot);
 		return;
 	}
+	if (bad_backup && !drain && p->up == 1) { /* the last two, one of which is to go */
+		tn_coord_slot_set(c, slot, s->primary, TN_CL_NONE, 0);
+		return;
+	}
 	if ((bad_backup && !p->moving) || (!drain && !bad_backup && c->p.replicas < 2))
 		return;
 	to = p->room ? choose(p, s, drain) : TN_CL_NONE;

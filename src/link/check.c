@@ -187,7 +187,7 @@ void tn_link_check(const tn_link *link, int level)
 	TN_ASSERT(link->state != TN_LINK_DOWN ||
 		  (link->op_live == 0 && link->wr_live == 0 && link->lanes_live == 0));
 	TN_ASSERT(link->window <= link->config.window_bytes &&
-		  (!link->config.window_adaptive || link->window >= link->config.window_min_bytes));
+		  (!link->adaptive || link->window >= link->config.window_min_bytes));
 	TN_ASSERT(link->budget_seat.queued == tn_list_linked(&link->budget_seat.node));
 	TN_ASSERT(link->state == TN_LINK_UP || !link->budget_seat.queued);
 	if (link->state == TN_LINK_UP)

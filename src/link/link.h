@@ -92,6 +92,7 @@ typedef struct tn_link_provider {
 	/* Lanes beside lane 0 if this side dials; UINT32_MAX = config.data_lanes. 0 is enough where transfers
 	   are finished at the post (shm): nothing queues in front of a message there. */
 	uint32_t data_lanes;
+	bool window_adaptive;          /* as config.window_adaptive, while its lanes are in use */
 	struct tn_link_budget *budget; /* what its links have in flight together (share.h); NULL = no bound */
 	struct tn_link_arbiter
 		*arbiter; /* grants bulk that comes to it (share.h); NULL = nobody has to ask */
@@ -427,6 +428,7 @@ typedef struct tn_link_op_params {
 	void *user;           /* comes back in TN_ACT_OP_DONE */
 	uint64_t deadline_ns; /* absolute; UINT64_MAX = none */
 	tn_link_level level;  /* messages only: LOCAL or REMOTE; transfers complete at REMOTE */
+	bool over;            /* may exceed channel_ops_max (it was taken before it could be asked) */
 } tn_link_op_params;
 
 typedef enum tn_link_xfer_type {

@@ -88,6 +88,15 @@ static const char *check_provider(const tn_link_provider *p)
 	return NULL;
 }
 
+static bool may_adapt(const tn_link_config *c)
+{
+	bool may = c->window_adaptive;
+
+	for (uint32_t i = 0; i < c->provider_count; i++)
+		may |= c->providers[i].window_adaptive;
+	return may;
+}
+
 static const char *check_config(const tn_link_config *c)
 {
 	static const uint8_t zero[TN_LINK_ID_BYTES];
@@ -105,7 +114,7 @@ static const char *check_config(const tn_link_config *c)
 		return "link.data_lanes is out of range (0 to 7)";
 	if (c->window_bytes == 0 || c->chunk_bytes == 0 || c->lane_data_frames == 0)
 		return "a window of 0";
-	if (c->window_adaptive &&
+	if (may_adapt(c) &&
 	    (c->window_min_bytes == 0 || c->window_min_bytes > c->window_bytes || c->window_target_ns == 0))
 		return "link.window_min_bytes is 0 or above link.window_bytes, or link.window_target is 0";
 	if (c->channel_window_bytes < TN_WINDOW_MIN)

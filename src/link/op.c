@@ -222,7 +222,7 @@ tern_status tn_link_cancel(tn_link *link, uint64_t handle, uint64_t now_ns)
 /* ---- accepting ---- */
 
 /* May the channel take another op? */
-static tern_status admit(tn_link *link, uint32_t channel, tn_lk_chan **out)
+static tern_status admit(tn_link *link, uint32_t channel, bool over, tn_lk_chan **out)
 {
 	tn_lk_chan *chan = tn_lk_chan_get(link, channel);
 
@@ -238,7 +238,7 @@ static tern_status admit(tn_link *link, uint32_t channel, tn_lk_chan **out)
 			       "the peer closed the channel");
 	if (chan->state != TN_CHAN_OPEN && chan->state != TN_CHAN_OPENING)
 		return tn_fail(TERN_E_STATE, "the channel was not accepted yet");
-	if (!tn_lk_has_op_row(link) || chan->ops >= link->config.channel_ops_max)
+	if (!tn_lk_has_op_row(link) || (chan->ops >= link->config.channel_ops_max && !over))
 		return TERN_AGAIN;
 	*out = chan;
 	return TERN_OK;
@@ -247,13 +247,13 @@ static tern_status admit(tn_link *link, uint32_t channel, tn_lk_chan **out)
 tern_status tn_link_send(tn_link *link, uint32_t channel, const tn_link_iov *iov, uint32_t count,
 			 const tn_link_op_params *params, uint64_t *handle)
 {
-	tn_lk_chan *chan;
+	tn_lk_chan *chan = NULL;
 	tn_lk_op *op;
 	uint64_t total = 0;
 
 	if (count > TN_LINK_IOV_MAX)
 		return tn_fail(TERN_E_INVALID, "a message has %d pieces at most", TN_LINK_IOV_MAX);
-	TN_TRY(admit(link, channel, &chan));
+	TN_TRY(admit(link, channel, params->over, &chan));
 	for (uint32_t i = 0; i < count; i++) {
 		if (iov[i].bytes > TN_TRANSFER_BYTES_MAX - total)
 			return tn_fail(TERN_E_TOO_LARGE, "a message beyond 2^47 bytes");
@@ -323,10 +323,10 @@ tn_lk_op *tn_lk_op_new_xfer(tn_link *link, tn_lk_chan *chan, const tn_link_xfer 
 tern_status tn_link_transfer(tn_link *link, uint32_t channel, const tn_link_xfer *xfer,
 			     const tn_link_op_params *params, uint64_t *handle)
 {
-	tn_lk_chan *chan;
+	tn_lk_chan *chan = NULL;
 	tn_lk_op *op;
 
-	TN_TRY(admit(link, channel, &chan));
+	TN_TRY(admit(link, channel, params->over, &chan));
 	TN_TRY(check_xfer(link, xfer));
 	op = tn_lk_op_new_xfer(link, chan, xfer, params);
 	*handle = tn_lk_op_handle(link, op);

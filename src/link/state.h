@@ -476,6 +476,8 @@ struct tn_link {
 	bool window_shut, budget_shut; /* of the current look for a post */
 	bool limited;                  /* the window held a piece back since it last could grow */
 	bool doubling;                 /* it was not cut yet since lanes came up */
+	bool adaptive;                 /* the window is, on these lanes */
+	uint64_t base_ns;              /* least delay of bulk on them */
 	uint64_t window_done, cut_ns;  /* bytes since then; when it was last cut */
 	tn_link_budget *budget;        /* of the device in use; NULL = none */
 	tn_budget_seat budget_seat;

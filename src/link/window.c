@@ -10,7 +10,9 @@
  *
  * A piece is a fourth of the window at most, so that some are in flight at any window.
  *
- * Adaptive: the completion delay of bulk is held near window_target_ns, since what is above that only queues.
+ * Adaptive: the completion delay of bulk is held near target = base + window_target_ns, since what is above that only
+ * queues. base is the least delay that bulk had on these lanes, BASE_TARGETS * window_target_ns before it had any: how
+ * long the path is cannot be known beforehand.
  *
  *   lanes come up      window = window_min_bytes. Many senders that begin together are no burst then, and nothing is known
  *                      of the path yet
@@ -22,6 +24,8 @@
  * Threads: none. Tests: tests/unit/link/window_test.c, pair_test.c.
  */
 #include "link/internal.h"
+
+#define BASE_TARGETS 40u /* 10 ms: a path that is longer has a small window */
 
 #define PIECE_MIN 4096u /* of a window that is smaller still */
 
@@ -90,9 +94,14 @@ void tn_lk_bulk_posted(tn_link *link, tn_lk_wr *wr)
 		tn_budget_take(link->budget, &link->budget_seat, wr->bytes);
 }
 
+static uint64_t target_of(const tn_link *link)
+{
+	return link->base_ns + link->config.window_target_ns;
+}
+
 static void shorter(tn_link *link, uint64_t delay_ns, uint64_t now_ns)
 {
-	uint64_t target = link->config.window_target_ns, delay = TN_MIN(delay_ns, 2 * target);
+	uint64_t target = target_of(link), delay = TN_MIN(delay_ns, 2 * target);
 	uint64_t part = ((delay - target) << 10) / delay; /* of 1024; at most a half */
 
 	link->window = TN_MAX(link->window - (link->window * part >> 10), link->config.window_min_bytes);
@@ -107,7 +116,8 @@ static void adapt(tn_link *link, const tn_lk_wr *wr, uint64_t now_ns)
 {
 	uint64_t delay = now_ns - wr->posted_ns;
 
-	if (delay > link->config.window_target_ns) {
+	link->base_ns = TN_MIN(link->base_ns, delay);
+	if (delay > target_of(link)) {
 		if (wr->posted_ns >= link->cut_ns)
 			shorter(link, delay, now_ns);
 		return;
@@ -135,7 +145,7 @@ void tn_lk_bulk_done(tn_link *link, tn_lk_wr *wr, tern_status status, uint64_t n
 	if (link->budget && !(TN_MUTANT(25) && status != TERN_OK))
 		tn_budget_give(link->budget, &link->budget_seat, wr->bytes);
 	/* posted_ns is 0 on the fast path: what waits for nothing tells nothing of the window. */
-	if (link->config.window_adaptive && status == TERN_OK && wr->posted_ns && now_ns >= wr->posted_ns)
+	if (link->adaptive && status == TERN_OK && wr->posted_ns && now_ns >= wr->posted_ns)
 		adapt(link, wr, now_ns);
 	wr->posted_ns = 0;
 }
@@ -145,10 +155,10 @@ void tn_lk_bulk_done(tn_link *link, tn_lk_wr *wr, tern_status status, uint64_t n
 void tn_lk_flow_up(tn_link *link)
 {
 	TN_ASSERT(link->in_flight == 0);
-	if (link->config.window_adaptive) {
-		link->window = link->config.window_min_bytes;
-		link->doubling = true;
-	}
+	link->adaptive = link->config.window_adaptive || link->providers[link->provider].window_adaptive;
+	link->window = link->adaptive ? link->config.window_min_bytes : link->config.window_bytes;
+	link->doubling = link->adaptive;
+	link->base_ns = BASE_TARGETS * link->config.window_target_ns;
 	tn_lk_grants_up(link);
 	tn_lk_slots_up(link);
 	link->small = TN_MIN(link->config.small_bytes, link->chunk_max);

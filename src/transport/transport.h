@@ -72,7 +72,9 @@ typedef struct tn_dev_caps {
 	uint32_t inline_bytes;    /* sources up to this are copied at post; 0 works */
 	bool copies;              /* one-sided accesses are copies by the initiator: copy_begin works */
 	bool needs_registered;    /* local memory of writes and reads must be registered, or inline */
-	bool incast; /* many peers that write to it overrun the network in front of it, since nothing
+	bool streams; /* bulk queues in buffers of the kernel, which hold more than the path and delay what
+			 comes behind: an adaptive window keeps it short (link.window=auto) */
+	bool incast;  /* many peers that write to it overrun the network in front of it, since nothing
 				     in the provider holds them back: bulk to it is granted (link.grants=auto) */
 } tn_dev_caps;
 
@@ -257,6 +259,7 @@ struct tn_dev {
 struct tn_lane {
 	tn_dev *dev;
 	void *arg;
+	bool more; /* hint, written by who posts: further sends and immediates follow, a doorbell may wait for flush */
 };
 
 /* All providers that this build knows, in order of preference; NULL-terminated. registry.c */

@@ -15,6 +15,7 @@ _tern_options() { # COMMAND or COMMAND/SUBCOMMAND
 	info) echo --memory --config --json --help ;;
 	doctor) echo --peer --report --conformance --no-self-test --json --help ;;
 	server) echo --listen --name --servers --index --map-version --budget --ps-workers --join --replicas --first --drain --follow --version --in-place --http --transport --insecure --json --help ;;
+	cluster) echo --server --timeout --wait --json --help ;;
 	table) echo list create describe drop stats version export import inspect verify --help ;;
 	table/list | table/describe) echo --server --timeout --json --help ;;
 	table/stats) echo --server --timeout --hot --json --help ;;
@@ -70,7 +71,7 @@ _tern() {
 		previous=${COMP_WORDS[COMP_CWORD - 2]}
 	fi
 	if ((COMP_CWORD == 1)); then
-		words="train perf server table bench run info doctor demo --help --version"
+		words="train perf server table cluster bench run info doctor demo --help --version"
 	else
 		case $previous in
 		--model | --transport | --comm | --role | --dtype | --optimizer | --init | --eviction | \
@@ -101,6 +102,9 @@ _tern() {
 			words=$(_tern_options "${COMP_WORDS[1]}")
 			if [[ ${COMP_WORDS[1]} == bench ]] && ((COMP_CWORD > 2)); then
 				words=$(_tern_options "bench/${COMP_WORDS[2]}")
+			fi
+			if [[ ${COMP_WORDS[1]} == cluster ]] && ((COMP_CWORD == 2)); then
+				words+=" status drain undrain give-up balance pause resume"
 			fi
 			if [[ ${COMP_WORDS[1]} == table ]] && ((COMP_CWORD > 2)); then
 				words=$(_tern_options "table/${COMP_WORDS[2]}")

@@ -27,7 +27,7 @@ const tn_option_row tn_shm_option_rows[] = {
 	{.layer = "shm",
 	 .name = "slots",
 	 .type = TN_OPT_U64,
-	 .dflt = "256",
+	 .dflt = "1024",
 	 .min = TN_SHM_SLOTS_MIN,
 	 .max = TN_SHM_SLOTS_MAX,
 	 .help = "messages that a lane holds undelivered (power of two)"},
@@ -171,11 +171,6 @@ static int shm_fd(tn_dev *base)
 	return ((const tn_shm_dev *)base)->epoll_fd;
 }
 
-static void shm_flush(tn_lane *base)
-{
-	(void)base; /* nothing is held back */
-}
-
 static void shm_counters(tn_dev *base, tern_counter_fn fn, void *arg)
 {
 	tn_shm_dev *dev = (tn_shm_dev *)base;
@@ -251,7 +246,7 @@ static const tn_dev_ops shm_ops = {
 	.write_imm = tn_shm_write_imm,
 	.read = tn_shm_read,
 	.send = tn_shm_send,
-	.flush = shm_flush,
+	.flush = tn_shm_flush,
 	.copy_begin = tn_shm_copy_begin,
 	.copy = tn_shm_copy_beside,
 	.copy_end = tn_shm_copy_end,

@@ -342,6 +342,34 @@ void tn_shm_lane_kick(tn_shm_lane *lane)
 	tn_count(&tn_shm_dev_of(lane)->counters.wakes, 1);
 }
 
+/*
+ * Something was put into the ring. While more comes a sleeping peer is woken for this many messages or KiB together:
+ * else it is awake before the second, takes what is there, and sleeps again before the next.
+ */
+#define BELL_EVERY 64u
+
+static void ring_bell(tn_shm_lane *lane, uint64_t bytes)
+{
+	if (lane->base.more) {
+		lane->unrung += 1 + (uint32_t)(bytes >> 10);
+		if (lane->unrung < BELL_EVERY)
+			return;
+	}
+	lane->unrung = 0;
+	tn_shm_lane_kick(lane);
+}
+
+void tn_shm_flush(tn_lane *base)
+{
+	tn_shm_lane *lane = (tn_shm_lane *)base;
+
+	base->more = false;
+	if (lane->unrung > 0) {
+		lane->unrung = 0;
+		tn_shm_lane_kick(lane);
+	}
+}
+
 static tern_status ring_status(tn_shm_lane *lane, tern_status status)
 {
 	return status == TERN_AGAIN ? post_again(lane) : post_fault(lane, status);
@@ -362,7 +390,7 @@ tern_status tn_shm_write_imm(tn_lane *base, tn_wr *wr)
 	if (TN_UNLIKELY(status != TERN_OK))
 		return status;
 	tn_shm_tx_imm(&lane->tx, wr->imm, wr->bytes);
-	tn_shm_lane_kick(lane);
+	ring_bell(lane, 0);
 	tn_count_own(&lane->post_counters.write_imms, 1);
 	tn_count_own(&lane->post_counters.tx_bytes, wr->bytes);
 	return TERN_OK;
@@ -389,7 +417,7 @@ tern_status tn_shm_send(tn_lane *base, const tn_iov *iov, int n, uint64_t cookie
 	status = tn_shm_tx_send(&lane->tx, iov, n, bytes);
 	if (TN_UNLIKELY(status != TERN_OK))
 		return ring_status(lane, status);
-	tn_shm_lane_kick(lane);
+	ring_bell(lane, bytes);
 	tn_count_own(&lane->post_counters.sends, 1);
 	tn_count_own(&lane->post_counters.tx_bytes, bytes);
 	*done = true;

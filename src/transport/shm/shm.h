@@ -165,6 +165,7 @@ struct tn_shm_lane {
 	/* written by posts */
 	_Alignas(64) _Atomic uint32_t accesses; /* ctl_out->access, where the peer can't write it */
 	bool copying;                           /* between copy_begin and copy_end: serialised like posts */
+	uint32_t unrung;                        /* put into the ring since the bell, while more comes */
 	uint32_t kicked;                        /* the peer's sleep word for which a wake-up was written */
 	uint64_t run_end, run_bytes;            /* of contiguous one-sided copies */
 	tn_shm_tx tx;
@@ -371,6 +372,7 @@ tern_status tn_shm_read(tn_lane *base, tn_wr *wr);
 tern_status tn_shm_send(tn_lane *base, const tn_iov *iov, int n, uint64_t cookie, bool *done);
 /* Wake the peer if it sleeps. After a seq_cst publish. */
 void tn_shm_lane_kick(tn_shm_lane *lane);
+void tn_shm_flush(tn_lane *base);
 
 static inline tn_shm_dev *tn_shm_dev_of(const tn_shm_lane *lane)
 {

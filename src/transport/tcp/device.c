@@ -383,6 +383,7 @@ static void tcp_caps(tn_dev *base, tn_dev_caps *caps)
 		.lane_recv_slots = (uint32_t)opts->lane_recv_slots,
 		.lane_wrs_max = (uint32_t)opts->lane_wrs,
 		.inline_bytes = 0,
+		.streams = true,
 	};
 }
 

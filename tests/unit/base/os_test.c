@@ -73,6 +73,38 @@ static void a_futex_wakes_and_times_out(void **state)
 	tn_os_thread_join(&thread);
 }
 
+static _Atomic uint32_t gate;
+static _Atomic int through[2];
+
+static void *wait_at_gate(void *arg)
+{
+	int mine = *(int *)arg;
+
+	while (!(atomic_load(&gate) & 1u << mine))
+		tn_os_futex_wait_for(&gate, atomic_load(&gate) & ~(1u << mine), 1u << mine);
+	atomic_store(&through[mine], 1);
+	return NULL;
+}
+
+/* Each waits for a bit of its own; the other's wake does not let it through. */
+static void a_futex_wakes_by_bits(void **state)
+{
+	int index[2] = {0, 1};
+	pthread_t threads[2];
+
+	(void)state;
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, wait_at_gate, &index[i]), 0);
+	for (int i = 1; i >= 0; i--) {
+		atomic_fetch_or(&gate, 1u << i);
+		tn_os_futex_wake_for(&gate, 1u << i);
+		pthread_join(threads[i], NULL);
+		assert_int_equal(through[i], 1);
+		assert_int_equal(through[0], i == 0);
+	}
+	tn_os_thread_brisk(); /* a hint: nothing to see */
+}
+
 static void a_pidfd_tells_of_death(void **state)
 {
 	uint32_t generation = tn_os_fork_generation();
@@ -147,6 +179,7 @@ int main(void)
 		cmocka_unit_test(random_bytes_differ),
 		cmocka_unit_test(an_event_is_readable_until_drained),
 		cmocka_unit_test(a_futex_wakes_and_times_out),
+		cmocka_unit_test(a_futex_wakes_by_bits),
 		cmocka_unit_test(a_pidfd_tells_of_death),
 		cmocka_unit_test(threads_leave_signals_to_the_application),
 		cmocka_unit_test(facts_are_plausible),

@@ -122,14 +122,14 @@ static void test_turn_after_the_due(void **state)
 	tn_lock_init(&test_lock, false);
 	tn_lock_turn(&test_lock);
 	tn_lock_drop(&test_lock);
-	atomic_store(&test_lock.word, TN_LOCK_WOKEN);
+	atomic_store(&test_lock.word, TN_LOCK_HEIR);
 	assert_true(tn_lock_go_on(&test_lock));
 	tn_lock_drop(&test_lock);
-	assert_int_equal(test_lock.word, TN_LOCK_WOKEN);
-	atomic_store(&test_lock.word, TN_LOCK_WOKEN | TN_LOCK_DUE);
+	assert_int_equal(test_lock.word, TN_LOCK_HEIR);
+	atomic_store(&test_lock.word, TN_LOCK_HEIR | TN_LOCK_DUE);
 	assert_false(tn_lock_go_on(&test_lock));
 	tn_lock_turn(&test_lock); /* the heir has no core, it seems: the lock does not stay free for that */
-	assert_int_equal(test_lock.word, TN_LOCK_HELD | TN_LOCK_WOKEN | TN_LOCK_DUE);
+	assert_int_equal(test_lock.word, TN_LOCK_HELD | TN_LOCK_HEIR | TN_LOCK_DUE);
 	tn_lock_drop(&test_lock);
 	assert_int_equal(test_lock.turns, 2);
 }

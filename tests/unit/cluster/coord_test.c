@@ -151,6 +151,24 @@ static void survivors(void **state)
 	assert_int_equal(c->map.slot[0].flags, 0);
 }
 
+/* Of two that back each other up one is to go: the other has everything alone then. */
+static void the_last_two(void **state)
+{
+	(void)state;
+	begin(2, 2, 4096);
+	join("a:1", 11);
+	join("b:1", 12);
+	settle_down();
+	assert_ok(tn_coord_drain(c, now, 1));
+	settle_down();
+	assert_int_equal(primaries(0), TN_CL_SLOTS);
+	for (uint32_t i = 0; i < TN_CL_SLOTS; i++)
+		assert_int_equal(c->map.slot[i].backup, TN_CL_NONE);
+	assert_ok(tn_coord_undrain(c, now, 1));
+	settle_down();
+	assert_int_equal(c->map.slot[0].flags & TN_CL_IN_SYNC, TN_CL_IN_SYNC);
+}
+
 static void late_reports(void **state)
 {
 	tn_coord_fact f = {.slot = 0, .what = TN_REPORT_SYNCED};
@@ -260,8 +278,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(forms_and_grows), cmocka_unit_test(survivors),
-		cmocka_unit_test(late_reports),    cmocka_unit_test(incarnations),
-		cmocka_unit_test(balances),
+		cmocka_unit_test(the_last_two),    cmocka_unit_test(late_reports),
+		cmocka_unit_test(incarnations),    cmocka_unit_test(balances),
 	};
 
 	return cmocka_run_group_tests(tests, set_up, tear_down);

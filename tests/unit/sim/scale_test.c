@@ -176,7 +176,7 @@ static void incast_by_default(void **state)
 	assert_string_equal(dflt("grants"), "auto"); /* where the device needs it: caps.incast */
 	assert_string_equal(dflt("grant_bytes"), "512KiB");
 	assert_string_equal(dflt("grant_unit"), "32KiB");
-	assert_string_equal(dflt("window"), "fixed");
+	assert_string_equal(dflt("window"), "auto"); /* adaptive over what streams: caps.streams, tcp alone */
 	assert_string_equal(dflt("window_bytes"), "8MiB");
 	RUN_WORDS("hosts=257", "pushes=1", "window=8M", "grants=512k", "quantum=32k");
 	assert_int_equal(config.net.host_bps, 100000000000);

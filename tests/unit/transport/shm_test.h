@@ -42,16 +42,21 @@ typedef struct node {
 	unsigned ups, downs, recvs, imms;
 } node;
 
-static UNUSED void node_open(node *n)
+static UNUSED void node_open_with(node *n, const tn_options *options)
 {
 	tn_mem_params mem = {0};
-	tn_dev_params params = {0};
+	tn_dev_params params = {.options = options};
 
 	memset(n, 0, sizeof(*n));
 	assert_ok(tn_mem_create(&mem, &n->mem));
 	params.mem = n->mem;
 	assert_ok(tn_provider_find("shm")->open(&params, &n->dev));
 	n->dev->ops->address(n->dev, &n->addr);
+}
+
+static UNUSED void node_open(node *n)
+{
+	node_open_with(n, NULL);
 }
 
 static UNUSED void node_close(node *n)

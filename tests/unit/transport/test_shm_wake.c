@@ -86,16 +86,21 @@ static void *send_all(void *arg)
 	return NULL;
 }
 
+/* A short ring: full when the other side pauses. */
 static void pair_open(side *a, side *b)
 {
+	static const char *const pairs[] = {"shm.slots=64", NULL};
+	tn_options *options;
 	lane_pair lanes;
 
 	memset(a, 0, sizeof(*a));
 	memset(b, 0, sizeof(*b));
 	a->rand.state = 1;
 	b->rand.state = 2;
-	node_open(&a->n);
-	node_open(&b->n);
+	assert_ok(tn_options_load(pairs, &options));
+	node_open_with(&a->n, options);
+	node_open_with(&b->n, options);
+	tn_options_free(options);
 	lane_up(&a->n, &b->n, &lanes);
 	a->lane = lanes.a;
 	b->lane = lanes.b;
