@@ -47,7 +47,7 @@ static tern_status create(void *arg, const tern_table_schema *schema)
 		return TERN_E_LIMIT; /* it allocates them all */
 	for (unsigned i = 0; i < 4; i++)
 		if (!t->share[i])
-			return tn_ps_share_new(schema, &t->share[i]);
+			return tn_ps_share_new(NULL, schema, &t->share[i]);
 	return TERN_E_LIMIT;
 }
 
@@ -81,7 +81,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	tern_table_schema schema = {.name = "t", .dim = 2};
 	tn_repl_answer a, b;
 
-	if (!in || !frame || tn_ps_share_new(&schema, &t.share[0]) != TERN_OK)
+	if (!in || !frame || tn_ps_share_new(NULL, &schema, &t.share[0]) != TERN_OK)
 		abort();
 	for (unsigned s = 0; s < TN_CL_SLOTS; s++)
 		map.slot[s] = (tn_cl_slot){.primary = 0, .backup = 1, .epoch = 1};
