@@ -181,7 +181,7 @@ tern_status tn_link_init(void *memory, size_t bytes, const tn_link_config *confi
 		wrong = "too little memory, or not aligned to 64 bytes";
 	if (wrong)
 		return tn_fail(TERN_E_INVALID, "link: %s", wrong);
-	memset(link, 0, sizeof(*link));
+	memset(link, 0, offsetof(tn_link, ctrl_in));
 	link->config = *config;
 	memcpy(link->providers, config->providers, config->provider_count * sizeof(link->providers[0]));
 	for (uint32_t i = 0; i < config->provider_count; i++)

@@ -49,7 +49,7 @@
 #define TN_WR_RESERVE      8u
 #define TN_CTRL_OUT_BYTES  (2 * TN_CTRL_BYTES_MAX)
 #define TN_WR_HEADER_BYTES 128
-#define TN_CTRL_LOG_BYTES  8192u
+#define TN_CTRL_LOG_BYTES  4096u
 
 /* ---- lanes ---- */
 
@@ -513,7 +513,6 @@ struct tn_link {
 	uint8_t rejoin_out[TN_CTRL_HEAD_BYTES + TN_CTRL_REJOIN_BYTES];
 	uint8_t rejoin_in[TN_CTRL_HELLO_BYTES];
 	char lost_text[TN_LINK_TEXT_MAX];
-	uint8_t ctrl_log[TN_CTRL_LOG_BYTES];
 	/* ---- hello ---- */
 	uint8_t secrets[TN_SECRETS_MAX][TN_SHA256_BYTES]; /* hashed; the first all zero if there is none */
 	uint32_t secret_count;                            /* 1 or 2 */
@@ -569,8 +568,14 @@ struct tn_link {
 	uint32_t redo_wrs; /* writes of the log that are out */
 	tn_wire_resume resume;
 	tn_lk_addr addr[TN_LINK_LANES_MAX];
+	/*
+	 * ---- buffers: used from the beginning, mostly no further; what was never used is never touched, and so costs
+	 * no memory. Their bytes have no meaning beyond the counts above.
+	 */
 	uint8_t ctrl_in[TN_CTRL_HEAD_BYTES + TN_CTRL_BYTES_MAX];
+	uint8_t ctrl_log[TN_CTRL_LOG_BYTES];
 	uint8_t ctrl_out[TN_CTRL_OUT_BYTES];
 };
+_Static_assert(sizeof(struct tn_link) <= 36u << 10, "README.md says what a link takes");
 
 #endif
