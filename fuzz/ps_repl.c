@@ -43,6 +43,8 @@ static tern_status create(void *arg, const tern_table_schema *schema)
 {
 	tables *t = arg;
 
+	if (schema->flags & TERN_TABLE_ONE_SIDED) /* the server exports its memory: there is none here */
+		return TERN_E_UNSUPPORTED;
 	if (schema->kind == TERN_TABLE_DENSE && schema->rows > 1024)
 		return TERN_E_LIMIT; /* it allocates them all */
 	for (unsigned i = 0; i < 4; i++)

@@ -526,7 +526,9 @@ static void deliver(ps_part *part, const tn_ps_answer *a)
 			   : a->status == TERN_E_BUDGET  ? "the table's budget is spent: some keys got no row"
 			   : a->status == TERN_E_CORRUPT ? "a gradient is not finite: nothing was applied"
 			   : a->status == TERN_E_INVALID ? "a key is past the last row of a dense table"
-							 : NULL);
+			   : a->status == TERN_E_TOO_LARGE
+				   ? "its images do not fit into one message to a backup: split it"
+				   : NULL);
 	part_done(part);
 }
 

@@ -13,7 +13,8 @@
 #include "base/time.h"
 #include "ps/server.h"
 
-#define BACKLOG (64ull << 20) /* bytes that wait for a backup; above, writes are told to come again */
+#define BACKLOG    (64ull << 20)  /* bytes that wait for a backup; above, writes are told to come again */
+#define IMAGES_MAX (128ull << 20) /* of one batch: a frame is one message */
 
 /* ---- commits ---- */
 
@@ -166,6 +167,10 @@ bool tn_ps_replicas_enter(ps_task *t)
 {
 	ps_replicas *r = t->server->replicas;
 
+	if (t->batch.count > IMAGES_MAX / tn_repl_record_bytes(t->share->engine)) {
+		t->answer.status = TERN_E_TOO_LARGE;
+		return false;
+	}
 	if (!r->env.lease(r->env.arg) || tn_repl_any_frozen(&r->repl, &t->slots) || !room_for(t)) {
 		t->answer.flags |= TN_PS_RUNNING;
 		return false;

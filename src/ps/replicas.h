@@ -64,6 +64,8 @@ typedef struct ps_stream {
 	bool stale;           /* it belongs to a stream that is over */
 	bool broken;          /* something could not be put into it: its backup is of no use */
 	uint64_t failing_ns;  /* since when; 0: it is not */
+	tn_repl_told synced,
+		released; /* by the last answer; dispatch's, which runs one completion at a time */
 } ps_stream;
 
 #define TN_PS_DROPPED 64u

@@ -114,10 +114,6 @@ void tn_ps_stream_break(ps_stream *s)
 
 /* ---- answered ---- */
 
-typedef struct findings {
-	tn_repl_told synced, released;
-} findings;
-
 /* Lock held: commits of the frame. */
 static void release_waits(ps_replicas *r, tn_repl_waits *waits, const tn_ps_slots *refused, tn_list *over)
 {
@@ -135,7 +131,7 @@ static void release_waits(ps_replicas *r, tn_repl_waits *waits, const tn_ps_slot
 }
 
 /* Lock held, hold shared. False: the frame is to be sent again. */
-static bool take_answer(ps_stream *s, tern_status status, uint64_t bytes, findings *found, tn_list *over)
+static bool take_answer(ps_stream *s, tern_status status, uint64_t bytes, tn_list *over)
 {
 	ps_replicas *r = s->replicas;
 	tn_repl_out *out = out_of(s);
@@ -145,7 +141,7 @@ static bool take_answer(ps_stream *s, tern_status status, uint64_t bytes, findin
 	if (status == TERN_OK && tn_repl_answer_decode(s->answer, bytes, &a) &&
 	    a.verdict <= TN_REPL_PARTIAL) {
 		s->failing_ns = 0;
-		tn_repl_answered(&r->repl, s->peer, &a.refused, &found->synced, &found->released);
+		tn_repl_answered(&r->repl, s->peer, &a.refused, &s->synced, &s->released);
 		release_waits(r, &out->sent_waits, &a.refused, over);
 		tn_repl_out_answered(out);
 		return true;
@@ -169,31 +165,26 @@ static void on_sent(tern_op *op, void *arg)
 {
 	ps_stream *s = arg;
 	ps_replicas *r = s->replicas;
-	findings *told = malloc(sizeof(*told));
 	tn_list over;
 
 	tn_list_init(&over);
 	pthread_rwlock_rdlock(&r->server->hold);
 	pthread_mutex_lock(&s->lock);
-	if (told)
-		told->synced.count = told->released.count = 0;
+	s->synced.count = s->released.count = 0;
 	if (s->stale) {
 		s->stale = s->busy = false;
 		tn_ps_stream_kick(s);
-	} else if (!told) {
-		again_later(s, r->retry_ns);
-	} else if (take_answer(s, op->status, op->length, told, &over)) {
+	} else if (take_answer(s, op->status, op->length, &over)) {
 		s->busy = false;
 		tn_ps_stream_kick(s);
 	}
 	pthread_mutex_unlock(&s->lock);
 	tn_ps_commits_judge(r, &over);
 	pthread_rwlock_unlock(&r->server->hold);
-	if (told && told->synced.count)
-		r->env.synced(r->env.arg, told->synced.slot, told->synced.epoch, told->synced.count);
-	if (told && told->released.count)
-		r->env.released(r->env.arg, told->released.slot, told->released.epoch, told->released.count);
-	free(told);
+	if (s->synced.count)
+		r->env.synced(r->env.arg, s->synced.slot, s->synced.epoch, s->synced.count);
+	if (s->released.count)
+		r->env.released(r->env.arg, s->released.slot, s->released.epoch, s->released.count);
 	tn_ps_commits_answer(r, &over);
 }
 

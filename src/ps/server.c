@@ -87,6 +87,17 @@ static void server_free(tern_ps_server *server)
 	free(server);
 }
 
+/* Who wants it exclusively, for a map or a cut, gets it however many batches come: nobody takes it shared twice. */
+static void hold_init(tern_ps_server *server)
+{
+	pthread_rwlockattr_t attr;
+
+	pthread_rwlockattr_init(&attr);
+	pthread_rwlockattr_setkind_np(&attr, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+	pthread_rwlock_init(&server->hold, &attr);
+	pthread_rwlockattr_destroy(&attr);
+}
+
 /* Takes the view, whatever comes of it. */
 static tern_ps_server *server_new(tern_ctx *ctx, tn_ps_state *state, const tern_ps_server_params *params,
 				  ps_view *view)
@@ -113,7 +124,7 @@ static tern_ps_server *server_new(tern_ctx *ctx, tn_ps_state *state, const tern_
 	pthread_mutex_init(&server->pack_lock, NULL);
 	pthread_mutex_init(&server->work_lock, NULL);
 	pthread_cond_init(&server->work_ready, NULL);
-	pthread_rwlock_init(&server->hold, NULL);
+	hold_init(server);
 	tn_list_init(&server->jobs);
 	return server;
 }
