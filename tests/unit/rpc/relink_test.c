@@ -23,6 +23,7 @@
 #include "base/rand.h"
 #include "channel/ctx_slots.h"
 #include "cmocka_all.h"
+#include "rpc/direct.h"
 #include "rpc/rpc.h"
 #ifdef TN_HAVE_VERBS
 #include "fake_ibverbs/fake.h"
@@ -33,7 +34,7 @@
 #define SINK     65536ull
 #define ONCE_MAX 64
 
-enum { COUNT = 1, HOLD = 2, FILL = 3 };
+enum { COUNT = 1, HOLD = 2, FILL = 3, PLACE = 4 };
 
 typedef struct world {
 	tern_ctx *a, *b;
@@ -106,6 +107,47 @@ static void fill(tern_rpc_request *request, const void *args, uint64_t bytes, vo
 	free(f);
 }
 
+enum { PIECES = 3 };
+
+typedef struct placing {
+	tern_op op[PIECES];
+	_Atomic unsigned left;
+} placing;
+
+static void placing_put(placing *p)
+{
+	if (atomic_fetch_sub(&p->left, 1) == 1)
+		free(p);
+}
+
+static void on_placed(tern_op *op, void *arg)
+{
+	(void)op;
+	placing_put(arg);
+}
+
+/* As fill, in pieces, and the answer does not wait for them. */
+static void place(tern_rpc_request *request, const void *args, uint64_t bytes, void *arg)
+{
+	placing *p = calloc(1, sizeof(*p));
+	tern_status status = TERN_OK;
+
+	(void)arg;
+	atomic_fetch_add(&w.executed[id_of(args, bytes)], 1);
+	atomic_init(&p->left, 1);
+	for (unsigned i = 0; i < PIECES && status == TERN_OK; i++) {
+		uint64_t at = i * SINK / PIECES, end = (i + 1) * SINK / PIECES;
+
+		tern_op_init(&p->op[i], on_placed, p);
+		atomic_fetch_add(&p->left, 1);
+		status = tn_rpc_request_place(request, 0, at, w.source + at, end - at, &p->op[i]);
+		if (status != TERN_OK)
+			placing_put(p);
+	}
+	tern_rpc_reply(request, status == TERN_OK ? TERN_OK : TERN_E_REMOTE, NULL, 0);
+	placing_put(p);
+}
+
 static void on_link(tern_link *link, void *arg)
 {
 	tern_link *old = __atomic_exchange_n(&w.ba, link, __ATOMIC_ACQ_REL);
@@ -133,6 +175,7 @@ static void start_b(const char *listen, const char *const *options)
 	assert_ok(tern_rpc_serve(w.b, COUNT, count, NULL));
 	assert_ok(tern_rpc_serve(w.b, HOLD, hold, NULL));
 	assert_ok(tern_rpc_serve(w.b, FILL, fill, NULL));
+	assert_ok(tern_rpc_serve(w.b, PLACE, place, NULL));
 }
 
 static void stop_b(void)
@@ -590,14 +633,16 @@ static void context_ends_first(void **state)
 typedef struct stream {
 	one o;
 	bool flying;
-	bool sinks;
+	bool sinks, placed;
 	uint8_t *memory;
 	tern_rpc_sink sink;
 } stream;
 
 static tern_status begin_any(stream *s, uint32_t id, unsigned k)
 {
-	tern_rpc_call_params call = {.method = s->sinks ? FILL : COUNT,
+	tern_rpc_call_params call = {.method = s->placed  ? PLACE
+					       : s->sinks ? FILL
+							  : COUNT,
 				     .args = &s->o.id,
 				     .args_bytes = sizeof(s->o.id),
 				     .answer = &s->o.answer,
@@ -618,7 +663,8 @@ static void judge(stream *s)
 {
 	tern_status status = tern_op_test(&s->o.op);
 
-	if (status == TERN_E_REMOTE && s->sinks) { /* the put met a dead link: it was executed, and said so */
+	/* A put met a dead link: the call was executed, and said so. */
+	if ((status == TERN_E_REMOTE && s->sinks) || (status != TERN_OK && s->placed)) {
 		assert_int_equal(w.executed[s->o.id], 1);
 		memset(s->memory, 0x11, SINK); /* ours again: nothing may come later */
 		s->flying = false;
@@ -640,6 +686,7 @@ static void open_sinks(stream *streams, unsigned n)
 		void *p;
 
 		streams[k].sinks = k % 4 == 3;
+		streams[k].placed = k % 8 == 7;
 		streams[k].sink.bytes = SINK;
 		assert_ok(tern_mem_alloc(tern_ctx_mem(w.a), SINK, 0, TERN_ACCESS_WRITE, TERN_MEM_HOST, &p));
 		streams[k].memory = p;
