@@ -87,7 +87,7 @@ static tern_status fill_dense(tn_table *t)
 	return st;
 }
 
-static tern_status fill(tn_table *t)
+static tern_status fill(tn_table *t, const tn_table_env *env)
 {
 	pthread_mutex_init(&t->id_lock, NULL);
 	pthread_mutex_init(&t->dir_lock, NULL);
@@ -95,6 +95,7 @@ static tern_status fill(tn_table *t)
 	TN_TRY(tn_admit_init(t));
 	TN_TRY(spend(t));
 	TN_TRY(tn_index_init(t));
+	TN_TRY(tn_cold_init(t, env));
 	return t->dense ? fill_dense(t) : TERN_OK;
 }
 
@@ -118,10 +119,11 @@ tern_status tn_table_create(const tern_table_schema *schema, const tn_table_env 
 	}
 	tn_epoch_init(&t->epoch);
 	tn_changes_init(t);
+	pthread_rwlock_init(&t->move, NULL);
 	tn_optim_prepare(&t->optim, &schema->optimizer);
 	t->init_seed = tn_init_seed(schema->init.seed, schema->name);
 	lay_out(t);
-	st = fill(t);
+	st = fill(t, env);
 	if (st != TERN_OK) {
 		tn_table_destroy(t);
 		return st;
@@ -139,6 +141,7 @@ void tn_table_destroy(tn_table *t)
 	tn_slab_fini(t);
 	tn_admit_fini(t);
 	tn_changes_fini(t);
+	tn_cold_fini(t);
 	pthread_mutex_destroy(&t->id_lock);
 	pthread_mutex_destroy(&t->dir_lock);
 	for (unsigned i = 0; i < TN_SCRATCH_MAX; i++) {
@@ -174,7 +177,12 @@ void tn_table_stats_get(tn_table *t, tn_table_stats *stats)
 	segments = t->segments;
 	pthread_mutex_unlock(&t->dir_lock);
 	*stats = (tn_table_stats){
-		.rows = TN_GET(t, rows),
+		.rows = TN_GET(t, rows) + TN_GET(t, cold_rows),
+		.cold_rows = TN_GET(t, cold_rows),
+		.cold_bytes = t->tier ? t->tier->ops->bytes(t->tier) : 0,
+		.cooled = TN_GET(t, cooled),
+		.warmed = TN_GET(t, warmed),
+		.tier_errors = TN_GET(t, tier_errors),
 		.rows_max = t->rows_max,
 		.slab_bytes = TN_GET(t, slab_bytes),
 		.index_bytes = TN_GET(t, index_bytes),

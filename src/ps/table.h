@@ -8,6 +8,7 @@
  *   segment   a fixed piece of the index; covers a range of hashes; splits when it is full
  *   slab      where records lie; memory of env->memory
  *   cut       the table as of one moment, read while it is written
+ *   tier      where rows are that the budget has no room for; a row is in memory or there, never in both
  *   changes   which records were written, made or erased since a cut: what a delta has
  *
  *   rows = created + put - erased - evicted - expired
@@ -28,6 +29,7 @@
 #include <tern/ps.h>
 
 #include "base/map.h"
+#include "store/tier.h"
 
 typedef struct tn_table tn_table;
 typedef struct tn_cut tn_cut;
@@ -54,6 +56,11 @@ typedef struct tn_table_env {
 	tn_table_memory memory;
 	_Atomic uint64_t
 		*changes; /* counts when a layout that was taken is old; NULL: nobody wants to know */
+	/* NULL: none. A place for rows that don't fit into the budget: they go there instead of being evicted, and come
+	   back when they are asked for. Sparse tables with a budget and eviction. The table closes it. */
+	tern_status (*open_tier)(void *arg, const tern_table_schema *schema, uint64_t image_bytes,
+				 tn_tier **tier);
+	void *tier_arg;
 } tn_table_env;
 
 /* env NULL = defaults. The schema is checked and copied. TERN_E_INVALID, _UNSUPPORTED, _NOMEM, _BUDGET. */
@@ -76,7 +83,9 @@ typedef struct tn_table_stats {
 	uint64_t nonfinite;                 /* rows that the gate stopped or clipped */
 	uint64_t pulled, pushed;            /* keys */
 	uint64_t splits, segments, retries; /* of readers that met a writer */
-	uint64_t gone;                      /* erased keys that the next delta has */
+	uint64_t cold_rows;                 /* of rows, those in the tier */
+	uint64_t cold_bytes, cooled, warmed, tier_errors;
+	uint64_t gone; /* erased keys that the next delta has */
 } tn_table_stats;
 void tn_table_stats_get(tn_table *table, tn_table_stats *stats);
 
@@ -101,7 +110,8 @@ typedef struct tn_pull_result {
  * a row now (created ones too), else 0. result may be NULL. Rows of keys that have none, as `unknown` says; a key
  * that was not admitted or did not fit gives its initial value.
  * TERN_E_NOT_FOUND (unknown = ERROR), TERN_E_BUDGET or TERN_E_NOMEM (some could not be created), TERN_E_INVALID
- * (dense: a key past the last row; found = 0, its row is zeros); all rows were written nevertheless. TERN_E_SHAPE:
+ * (dense: a key past the last row; found = 0, its row is zeros), TERN_E_IO (the tier; those rows are as if there were
+ * none); all rows were written nevertheless. TERN_E_SHAPE:
  * nothing was (dtype or stride).
  */
 tern_status tn_table_pull(tn_table *table, const uint64_t *keys, uint64_t n, const tn_pull *how, void *rows,
@@ -135,6 +145,9 @@ typedef struct tn_push_result {
  */
 tern_status tn_table_push(tn_table *table, const uint64_t *keys, const void *grads, uint64_t n,
 			  const tn_push *how, tn_push_result *result);
+
+/* Would a batch of these find all its rows in memory? If not, it may wait for the tier, or creates some. */
+bool tn_table_warm(tn_table *table, const uint64_t *keys, uint64_t n);
 
 /* *erased (may be NULL): rows that are gone now. Dense: TERN_E_STATE. */
 tern_status tn_table_erase(tn_table *table, const uint64_t *keys, uint64_t n, uint64_t *erased);

@@ -129,20 +129,28 @@ static tn_head *victim(tn_table *t)
 	return worst;
 }
 
-bool tn_evict_one(tn_table *t)
+tern_status tn_evict_one(tn_table *t, bool *made)
 {
 	/* Somebody else may erase it first: that is room as well. */
 	for (unsigned tries = 0; tries < 8; tries++) {
 		tn_head *head = victim(t);
+		uint64_t key = head ? tn_head_key(head) : 0;
+		bool gone;
 
+		*made = head != NULL;
 		if (!head)
-			return false;
-		if (tn_index_erase(t, tn_head_key(head), tn_table_hash(tn_head_key(head)), TN_ERASE_ALWAYS)) {
-			TN_COUNT(t, evicted, 1);
-			return true;
+			return TERN_OK;
+		if (t->tier) {
+			TN_TRY(tn_index_evict(t, key, tn_table_hash(key), &gone));
+		} else {
+			gone = tn_index_erase(t, key, tn_table_hash(key), TN_ERASE_ALWAYS);
+			if (gone)
+				TN_COUNT(t, evicted, 1);
 		}
+		if (gone)
+			return TERN_OK;
 	}
-	return true;
+	return TERN_OK;
 }
 
 /* ---- expiry ---- */
@@ -173,6 +181,7 @@ static uint32_t stale(tn_table *t, uint64_t *place, uint64_t end, uint64_t last,
 tern_status tn_table_expire(tn_table *t, uint64_t step, uint64_t *expired)
 {
 	uint64_t keys[EXPIRE_BATCH], end = tn_slab_places(t), place = 0, gone = 0;
+	tern_status st;
 
 	if (expired)
 		*expired = 0;
@@ -187,8 +196,9 @@ tern_status tn_table_expire(tn_table *t, uint64_t step, uint64_t *expired)
 			gone += tn_index_erase(t, keys[i], tn_table_hash(keys[i]), last);
 		tn_epoch_leave(&t->epoch, slot);
 	}
+	st = tn_cold_any(t) ? tn_cold_expire(t, step - t->schema.ttl_steps, &gone) : TERN_OK;
 	TN_COUNT(t, expired, gone);
 	if (expired)
 		*expired = gone;
-	return TERN_OK;
+	return st;
 }

@@ -81,6 +81,19 @@ static void set_mark(tn_table *t, uint32_t mark)
 
 /* ---- writes ---- */
 
+/* Holding the lock. */
+static void log_gone(tn_table *t, uint64_t key)
+{
+	tn_gone *now = &t->changes.now;
+
+	if (!atomic_load_explicit(&t->mark, memory_order_relaxed))
+		return;
+	if (now->n < TN_CHANGES_GONE_MAX && reserve(now, now->n + 1))
+		now->keys[now->n++] = key;
+	else
+		lapse(t);
+}
+
 void tn_changes_erased(tn_table *t, uint32_t id, tn_head *head)
 {
 	tn_changes *c = &t->changes;
@@ -93,12 +106,16 @@ void tn_changes_erased(tn_table *t, uint32_t id, tn_head *head)
 	}
 	pthread_mutex_lock(&c->lock);
 	tn_cut_before_write(t, id, head);
-	if (atomic_load_explicit(&t->mark, memory_order_relaxed)) {
-		if (c->now.n < TN_CHANGES_GONE_MAX && reserve(&c->now, c->now.n + 1))
-			c->now.keys[c->now.n++] = tn_head_key(head);
-		else
-			lapse(t);
-	}
+	log_gone(t, tn_head_key(head));
+	pthread_mutex_unlock(&c->lock);
+}
+
+void tn_changes_erased_cold(tn_table *t, uint64_t key)
+{
+	tn_changes *c = &t->changes;
+
+	pthread_mutex_lock(&c->lock);
+	log_gone(t, key);
 	pthread_mutex_unlock(&c->lock);
 }
 
@@ -226,7 +243,7 @@ static tern_status take_back(tn_changes *c)
 tern_status tn_table_settle(tn_table *t)
 {
 	tn_changes *c = &t->changes;
-	uint64_t place = 0, end = tn_slab_places(t);
+	uint64_t place = 0, end;
 	uint32_t clear = 0, set = 0;
 	tern_status status = TERN_OK;
 
@@ -245,9 +262,15 @@ tern_status tn_table_settle(tn_table *t)
 	TN_TRY(status);
 	if (!clear)
 		return TERN_OK;
-	tn_epoch_wait(&t->epoch); /* writes with the mark of before have ended */
-	while (place < end)
+	atomic_store(&t->settle_set, set);
+	atomic_store(&t->settle_clear, clear); /* records that move meanwhile settle on their way */
+	tn_epoch_wait(&t->epoch);              /* writes with the mark of before have ended */
+	for (end = tn_slab_places(t); place < end;)
 		remark(t, &place, end, clear, set);
+	if (tn_cold_any(t))
+		status = tn_cold_settle(t, clear);
+	atomic_store(&t->settle_clear, 0);
+	TN_TRY(status);
 	pthread_mutex_lock(&c->lock);
 	if (c->state == TN_CHANGES_OFF) {
 		/* It lapsed meanwhile: not all are clear. */

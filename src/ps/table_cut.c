@@ -35,7 +35,8 @@ struct tn_cut {
 	uint64_t rows;
 	uint32_t only; /* records with this mark; 0 = all */
 	bool walked;
-	tn_map gone; /* TN_CUT_CHANGES: erased keys that were not given as records */
+	tn_tier_walk *cold; /* what was in the tier; NULL: nothing, or it was given */
+	tn_map gone;        /* TN_CUT_CHANGES: erased keys that were not given as records */
 
 	pthread_mutex_t lock; /* of the side store */
 	side *first, *last;
@@ -129,6 +130,8 @@ static void destroy(tn_cut *cut)
 	}
 	free_sides(cut, cut->first);
 	tn_map_fini(&cut->gone);
+	if (cut->cold)
+		cut->t->tier->ops->walk_end(cut->cold);
 	pthread_mutex_destroy(&cut->lock);
 	free(cut);
 }
@@ -171,15 +174,25 @@ static tern_status list_gone(tn_cut *cut)
 /* Holding id_lock: slabs that come later are not in the cut. */
 static tern_status begin(tn_table *t, tn_cut_kind kind, uint64_t id, tn_cut **cut)
 {
+	tern_status st = TERN_OK;
+
 	if (atomic_load(&t->cut))
 		return tn_fail(TERN_E_STATE, "table \"%s\" has a cut already: end it first", t->schema.name);
 	TN_TRY(tn_changes_may_cut(t, kind));
 	*cut = create(t);
 	if (!*cut)
 		return tn_fail(TERN_E_NOMEM, "no memory for a cut of table \"%s\"", t->schema.name);
-	(*cut)->rows = TN_GET(t, rows);
-	tn_changes_flip(t, kind, id, *cut);
-	return TERN_OK;
+	/* No record is between memory and tier now. */
+	pthread_rwlock_wrlock(&t->move);
+	if (t->tier)
+		st = t->tier->ops->walk(t->tier, 0, UINT64_MAX, &(*cut)->cold);
+	(*cut)->rows = TN_GET(t, rows) + TN_GET(t, cold_rows);
+	if (st == TERN_OK)
+		tn_changes_flip(t, kind, id, *cut);
+	pthread_rwlock_unlock(&t->move);
+	if (st != TERN_OK)
+		destroy(*cut);
+	return st;
 }
 
 tern_status tn_table_cut_as(tn_table *t, tn_cut_kind kind, uint64_t id, tn_cut **cut)
@@ -214,19 +227,24 @@ uint64_t tn_cut_rows(const tn_cut *cut)
 	return cut->rows;
 }
 
+void tn_record_of_image(tn_record *r, const tn_table *t, const uint8_t *image)
+{
+	tn_head head;
+
+	memcpy(&head, image, t->head_bytes);
+	tn_record_view_init(r, t, tn_head_key(&head), image + t->head_bytes);
+	if (t->meta) {
+		r->frequency = head.frequency;
+		memcpy(&r->last_step, head.last_step, sizeof(r->last_step));
+	}
+}
+
 /* A copied record to the callback. */
 static tern_status give(tn_cut *cut, const uint8_t *copy, tn_record_fn fn, void *arg)
 {
-	const tn_table *t = cut->t;
-	tn_head head;
 	tn_record r;
 
-	memcpy(&head, copy, t->head_bytes);
-	tn_record_view_init(&r, t, tn_head_key(&head), copy + t->head_bytes);
-	if (t->meta) {
-		r.frequency = head.frequency;
-		memcpy(&r.last_step, head.last_step, sizeof(r.last_step));
-	}
+	tn_record_of_image(&r, cut->t, copy);
 	if (cut->gone.count)
 		tn_map_remove(&cut->gone, r.key, NULL);
 	return fn(&r, arg);
@@ -282,6 +300,32 @@ static tern_status drain(tn_cut *cut, uint64_t *given, tn_record_fn fn, void *ar
 	return st;
 }
 
+/* Up to n records of what was in the tier. */
+static tern_status give_cold(tn_cut *cut, uint8_t *copy, uint64_t n, uint64_t *given, tn_record_fn fn,
+			     void *arg)
+{
+	const tn_tier_ops *ops = cut->t->tier->ops;
+	const void *image;
+	uint64_t place;
+	tn_head head;
+
+	for (uint64_t i = 0; i < n; i++) {
+		TN_TRY(ops->next(cut->cold, &place, &image));
+		if (!image) {
+			ops->walk_end(cut->cold);
+			cut->cold = NULL;
+			return TERN_OK;
+		}
+		memcpy(copy, image, cut->t->stride);
+		memcpy(&head, copy, TN_HEAD_BYTES_NO_META);
+		if (cut->only && !(head.version & cut->only))
+			continue;
+		TN_TRY(give(cut, copy, fn, arg));
+		++*given;
+	}
+	return TERN_OK;
+}
+
 #define COPY_BYTES (256ull << 10)
 
 tern_status tn_cut_next(tn_cut *cut, uint64_t max, tn_record_fn fn, void *arg, bool *more)
@@ -299,6 +343,8 @@ tern_status tn_cut_next(tn_cut *cut, uint64_t max, tn_record_fn fn, void *arg, b
 
 			tn_epoch_leave(&t->epoch, slot);
 			st = give_all(cut, copies, n, &given, fn, arg);
+		} else if (cut->cold) {
+			st = give_cold(cut, copies, room, &given, fn, arg);
 		} else {
 			/* All records are taken; those who save one just now are let finish. */
 			tn_epoch_wait(&t->epoch);
@@ -319,7 +365,7 @@ tern_status tn_cut_gone(tn_cut *cut, tern_status (*fn)(uint64_t key, void *arg),
 	uint64_t cursor = 0;
 	tn_map_entry entry;
 
-	TN_ASSERT(cut->walked);
+	TN_ASSERT(cut->walked && !cut->cold);
 	while (cut->gone.count && tn_map_next(&cut->gone, &cursor, &entry))
 		TN_TRY(fn(entry.key, arg));
 	return TERN_OK;

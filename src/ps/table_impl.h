@@ -22,7 +22,7 @@
  *             An entry of the directory is a segment's address with its number of pages in the lowest bits: a reader
  *             finds the bucket without a look at the segment's head.
  *
- * Locks, in order: a segment's, a record's, directory, ids, changes, cut. Readers take none. A writer of an existing record
+ * Locks, in order: a segment's, a record's, directory, ids, move, changes, cut. Readers take none. A writer of an existing record
  * takes the record's alone.
  *
  * Threads: as table.h. Tests: tests/unit/ps.
@@ -258,10 +258,17 @@ struct tn_table {
 	_Atomic uint64_t dice;
 
 	tn_changes changes;
+
+	tn_tier *tier; /* NULL: none */
+	pthread_rwlock_t
+		move; /* shared: a record goes to the tier or comes from it; exclusive: a cut begins */
+	_Atomic uint32_t settle_clear,
+		settle_set; /* marks of records that move while tn_table_settle is at work */
 	_Atomic(tn_scratch *) scratch[TN_SCRATCH_MAX];
 
 	struct tn_table_counters {
-		_Atomic uint64_t rows, slab_bytes, index_bytes, cut_bytes;
+		_Atomic uint64_t rows, cold_rows, slab_bytes, index_bytes, cut_bytes;
+		_Atomic uint64_t cooled, warmed, tier_errors;
 		_Atomic uint64_t created, put, erased, evicted, expired, not_admitted, refused, nonfinite,
 			pulled, pushed, splits, retries;
 	} count;
@@ -386,28 +393,71 @@ void tn_segment_retire(tn_table *t, tn_segment *seg);
 void tn_dir_retire(tn_table *t, tn_dir *dir);
 void tn_segments_fini(tn_table *t);
 
+/* table_cold.c */
+typedef struct tn_cold_keys {
+	uint64_t *keys;
+	uint64_t n, room;
+	tern_status status; /* of the first failure */
+} tn_cold_keys;
+tern_status tn_cold_init(tn_table *t, const tn_table_env *env);
+void tn_cold_fini(tn_table *t);
+/* Read after the index: a record is counted here before it is not there any more. */
+static inline bool tn_cold_any(const tn_table *t)
+{
+	return TN_UNLIKELY(t->tier) && atomic_load_explicit(&t->count.cold_rows, memory_order_acquire) != 0;
+}
+/* Is the key's record in the tier? Nothing is held: it may move at once. */
+tern_status tn_cold_has(tn_table *t, uint64_t hash, bool *there);
+/* Holding the segment and the record, which is dead and only in the tier afterwards, or (failed) as it was. */
+tern_status tn_cold_out(tn_table *t, uint32_t id, tn_head *head, uint64_t hash, uint32_t version);
+/* Holding the segment: the record of a hash out of the tier into a dead one, which is live then. */
+tern_status tn_cold_in(tn_table *t, uint64_t hash, uint32_t id, bool *there);
+/* Holding the segment. False: it was not there, was used after unless_after, or (counted) the tier failed. */
+bool tn_cold_erase(tn_table *t, uint64_t key, uint64_t hash, uint64_t unless_after);
+/* Holding the segment: see tn_index_cold_read, _remark. */
+tern_status tn_cold_get(tn_table *t, uint64_t hash, void *image, bool *there);
+tern_status tn_cold_remark(tn_table *t, uint64_t hash);
+/* Holding the segment: keys of a range of hashes, added. */
+void tn_cold_list(tn_table *t, uint64_t first, uint64_t last, tn_cold_keys *cold);
+/* Records that nobody used after `last` are erased; marks of all are settled. */
+tern_status tn_cold_expire(tn_table *t, uint64_t last, uint64_t *gone);
+tern_status tn_cold_settle(tn_table *t, uint32_t clear);
+
 /* table_index.c */
 tern_status tn_index_init(tn_table *t);
 void tn_index_fini(tn_table *t);
+typedef struct tn_insert {
+	bool existing; /* in: only if its record is in the tier; else *now = 0 */
+	bool warm;     /* out: it came from there */
+} tn_insert;
 /* The id of a key's record, 0 if there is none. Inside the epoch. */
 uint32_t tn_index_find(const tn_table *t, const tn_dir *dir, uint64_t key, uint64_t hash);
 /* Enter a record that is filled in, dead and out of the index; it becomes live. *now: its id, or that of the record
    which was there before. TERN_E_NOMEM, TERN_E_LIMIT. */
-tern_status tn_index_insert(tn_table *t, uint64_t key, uint64_t hash, uint32_t id, uint32_t *now);
+tern_status tn_index_insert(tn_table *t, uint64_t key, uint64_t hash, uint32_t id, tn_insert *how,
+			    uint32_t *now);
 /* Out of the index, dead, in limbo. A record used after `unless_after` stays. False: nothing was erased. */
 bool tn_index_erase(tn_table *t, uint64_t key, uint64_t hash, uint64_t unless_after);
 #define TN_ERASE_ALWAYS UINT64_MAX
+/* To the tier. *gone = false: it was not there. Failures are the tier's. */
+tern_status tn_index_evict(tn_table *t, uint64_t key, uint64_t hash, bool *gone);
+/* The image of a key's record that is in the tier. *there = false: it is in memory, or nowhere. */
+tern_status tn_index_cold_read(tn_table *t, uint64_t key, uint64_t hash, void *image, bool *there);
+/* Marks of a record in the tier, if it still is. */
+tern_status tn_index_cold_remark(tn_table *t, uint64_t key, uint64_t hash);
 /* Keys of the segment that covers hash, those in [hash, last]; *end: the first hash past the segment, 0 at the end.
-   Room for TN_SEGMENT_PLACES keys. Inside the epoch. */
-uint32_t tn_index_keys(tn_table *t, uint64_t hash, uint64_t last, uint64_t *keys, uint64_t *end);
+   Room for TN_SEGMENT_PLACES keys. cold (NULL: not wanted): those in the tier, added. Inside the epoch. */
+uint32_t tn_index_keys(tn_table *t, uint64_t hash, uint64_t last, uint64_t *keys, uint64_t *end,
+		       tn_cold_keys *cold);
 
 /* table_admit.c */
 tern_status tn_admit_init(tn_table *t);
 void tn_admit_fini(tn_table *t);
 /* Counts the request; may the key have a row? */
 bool tn_admit(tn_table *t, uint64_t hash);
-/* Make room for one row. False: there is nothing to evict. Inside the epoch, no lock held. */
-bool tn_evict_one(tn_table *t);
+/* Make room for one row. *made = false: there is nothing to evict. Failures are the tier's. Inside the epoch, no lock
+   held. */
+tern_status tn_evict_one(tn_table *t, bool *made);
 
 /* table_new.c */
 typedef struct tn_maker {
@@ -416,14 +466,17 @@ typedef struct tn_maker {
 	uint64_t wanted; /* misses that are left: how many ids to take */
 	unsigned epoch_slot;
 	uint64_t step;
-	uint64_t created, not_admitted, refused;
+	uint64_t created, warmed, not_admitted, refused;
 	tern_status status; /* of the first refusal */
 	bool admit_all;
+	bool existing; /* a record is not made, but it comes from the tier */
 } tn_maker;
 /* The record of a key, made if need be: id, or 0 if it can't be (counted). May leave and enter the epoch: ids and
    directories from before are void. scratch->w is overwritten. */
 uint32_t tn_make(tn_maker *m, tn_scratch *s, uint64_t key, uint64_t hash);
 void tn_maker_end(tn_maker *m);
+/* These keys have no record in memory: those in the tier are read together. Leaves and enters the epoch. */
+void tn_maker_expect(tn_maker *m, const uint64_t *keys, uint32_t n);
 /* Value, state, key and metadata of a dead record, as new. */
 void tn_record_init(tn_table *t, uint32_t id, tn_scratch *s, uint64_t key, uint64_t step);
 /* Initial value of a key in the given dtype. */
@@ -434,6 +487,8 @@ void tn_changes_init(tn_table *t);
 void tn_changes_fini(tn_table *t);
 /* Holding the record, which is about to die: its image to a cut, its key to the list. */
 void tn_changes_erased(tn_table *t, uint32_t id, tn_head *head);
+/* The same for a record that is in the tier, holding t->move shared. */
+void tn_changes_erased_cold(tn_table *t, uint64_t key);
 /* A touch has to mark the record. Inside the epoch. */
 void tn_changes_touched(tn_table *t, tn_head *head);
 /* A cut of that kind is possible; then it begins: flip the sets and publish it, in one step for erasures. */
@@ -457,6 +512,14 @@ void tn_cut_save(tn_cut *cut, tn_table *t, uint32_t id, tn_head *head);
 void tn_cut_born(tn_cut *cut, tn_table *t, uint32_t id);
 /* The records with this mark alone; before it is published. */
 void tn_cut_only(tn_cut *cut, uint32_t mark);
+/* Marks that an image of a record has, while tn_table_settle is at work too. */
+static inline uint32_t tn_settled(tn_table *t, uint32_t marks)
+{
+	uint32_t clear = atomic_load(&t->settle_clear);
+
+	marks &= TN_MARKS;
+	return marks & clear ? (marks & ~clear) | atomic_load(&t->settle_set) : marks;
+}
 /* Holding the record: keep its image if a cut wants it. */
 static inline void tn_cut_before_write(tn_table *t, uint32_t id, tn_head *head)
 {
@@ -474,6 +537,9 @@ static inline void tn_record_view_init(tn_record *record, const tn_table *t, uin
 	if (t->state_bytes)
 		record->state = from_value + t->value_room;
 }
+
+/* A record at its bytes from its head on, at 8-byte alignment. */
+void tn_record_of_image(tn_record *record, const tn_table *t, const uint8_t *image);
 
 /* Metadata of a use. */
 static inline void tn_touch(const tn_table *t, tn_head *head, uint64_t step)

@@ -404,16 +404,46 @@ static tn_segment *lock_segment(tn_table *t, uint64_t hash)
 	}
 }
 
-tern_status tn_index_insert(tn_table *t, uint64_t key, uint64_t hash, uint32_t id, uint32_t *now)
+/* A record that is filled in and dead becomes live. */
+static void bear(tn_table *t, tn_head *head, uint32_t id)
+{
+	tn_cut *cut = atomic_load_explicit(&t->cut, memory_order_acquire);
+
+	if (cut)
+		tn_cut_born(cut, t, id);
+	atomic_store_explicit(&head->version,
+			      tn_written(t, atomic_load_explicit(&head->version, memory_order_relaxed) &
+						    ~(TN_DEAD | TN_LOCKED | TN_WRITING | TN_MARKS)),
+			      memory_order_release);
+}
+
+/* Holding the segment, which has room. */
+static tern_status insert(tn_table *t, tn_segment *seg, uint64_t hash, uint32_t id, tn_insert *how,
+			  uint32_t *now)
+{
+	*now = 0;
+	how->warm = false;
+	if (tn_cold_any(t))
+		TN_TRY(tn_cold_in(t, hash, id, &how->warm));
+	if (!how->warm && how->existing)
+		return TERN_OK;
+	if (!how->warm)
+		bear(t, tn_head_of(t, id), id);
+	enter(seg, hash, id);
+	TN_COUNT(t, rows, 1);
+	*now = id;
+	return TERN_OK;
+}
+
+tern_status tn_index_insert(tn_table *t, uint64_t key, uint64_t hash, uint32_t id, tn_insert *how,
+			    uint32_t *now)
 {
 	tern_status st = TERN_OK;
-	tn_head *head = tn_head_of(t, id);
 
 	for (;;) {
 		tn_segment *seg = lock_segment(t, hash);
 		uint32_t bucket;
 		unsigned place;
-		tn_cut *cut;
 
 		if (locate(t, entry_of(seg), key, hash, &bucket, &place, now))
 			st = TERN_OK;
@@ -422,18 +452,7 @@ tern_status tn_index_insert(tn_table *t, uint64_t key, uint64_t hash, uint32_t i
 			continue;
 		} else if (seg->count < places(seg)) {
 			/* It may be full and not have grown for want of memory: there is some room left. */
-			cut = atomic_load_explicit(&t->cut, memory_order_acquire);
-			if (cut)
-				tn_cut_born(cut, t, id);
-			st = TERN_OK;
-			atomic_store_explicit(
-				&head->version,
-				tn_written(t, atomic_load_explicit(&head->version, memory_order_relaxed) &
-						      ~(TN_DEAD | TN_LOCKED | TN_WRITING | TN_MARKS)),
-				memory_order_release);
-			enter(seg, hash, id);
-			TN_COUNT(t, rows, 1);
-			*now = id;
+			st = insert(t, seg, hash, id, how, now);
 		}
 		pthread_mutex_unlock(&seg->lock);
 		return st;
@@ -464,6 +483,11 @@ bool tn_index_erase(tn_table *t, uint64_t key, uint64_t hash, uint64_t unless_af
 			TN_COUNT(t, rows, -1ull);
 			shrink(t, seg);
 		}
+	} else if (tn_cold_any(t)) {
+		bool erased = tn_cold_erase(t, key, hash, unless_after);
+
+		pthread_mutex_unlock(&seg->lock);
+		return erased;
 	}
 	pthread_mutex_unlock(&seg->lock);
 	if (gone)
@@ -471,7 +495,62 @@ bool tn_index_erase(tn_table *t, uint64_t key, uint64_t hash, uint64_t unless_af
 	return gone;
 }
 
-uint32_t tn_index_keys(tn_table *t, uint64_t hash, uint64_t last, uint64_t *keys, uint64_t *end)
+tern_status tn_index_evict(tn_table *t, uint64_t key, uint64_t hash, bool *gone)
+{
+	tn_segment *seg = lock_segment(t, hash);
+	tern_status st = TERN_OK;
+	uint32_t bucket, id = 0, version;
+	unsigned place;
+
+	*gone = locate(t, entry_of(seg), key, hash, &bucket, &place, &id);
+	if (*gone) {
+		tn_head *head = tn_head_of(t, id);
+
+		*gone = tn_head_lock(head, &version);
+		TN_ASSERT(*gone);
+		st = tn_cold_out(t, id, head, hash, version);
+		*gone = st == TERN_OK;
+		if (*gone) {
+			leave(seg, hash, bucket, place);
+			TN_COUNT(t, rows, -1ull);
+			shrink(t, seg);
+		}
+	}
+	pthread_mutex_unlock(&seg->lock);
+	if (*gone)
+		tn_id_retire(t, id);
+	return st;
+}
+
+tern_status tn_index_cold_read(tn_table *t, uint64_t key, uint64_t hash, void *image, bool *there)
+{
+	tn_segment *seg = lock_segment(t, hash);
+	tern_status st = TERN_OK;
+	uint32_t bucket, id;
+	unsigned place;
+
+	*there = false;
+	if (!locate(t, entry_of(seg), key, hash, &bucket, &place, &id))
+		st = tn_cold_get(t, hash, image, there);
+	pthread_mutex_unlock(&seg->lock);
+	return st;
+}
+
+tern_status tn_index_cold_remark(tn_table *t, uint64_t key, uint64_t hash)
+{
+	tn_segment *seg = lock_segment(t, hash);
+	tern_status st = TERN_OK;
+	uint32_t bucket, id;
+	unsigned place;
+
+	if (!locate(t, entry_of(seg), key, hash, &bucket, &place, &id))
+		st = tn_cold_remark(t, hash);
+	pthread_mutex_unlock(&seg->lock);
+	return st;
+}
+
+uint32_t tn_index_keys(tn_table *t, uint64_t hash, uint64_t last, uint64_t *keys, uint64_t *end,
+		       tn_cold_keys *cold)
 {
 	tn_segment *seg = lock_segment(t, hash);
 	uint32_t n = 0;
@@ -491,6 +570,8 @@ uint32_t tn_index_keys(tn_table *t, uint64_t hash, uint64_t last, uint64_t *keys
 		}
 	}
 	*end = seg->depth ? seg->first + (1ull << (64 - seg->depth)) : 0;
+	if (cold && tn_cold_any(t))
+		tn_cold_list(t, hash, TN_MIN(last, *end - 1), cold); /* end 0: up to the last one */
 	pthread_mutex_unlock(&seg->lock);
 	return n;
 }

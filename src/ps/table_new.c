@@ -66,9 +66,11 @@ static tern_status take_id(tn_maker *m)
 
 	for (unsigned tries = 0;; tries++) {
 		tern_status st = tn_hand_fill(t, &m->hand, TN_MAX(m->wanted, 1));
-		bool evict = st == TERN_E_BUDGET && t->schema.eviction != TERN_EVICT_NONE;
+		bool evict = st == TERN_E_BUDGET && t->schema.eviction != TERN_EVICT_NONE, made = false;
 
-		if (evict && tn_evict_one(t))
+		if (evict)
+			TN_TRY(tn_evict_one(t, &made));
+		if (made)
 			continue;
 		if (st != TERN_AGAIN && !(evict && tries < EVICT_TRIES))
 			return st;
@@ -79,19 +81,68 @@ static tern_status take_id(tn_maker *m)
 	}
 }
 
+/* Changes with each record that goes to the tier or comes from it. */
+static uint64_t moves(const tn_table *t)
+{
+	return t->tier ? atomic_load(&t->count.cooled) + atomic_load(&t->count.warmed) : 0;
+}
+
+/*
+ * There was no record in memory when `before` was read. One in the tier needs no admission; if any moved since, it may
+ * have been on its way: then the index decides, which holds the segment. TERN_AGAIN: there is none, and none is made.
+ */
+static tern_status may_make(tn_maker *m, uint64_t hash, uint64_t before, tn_insert *how)
+{
+	tn_table *t = m->t;
+	bool cold = false, maybe;
+
+	how->existing = m->existing;
+	if (t->tier && (m->existing || (!m->admit_all && t->schema.admit_after > 1)))
+		TN_TRY(tn_cold_has(t, hash, &cold));
+	maybe = cold || moves(t) != before;
+	if (m->existing)
+		return maybe ? TERN_OK : TERN_AGAIN;
+	if (m->admit_all || cold || tn_admit(t, hash))
+		return TERN_OK;
+	how->existing = true;
+	if (maybe)
+		return TERN_OK;
+	m->not_admitted++;
+	return TERN_AGAIN;
+}
+
+void tn_maker_expect(tn_maker *m, const uint64_t *keys, uint32_t n)
+{
+	tn_table *t = m->t;
+	uint64_t places[128];
+
+	if (n < 2 || !tn_cold_any(t))
+		return;
+	tn_epoch_leave(&t->epoch, m->epoch_slot);
+	for (uint32_t at = 0; at < n; at += TN_COUNT_OF(places)) {
+		uint32_t some = TN_MIN(n - at, (uint32_t)TN_COUNT_OF(places));
+
+		for (uint32_t i = 0; i < some; i++)
+			places[i] = tn_table_hash(keys[at + i]);
+		t->tier->ops->expect(t->tier, places, some);
+	}
+	m->epoch_slot = tn_epoch_enter(&t->epoch);
+}
+
 uint32_t tn_make(tn_maker *m, tn_scratch *s, uint64_t key, uint64_t hash)
 {
 	tn_table *t = m->t;
+	uint64_t before = moves(t);
 	tn_dir *dir = atomic_load_explicit(&t->dir, memory_order_acquire);
 	uint32_t id = tn_index_find(t, dir, key, hash), now = 0;
+	tn_insert how;
 	tern_status st;
 
 	if (id)
 		return id;
-	if (!m->admit_all && !tn_admit(t, hash)) {
-		m->not_admitted++;
-		return 0;
-	}
+	st = may_make(m, hash, before, &how);
+	if (st != TERN_OK)
+		return st == TERN_AGAIN ? 0 : refuse(m, st);
 	if (m->hand.count == 0) {
 		st = take_id(m);
 		if (st != TERN_OK)
@@ -99,11 +150,13 @@ uint32_t tn_make(tn_maker *m, tn_scratch *s, uint64_t key, uint64_t hash)
 	}
 	id = m->hand.ids[--m->hand.count];
 	tn_record_init(t, id, s, key, m->step);
-	st = tn_index_insert(t, key, hash, id, &now);
+	st = tn_index_insert(t, key, hash, id, &how, &now);
 	if (st != TERN_OK || now != id)
 		m->hand.ids[m->hand.count++] = id;
-	else
-		m->created++;
+	if (st == TERN_OK && now == 0)
+		m->not_admitted += !m->existing;
+	if (st == TERN_OK && now == id && now != 0)
+		how.warm ? m->warmed++ : m->created++;
 	return st == TERN_OK ? now : refuse(m, st);
 }
 

@@ -115,7 +115,8 @@ static void miss(pull *p, uint64_t key, uint64_t i)
 		return;
 	}
 	/* What was made may be evicted before it is read: then it is made again, a few times. */
-	for (unsigned tries = 0; p->how.unknown == TERN_UNKNOWN_CREATE && tries < 8; tries++) {
+	p->maker.existing = p->how.unknown != TERN_UNKNOWN_CREATE;
+	for (unsigned tries = 0; tries < 8 && (!p->maker.existing || t->tier); tries++) {
 		uint32_t id = tn_make(&p->maker, p->s, key, tn_table_hash(key));
 
 		if (!id)
@@ -135,6 +136,17 @@ static void miss(pull *p, uint64_t key, uint64_t i)
 		memset(dst, 0, p->row_bytes);
 }
 
+static void expect(pull *p, uint32_t misses)
+{
+	uint64_t keys[TN_CHUNK_KEYS];
+
+	if (!tn_cold_any(p->t))
+		return;
+	for (uint32_t k = 0; k < misses; k++)
+		keys[k] = tn_key_once(&p->keys[p->s->misses[k]]);
+	tn_maker_expect(&p->maker, keys, misses);
+}
+
 static void chunk(pull *p, const uint64_t *keys, uint64_t from, uint32_t n)
 {
 	tn_table *t = p->t;
@@ -144,6 +156,8 @@ static void chunk(pull *p, const uint64_t *keys, uint64_t from, uint32_t n)
 	p->from = from;
 	p->maker.epoch_slot = tn_epoch_enter(&t->epoch);
 	misses = hits(p, n);
+	if (misses)
+		expect(p, misses);
 	for (uint32_t k = 0; k < misses; k++) {
 		uint64_t i = from + p->s->misses[k];
 
@@ -196,6 +210,7 @@ tern_status tn_table_pull(tn_table *t, const uint64_t *keys, uint64_t n, const t
 	tn_scratch_give(t, p.s);
 	TN_COUNT(t, pulled, n);
 	if (result)
-		*result = (tn_pull_result){p.hits, p.maker.created, p.maker.not_admitted, p.maker.refused};
+		*result = (tn_pull_result){p.hits + p.maker.warmed, p.maker.created, p.maker.not_admitted,
+					   p.maker.refused};
 	return outcome(&p);
 }

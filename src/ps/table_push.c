@@ -244,7 +244,8 @@ static void miss(push *p, uint64_t i)
 		p->past_end++;
 		return;
 	}
-	if (p->how.flags & TN_PUSH_EXISTING) {
+	p->maker.existing = p->how.flags & TN_PUSH_EXISTING;
+	if (p->maker.existing && !t->tier) {
 		p->r.unknown++;
 		return;
 	}
@@ -252,10 +253,23 @@ static void miss(push *p, uint64_t i)
 	for (unsigned tries = 0; tries < 8; tries++) {
 		uint32_t id = tn_make(&p->maker, p->s, key, tn_table_hash(key));
 
+		if (!id && p->maker.existing && p->maker.status == TERN_OK)
+			p->r.unknown++;
 		if (!id || write_row(p, id, tn_head_of(t, id), gathered(p, i)) != DIED)
 			return;
 	}
 	p->maker.refused++;
+}
+
+static void expect(push *p, uint32_t misses)
+{
+	uint64_t keys[TN_CHUNK_KEYS];
+
+	if (!tn_cold_any(p->t))
+		return;
+	for (uint32_t k = 0; k < misses; k++)
+		keys[k] = tn_key_once(&p->keys[head_at(p, p->from + p->s->misses[k])]);
+	tn_maker_expect(&p->maker, keys, misses);
 }
 
 static void chunk(push *p, uint64_t from, uint32_t n)
@@ -266,6 +280,8 @@ static void chunk(push *p, uint64_t from, uint32_t n)
 	p->from = from;
 	p->maker.epoch_slot = tn_epoch_enter(&t->epoch);
 	misses = hits(p, n);
+	if (misses)
+		expect(p, misses);
 	for (uint32_t k = 0; k < misses; k++) {
 		p->maker.wanted = misses - k;
 		miss(p, head_at(p, from + p->s->misses[k]));

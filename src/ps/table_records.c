@@ -83,6 +83,27 @@ static tern_status reader_init(reader *r, tn_table *t, tn_record_fn fn, void *ar
 	return r->copy ? TERN_OK : tn_fail(TERN_E_NOMEM, "no memory for the copy of a record");
 }
 
+static tern_status give(reader *r, uint64_t key, bool *there);
+
+/* It was not in memory a moment ago. */
+static tern_status give_cold(reader *r, uint64_t key, bool *there)
+{
+	tn_table *t = r->t;
+	unsigned slot = tn_epoch_enter(&t->epoch);
+	tern_status st = tn_index_cold_read(t, key, tn_table_hash(key), r->copy, there);
+	bool warm = tn_index_find(t, atomic_load_explicit(&t->dir, memory_order_acquire), key,
+				  tn_table_hash(key)) != 0;
+	tn_record record;
+
+	tn_epoch_leave(&t->epoch, slot);
+	TN_TRY(st);
+	if (*there) {
+		tn_record_of_image(&record, t, r->copy);
+		return r->fn(&record, r->arg);
+	}
+	return warm ? give(r, key, there) : TERN_OK; /* it has come back meanwhile */
+}
+
 /* The key's record to the callback. *there = false: it has none. */
 static tern_status give(reader *r, uint64_t key, bool *there)
 {
@@ -100,6 +121,8 @@ static tern_status give(reader *r, uint64_t key, bool *there)
 		record.last_step = atomic_load_explicit(tn_head_last_step(head), memory_order_relaxed);
 	}
 	tn_epoch_leave(&t->epoch, slot);
+	if (!*there && t->tier)
+		return give_cold(r, key, there);
 	if (!*there)
 		return TERN_OK;
 	return r->fn(&record, r->arg);
@@ -140,26 +163,40 @@ static tern_status scan_dense(reader *r, uint32_t first, uint32_t last, uint64_t
 	return st;
 }
 
+static tern_status give_keys(reader *r, const uint64_t *keys, uint64_t n, uint64_t *given)
+{
+	for (uint64_t i = 0; i < n; i++) {
+		bool there;
+
+		TN_TRY(give(r, keys[i], &there));
+		*given += there;
+	}
+	return TERN_OK;
+}
+
 /* Sparse: the cursor is a hash; whole segments are given, keys first, since ids die outside of the epoch. */
 static tern_status scan_sparse(reader *r, uint64_t last, uint64_t *cursor, uint64_t max, uint64_t *keys)
 {
+	tn_cold_keys cold = {0};
 	uint64_t given = 0;
 	tern_status st = TERN_OK;
 
 	while (*cursor != TN_SCAN_END && given < max && st == TERN_OK) {
 		unsigned slot = tn_epoch_enter(&r->t->epoch);
 		uint64_t end;
-		uint32_t n = tn_index_keys(r->t, *cursor, last, keys, &end);
+		uint32_t n;
 
+		cold.n = 0;
+		n = tn_index_keys(r->t, *cursor, last, keys, &end, &cold);
 		tn_epoch_leave(&r->t->epoch, slot);
-		for (uint32_t i = 0; i < n && st == TERN_OK; i++) {
-			bool there;
-
-			st = give(r, keys[i], &there);
-			given += there;
-		}
+		st = cold.status;
+		if (st == TERN_OK)
+			st = give_keys(r, keys, n, &given);
+		if (st == TERN_OK)
+			st = give_keys(r, cold.keys, cold.n, &given);
 		*cursor = end == 0 || end > last ? TN_SCAN_END : end;
 	}
+	free(cold.keys);
 	return st;
 }
 
@@ -194,7 +231,7 @@ tern_status tn_table_scan(tn_table *t, uint32_t slot_first, uint32_t slot_last, 
 
 tern_status tn_table_erase(tn_table *t, const uint64_t *keys, uint64_t n, uint64_t *erased)
 {
-	uint64_t gone = 0;
+	uint64_t gone = 0, errors = TN_GET(t, tier_errors);
 
 	if (erased)
 		*erased = 0;
@@ -214,7 +251,11 @@ tern_status tn_table_erase(tn_table *t, const uint64_t *keys, uint64_t n, uint64
 	TN_COUNT(t, erased, gone);
 	if (erased)
 		*erased = gone;
-	return TERN_OK;
+	return TN_GET(t, tier_errors) == errors
+		       ? TERN_OK
+		       : tn_fail(TERN_E_IO,
+				 "table \"%s\": its cold tier failed; some rows may still be there",
+				 t->schema.name);
 }
 
 static tern_status drop_dense(tn_table *t, uint32_t slot, uint64_t *erased)
@@ -245,6 +286,7 @@ static tern_status drop_dense(tn_table *t, uint32_t slot, uint64_t *erased)
 tern_status tn_table_drop_slot(tn_table *t, uint32_t slot, uint64_t *erased)
 {
 	uint64_t cursor = (uint64_t)slot << 52, last = cursor + ((1ull << 52) - 1), gone = 0, end;
+	tn_cold_keys cold = {0};
 	uint64_t *keys;
 
 	if (slot >= TERN_TABLE_SLOTS)
@@ -257,16 +299,21 @@ tern_status tn_table_drop_slot(tn_table *t, uint32_t slot, uint64_t *erased)
 		return tn_fail(TERN_E_NOMEM, "no memory for the keys of a slot");
 	do {
 		unsigned in = tn_epoch_enter(&t->epoch);
-		uint32_t n = tn_index_keys(t, cursor, last, keys, &end);
+		uint32_t n;
 
+		cold.n = 0;
+		n = tn_index_keys(t, cursor, last, keys, &end, &cold);
 		for (uint32_t i = 0; i < n; i++)
 			gone += tn_index_erase(t, keys[i], tn_table_hash(keys[i]), TN_ERASE_ALWAYS);
+		for (uint64_t i = 0; i < cold.n; i++)
+			gone += tn_index_erase(t, cold.keys[i], tn_table_hash(cold.keys[i]), TN_ERASE_ALWAYS);
 		tn_epoch_leave(&t->epoch, in);
 		cursor = end;
 	} while (end != 0 && end <= last);
 	free(keys);
+	free(cold.keys);
 	TN_COUNT(t, erased, gone);
 	if (erased)
 		*erased = gone;
-	return TERN_OK;
+	return cold.status;
 }

@@ -15,6 +15,7 @@
 #include "base/map.h"
 #include "base/rand.h"
 #include "ps/table.h"
+#include "support/mem_tier.h"
 
 #define DIM  5
 #define KEYS 4000
@@ -135,14 +136,30 @@ static tern_table_schema schema_of(tern_row_optimizer optimizer)
 	return s;
 }
 
-static void follow(const tern_table_schema *schema, bool meta)
+static tern_status open_tier(void *arg, const tern_table_schema *schema, uint64_t image_bytes, tn_tier **tier)
+{
+	(void)schema;
+	return test_tier_open(arg, image_bytes, tier);
+}
+
+static void create(const tern_table_schema *schema, tier_kind *kind, tn_table **t)
+{
+	tn_table_env env = {.open_tier = *kind ? open_tier : NULL, .tier_arg = kind};
+
+	assert_ok(tn_table_create(schema, &env, t));
+}
+
+static void follow(const tern_table_schema *schema, bool meta, tier_kind kind)
 {
 	uint64_t known = 0;
 	tn_rand r = {11};
+	tn_table_stats stats;
 	tn_table *t;
 	mirror m;
 
-	assert_ok(tn_table_create(schema, NULL, &t));
+	if (!test_tier_can(kind))
+		return;
+	create(schema, &kind, &t);
 	mirror_init(&m, t, meta);
 	work(t, &r, 300, 1);
 	assert_false(tn_table_follows(t, 1));
@@ -163,8 +180,11 @@ static void follow(const tern_table_schema *schema, bool meta)
 	assert_same(&m);
 	take(&m, TN_CUT_CHANGES, 101, true);
 	assert_int_equal(m.given + m.gone, 0);
+	tn_table_stats_get(t, &stats);
+	assert_true(!kind || (stats.cooled > 1000 && stats.warmed > 1000));
 	tn_map_fini(&m.rows);
 	tn_table_destroy(t);
+	test_tier_gone();
 }
 
 static void changes_make_the_table(void **state)
@@ -172,17 +192,21 @@ static void changes_make_the_table(void **state)
 	tern_table_schema s = schema_of(TERN_OPT_ADAGRAD);
 
 	(void)state;
-	follow(&s, false); /* touches change nothing that matters */
+	follow(&s, false, TIER_NONE); /* touches change nothing that matters */
 	s.flags = TERN_TABLE_NO_META;
 	s.dtype = TERN_F16;
-	follow(&s, true);
+	follow(&s, true, TIER_NONE);
 	s = schema_of(TERN_OPT_ADAM);
 	s.ttl_steps = 3;
-	follow(&s, true);
+	follow(&s, true, TIER_NONE);
 	s = schema_of(TERN_OPT_ADAM);
 	s.budget_bytes = 300000;
 	s.eviction = TERN_EVICT_LRU;
-	follow(&s, true);
+	follow(&s, true, TIER_NONE);
+	s.budget_bytes = 150000;
+	s.ttl_steps = 30;
+	follow(&s, true, TIER_MEMORY);
+	follow(&s, true, TIER_ROCKSDB);
 	s = schema_of(TERN_OPT_ADAM);
 	s.kind = TERN_TABLE_DENSE;
 	s.rows = KEYS;
@@ -228,7 +252,7 @@ static void *write_on(void *arg)
 	return NULL;
 }
 
-static void nothing_is_lost_while_writers_go_on(void **state)
+static void writers_go_on(tier_kind kind)
 {
 	tern_table_schema s = schema_of(TERN_OPT_ADAGRAD);
 	_Atomic bool stop = false;
@@ -237,10 +261,11 @@ static void nothing_is_lost_while_writers_go_on(void **state)
 	tn_table *t;
 	mirror m;
 
-	(void)state;
-	s.budget_bytes = 300000;
+	if (!test_tier_can(kind))
+		skip();
+	s.budget_bytes = kind ? 180000 : 300000;
 	s.eviction = TERN_EVICT_LRU;
-	assert_ok(tn_table_create(&s, NULL, &t));
+	create(&s, &kind, &t);
 	mirror_init(&m, t, true);
 	for (unsigned i = 0; i < 3; i++) {
 		w[i] = (writer){.t = t, .seed = i, .stop = &stop};
@@ -256,6 +281,25 @@ static void nothing_is_lost_while_writers_go_on(void **state)
 	tn_table_check(t);
 	tn_map_fini(&m.rows);
 	tn_table_destroy(t);
+	test_tier_gone();
+}
+
+static void nothing_is_lost_while_writers_go_on(void **state)
+{
+	(void)state;
+	writers_go_on(TIER_NONE);
+}
+
+static void nothing_is_lost_between_memory_and_a_tier(void **state)
+{
+	(void)state;
+	writers_go_on(TIER_MEMORY);
+}
+
+static void nothing_is_lost_between_memory_and_rocksdb(void **state)
+{
+	(void)state;
+	writers_go_on(TIER_ROCKSDB);
 }
 
 /* ---- who knows what ---- */
@@ -336,6 +380,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(changes_make_the_table),
 		cmocka_unit_test(nothing_is_lost_while_writers_go_on),
+		cmocka_unit_test(nothing_is_lost_between_memory_and_a_tier),
+		cmocka_unit_test(nothing_is_lost_between_memory_and_rocksdb),
 		cmocka_unit_test(what_is_not_known_is_refused),
 		cmocka_unit_test(a_restored_table_is_followed),
 	};

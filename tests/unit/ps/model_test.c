@@ -9,6 +9,7 @@
 
 #include "oracle.h"
 #include "ps/table.h"
+#include "support/mem_tier.h"
 
 #define BATCH 160
 
@@ -104,6 +105,36 @@ static const config configs[] = {
 	 0.1f,
 	 0,
 	 6000},
+	{"lru, a plain tier",
+	 {.name = "cold",
+	  .dim = 4,
+	  .optimizer.kind = TERN_OPT_ADAGRAD,
+	  .budget_bytes = 250000,
+	  .eviction = TERN_EVICT_LRU},
+	 0.1f,
+	 0,
+	 6000},
+	{"lfu, ttl, RocksDB",
+	 {.name = "rocks",
+	  .dim = 4,
+	  .optimizer.kind = TERN_OPT_ADAM,
+	  .budget_bytes = 250000,
+	  .eviction = TERN_EVICT_LFU,
+	  .ttl_steps = 60},
+	 0.1f,
+	 0,
+	 6000},
+	{"lru, bf16, RocksDB",
+	 {.name = "rocks16",
+	  .dim = 7,
+	  .dtype = TERN_BF16,
+	  .init = {TERN_ROW_NORMAL, 1, 3},
+	  .optimizer.kind = TERN_OPT_SGD,
+	  .budget_bytes = 160000,
+	  .eviction = TERN_EVICT_LRU},
+	 0.1f,
+	 0,
+	 5000},
 	{"ttl",
 	 {.name = "ttl", .dim = 2, .optimizer.kind = TERN_OPT_MOMENTUM, .ttl_steps = 15},
 	 0.1f,
@@ -116,11 +147,20 @@ static const config configs[] = {
 	 9000},
 };
 
+/* By the table's name; nothing is lost to eviction then. */
+static tier_kind tier_of(const config *c)
+{
+	return strcmp(c->schema.name, "cold") == 0        ? TIER_MEMORY
+	       : strncmp(c->schema.name, "rocks", 5) == 0 ? TIER_ROCKSDB
+							  : TIER_NONE;
+}
+
 typedef struct world {
 	tn_table *t;
 	oracle o;
 	tn_rand r;
 	uint64_t step, named;
+	tier_kind tier;
 	/* the batch */
 	uint64_t keys[BATCH];
 	uint32_t u[BATCH], n;
@@ -141,7 +181,13 @@ static uint64_t below(world *w, uint64_t n)
 
 static int evicts(const world *w)
 {
-	return w->o.schema.eviction != TERN_EVICT_NONE;
+	return w->o.schema.eviction != TERN_EVICT_NONE && w->tier == TIER_NONE;
+}
+
+/* Rows past the budget are refused. */
+static int bounded(const world *w, const tn_table_stats *s)
+{
+	return s->rows_max && !evicts(w) && w->tier == TIER_NONE;
 }
 
 /* Half of the batches go to a few hot keys, so that keys repeat within and between them. */
@@ -190,7 +236,7 @@ static int made(world *w, uint32_t u, tn_table_stats *before)
 	r->asks += r->asks < 255;
 	if (w->o.schema.admit_after > 1 && r->asks < w->o.schema.admit_after)
 		return 0;
-	if (before->rows_max && !evicts(w) && w->o.present >= before->rows_max)
+	if (bounded(w, before) && w->o.present >= before->rows_max)
 		return 0;
 	oracle_make(&w->o, u, w->step);
 	return 1;
@@ -251,7 +297,7 @@ static void do_pull(world *w)
 			int new = made(w, w->u[i], &before);
 
 			want_created += (uint64_t) new;
-			refused |= !new &&before.rows_max && !evicts(w);
+			refused |= !new &&bounded(w, &before);
 		}
 		oracle_default(&w->o, w->keys[i], initial);
 		if (!evicts(w))
@@ -338,7 +384,7 @@ static void do_push(world *w)
 			if (how.flags)
 				continue;
 			if (!made(w, w->u[i], &before)) {
-				refused |= before.rows_max && !evicts(w);
+				refused |= bounded(w, &before);
 				continue;
 			}
 			created++;
@@ -459,7 +505,7 @@ static void do_put(world *w)
 	pack(w, &made_up, value, state);
 	tn_table_stats_get(w->t, &stats);
 	st = tn_table_put_record(w->t, &rec);
-	if (!r->present && stats.rows_max && !evicts(w) && w->o.present >= stats.rows_max) {
+	if (!r->present && bounded(w, &stats) && w->o.present >= stats.rows_max) {
 		assert_status(st, TERN_E_BUDGET);
 		return;
 	}
@@ -623,7 +669,9 @@ static void finish(world *w)
 	assert_int_equal(s.rows, w->o.present);
 	assert_int_equal(s.cut_bytes, 0);
 	if (w->o.schema.budget_bytes)
-		assert_true(s.bytes <= w->o.schema.budget_bytes && s.rows <= s.rows_max);
+		assert_true(s.bytes <= w->o.schema.budget_bytes && s.rows - s.cold_rows <= s.rows_max);
+	if (w->tier)
+		assert_true(s.cooled > 0 && s.warmed > 0 && s.evicted == 0 && s.tier_errors == 0);
 	if (evicts(w))
 		assert_true(s.evicted > 0);
 }
@@ -635,11 +683,18 @@ static uint64_t rounds(void)
 	return text ? strtoull(text, NULL, 10) : 40000;
 }
 
+static tern_status open_tier(void *arg, const tern_table_schema *schema, uint64_t image_bytes, tn_tier **tier)
+{
+	(void)schema;
+	return test_tier_open(arg, image_bytes, tier);
+}
+
 static void run_config(const config *c, uint64_t seed)
 {
 	world *w = calloc(1, sizeof(*w));
 	tern_table_schema s = c->schema;
 	float decay = c->decay;
+	tn_table_env env;
 
 	tern_optimizer_init(&s.optimizer, c->schema.optimizer.kind, c->lr);
 	s.optimizer.weight_decay = decay;
@@ -649,12 +704,15 @@ static void run_config(const config *c, uint64_t seed)
 		s.optimizer.l1 = s.optimizer.l2 = 0.05f;
 	w->r.state = seed;
 	w->step = 1;
-	assert_ok(tn_table_create(&s, NULL, &w->t));
+	w->tier = tier_of(c);
+	env = (tn_table_env){.open_tier = w->tier ? open_tier : NULL, .tier_arg = &w->tier};
+	assert_ok(tn_table_create(&s, &env, &w->t));
 	oracle_init(&w->o, &s, c->universe, seed);
 	while (w->named < rounds())
 		one_step(w);
 	finish(w);
 	tn_table_destroy(w->t);
+	test_tier_gone();
 	oracle_fini(&w->o);
 	free(w);
 }
@@ -667,6 +725,8 @@ static void tables_are_as_the_oracle(void **state)
 	for (size_t i = 0; i < sizeof(configs) / sizeof(configs[0]); i++) {
 		printf("  %s\n", configs[i].name);
 		fflush(stdout);
+		if (!test_tier_can(tier_of(&configs[i])))
+			continue;
 		run_config(&configs[i], (seed ? strtoull(seed, NULL, 10) : 1) + i);
 	}
 }

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tables with a cold tier: no update is lost on the way between memory and tier, whoever moves it; a tier that fails loses
+ * nothing and is said in words; scans and cuts have all rows. (That a table with a tier is the oracle, bit by bit:
+ * model_test.)
+ */
+#include "cmocka_all.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/fault.h"
+#include "base/rand.h"
+#include "ps/save.h"
+#include "support/mem_tier.h"
+
+#define DIM  4
+#define KEYS 3000
+
+static uint64_t key_of(uint64_t i)
+{
+	return i * 0x9e3779b97f4a7c15ull;
+}
+
+static tern_status open_tier(void *arg, const tern_table_schema *schema, uint64_t image_bytes, tn_tier **tier)
+{
+	(void)schema;
+	return test_tier_open(arg, image_bytes, tier);
+}
+
+static tn_table *create(tier_kind *kind, uint32_t admit_after)
+{
+	tern_table_schema s = {.name = "t", .dim = DIM, .budget_bytes = 150000, .eviction = TERN_EVICT_LRU};
+	tn_table_env env = {.open_tier = open_tier, .tier_arg = kind};
+	tn_table *t;
+
+	s.admit_after = admit_after;
+	assert_ok(tn_table_create(&s, &env, &t));
+	return t;
+}
+
+static void destroy(tn_table *t)
+{
+	tn_table_check(t);
+	tn_table_destroy(t);
+	test_tier_gone();
+}
+
+/* ---- many threads ---- */
+
+typedef struct adder {
+	pthread_t thread;
+	tn_table *t;
+	uint64_t seed;
+	_Atomic uint32_t *added;
+} adder;
+
+static void *add_ones(void *arg)
+{
+	adder *a = arg;
+	tn_rand r = {a->seed};
+
+	for (unsigned b = 0; b < 400; b++) {
+		tn_push push = {.mode = TERN_PUSH_ADD, .step = b};
+		tn_pull pull = {.unknown = (tern_unknown)tn_rand_below(&r, 3), .step = b};
+		uint64_t keys[30];
+		float rows[30 * DIM];
+		uint8_t found[30];
+
+		for (unsigned i = 0; i < 30; i++) {
+			uint64_t k = tn_rand_below(&r, KEYS);
+
+			keys[i] = key_of(k);
+			atomic_fetch_add(&a->added[k], 1);
+			for (unsigned d = 0; d < DIM; d++)
+				rows[i * DIM + d] = 1;
+		}
+		assert_ok(tn_table_push(a->t, keys, rows, 30, &push, NULL));
+		/* What was pushed is there: in memory, in the tier, or on its way. */
+		assert_ok(tn_table_pull(a->t, keys, 30, &pull, rows, NULL, found, NULL));
+		for (unsigned i = 0; i < 30; i++)
+			assert_true(found[i] && rows[i * DIM] >= 1 &&
+				    rows[i * DIM] == rows[i * DIM + DIM - 1]);
+	}
+	return NULL;
+}
+
+static void add_all(tier_kind kind)
+{
+	_Atomic uint32_t *added = calloc(KEYS, sizeof(*added));
+	uint64_t present = 0;
+	tn_table_stats stats;
+	adder a[4];
+	tn_table *t;
+
+	if (!test_tier_can(kind)) {
+		free((void *)added);
+		skip();
+	}
+	t = create(&kind, 0);
+	for (unsigned i = 0; i < 4; i++) {
+		a[i] = (adder){.t = t, .seed = i, .added = added};
+		assert_int_equal(pthread_create(&a[i].thread, NULL, add_ones, &a[i]), 0);
+	}
+	for (unsigned i = 0; i < 4; i++)
+		pthread_join(a[i].thread, NULL);
+	tn_table_stats_get(t, &stats);
+	assert_true(stats.cooled > 1000 && stats.warmed > 1000 && stats.tier_errors == 0);
+	for (uint64_t k = 0; k < KEYS; k++) {
+		tn_pull how = {.unknown = TERN_UNKNOWN_ZERO};
+		uint64_t key = key_of(k);
+		uint8_t found;
+		float row[DIM];
+
+		assert_ok(tn_table_pull(t, &key, 1, &how, row, NULL, &found, NULL));
+		assert_true(row[0] == (float)added[k] && row[DIM - 1] == row[0]);
+		assert_int_equal(found, added[k] > 0);
+		present += found;
+	}
+	assert_int_equal(stats.rows, present);
+	destroy(t);
+	free((void *)added);
+}
+
+static void no_update_is_lost_between_memory_and_tier(void **state)
+{
+	(void)state;
+	add_all(TIER_MEMORY);
+}
+
+static void no_update_is_lost_between_memory_and_rocksdb(void **state)
+{
+	(void)state;
+	add_all(TIER_ROCKSDB);
+}
+
+/* ---- a tier that fails ---- */
+
+static tern_status push_one(tn_table *t, uint64_t k)
+{
+	tn_push how = {.mode = TERN_PUSH_ADD};
+	float row[DIM] = {1, 1, 1, 1};
+	uint64_t key = key_of(k);
+
+	return tn_table_push(t, &key, row, 1, &how, NULL);
+}
+
+static float value(tn_table *t, uint64_t k, tern_status wanted)
+{
+	tn_pull how = {.unknown = TERN_UNKNOWN_ZERO};
+	uint64_t key = key_of(k);
+	float row[DIM];
+
+	assert_status(tn_table_pull(t, &key, 1, &how, row, NULL, NULL, NULL), wanted);
+	return row[0];
+}
+
+static void a_tier_that_fails_loses_nothing(void **state)
+{
+	tier_kind kind = test_tier_can(TIER_ROCKSDB) ? TIER_ROCKSDB : TIER_MEMORY;
+	tn_table_stats stats;
+	uint64_t n = 0, cold, gone, key;
+	tn_table *t = create(&kind, 0);
+
+	(void)state;
+	do {
+		assert_ok(push_one(t, n++));
+		tn_table_stats_get(t, &stats);
+	} while (stats.cold_rows < 100);
+	/* No room: the disk is full. What is in memory stays there. */
+	assert_ok(tn_fault_set("tier.put", 1, 1000000));
+	for (unsigned i = 0; i < 40 && stats.tier_errors == 0; i++) {
+		tern_status status = push_one(t, n + i);
+
+		tn_table_stats_get(t, &stats);
+		assert_true(status == TERN_OK || status == TERN_E_IO);
+	}
+	assert_true(stats.tier_errors > 0);
+	assert_status(push_one(t, n + 1000), TERN_E_IO);
+	assert_non_null(strstr(tn_detail_get(), "table \"t\""));
+	tn_fault_clear();
+	assert_ok(push_one(t, n + 1000));
+	for (uint64_t k = 0; k < n; k++)
+		assert_true(value(t, k, TERN_OK) == 1);
+	/* It can't be read: a row that is there is not taken for one that is not. */
+	for (cold = 0; cold < n; cold++) {
+		key = key_of(cold);
+		if (!tn_table_warm(t, &key, 1))
+			break;
+	}
+	assert_true(cold < n);
+	assert_ok(tn_fault_set("tier.get", 1, 1000000));
+	(void)value(t, cold, TERN_E_IO);
+	assert_status(push_one(t, cold), TERN_E_IO);
+	assert_status(tn_table_erase(t, &key, 1, &gone), TERN_E_IO);
+	assert_int_equal(gone, 0);
+	tn_fault_clear();
+	assert_true(value(t, cold, TERN_OK) == 1);
+	assert_true(tn_table_warm(t, &key, 1));
+	assert_ok(tn_table_erase(t, &key, 1, &gone));
+	assert_int_equal(gone, 1);
+	destroy(t);
+}
+
+/* ---- admission: a row that is in the tier was admitted ---- */
+
+static void cold_rows_need_no_admission(void **state)
+{
+	tier_kind kind = TIER_MEMORY;
+	tn_table *t = create(&kind, 3);
+	tn_table_stats stats;
+	uint64_t n = 0;
+
+	(void)state;
+	do {
+		for (unsigned i = 0; i < 3; i++)
+			assert_ok(push_one(t, n));
+		n++;
+		tn_table_stats_get(t, &stats);
+	} while (stats.cold_rows < 50);
+	for (uint64_t k = 0; k < n; k++)
+		assert_ok(push_one(t, k));
+	for (uint64_t k = 0; k < n; k++)
+		assert_true(value(t, k, TERN_OK) >=
+			    2); /* the third ask made it; sketches may count too much */
+	destroy(t);
+}
+
+/* ---- a cut has them all, while they move ---- */
+
+static tern_status sum_up(const tn_record *r, void *arg)
+{
+	double *sum = arg;
+
+	sum[0] += (double)((const float *)r->value)[0];
+	sum[1] += 1;
+	return TERN_OK;
+}
+
+static void a_cut_has_what_is_in_memory_and_in_the_tier(void **state)
+{
+	tier_kind kind = test_tier_can(TIER_ROCKSDB) ? TIER_ROCKSDB : TIER_MEMORY;
+	double cut_sum[2] = {0, 0}, scan_sum[2] = {0, 0};
+	tn_table *t = create(&kind, 0);
+	uint64_t cursor = 0;
+	tn_rand r = {1};
+	bool more = true;
+	tn_cut *cut;
+
+	(void)state;
+	for (uint64_t k = 0; k < KEYS; k++)
+		assert_ok(push_one(t, k));
+	while (cursor != TN_SCAN_END)
+		assert_ok(tn_table_scan(t, 0, TERN_TABLE_SLOTS - 1, &cursor, 100, sum_up, scan_sum));
+	assert_true(scan_sum[0] == KEYS && scan_sum[1] == KEYS);
+	assert_ok(tn_table_cut(t, &cut));
+	assert_int_equal(tn_cut_rows(cut), KEYS);
+	while (more) {
+		for (unsigned i = 0; i < 50; i++) /* they move, and change */
+			assert_ok(push_one(t, tn_rand_below(&r, KEYS + 100)));
+		assert_ok(tn_cut_next(cut, 20, sum_up, cut_sum, &more));
+	}
+	tn_cut_end(cut);
+	assert_true(cut_sum[0] == KEYS && cut_sum[1] == KEYS);
+	destroy(t);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(no_update_is_lost_between_memory_and_tier),
+		cmocka_unit_test(no_update_is_lost_between_memory_and_rocksdb),
+		cmocka_unit_test(a_tier_that_fails_loses_nothing),
+		cmocka_unit_test(cold_rows_need_no_admission),
+		cmocka_unit_test(a_cut_has_what_is_in_memory_and_in_the_tier),
+	};
+
+	return RUN(tests);
+}
