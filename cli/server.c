@@ -22,7 +22,7 @@
 typedef struct server_options {
 	const char *listen, *name, *servers, *transport;
 	uint64_t index, map_version, budget, workers;
-	const char *follow, *join, *http;
+	const char *follow, *tier, *join, *http;
 	uint64_t replicas, first, drain_ns;
 	uint64_t version;
 	bool in_place, insecure, json;
@@ -128,7 +128,8 @@ static int run(const server_options *o, char *list_text)
 				    .workers = (uint32_t)o->workers,
 				    .join = o->join && strcmp(o->join, "self") == 0 ? "" : o->join,
 				    .replicas = (uint32_t)o->replicas,
-				    .first = (uint32_t)o->first};
+				    .first = (uint32_t)o->first,
+				    .tier_dir = o->tier};
 	sigset_t ends;
 	tern_ctx *ctx;
 	int rc;
@@ -183,6 +184,8 @@ int cmd_server(int argc, char **argv)
 		 "memory of all tables; tables then say how much of it is theirs", 0, 0, false, NULL},
 		{"ps-workers", ARG_U64, &o.workers, "N", "threads for batches that take long", 0, 64, false,
 		 NULL},
+		{"tier", ARG_STRING, &o.tier, "DIR",
+		 "rows that budgets have no room for go to DIR and come back (RocksDB)", 0, 0, false, NULL},
 		{"join", ARG_STRING, &o.join, "self|HOST:PORT|etcd:URL",
 		 "instead of a list, servers that join one another; self: this one decides who has what", 0,
 		 0, false, NULL},

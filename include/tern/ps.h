@@ -190,6 +190,12 @@ typedef struct tern_ps_server_params {
 		replicas; /* of each slot, 1 or 2; counts at the one that others join, and the first with etcd; 0 = 1 */
 	uint32_t
 		first; /* servers that have to be there before slots are given out; counts as replicas; 0 = 1 */
+	/*
+	 * NULL, or a directory: rows that tables with a budget and eviction would evict go there instead (RocksDB, loaded at
+	 * run time), with all that belongs to them, and come back when they are asked for. It is the overflow of what is in
+	 * memory: emptied when a server begins; what lasts is a checkpoint.
+	 */
+	const char *tier_dir;
 } tern_ps_server_params;
 
 /* One per context: TERN_E_EXISTS. The context must listen. */
@@ -292,6 +298,8 @@ typedef struct tern_table_stats {
 	uint64_t not_admitted, refused, nonfinite;
 	uint64_t pulled, pushed; /* keys */
 	uint64_t duplicates;     /* pushes that came again and were not applied again */
+	uint64_t cold_rows;      /* of rows, those in the tier */
+	uint64_t cold_bytes;     /* of the tier, about */
 } tern_table_stats;
 tern_status tern_table_get_stats(tern_ps *ps, const char *name, tern_table_stats *stats);
 /*

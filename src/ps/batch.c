@@ -290,28 +290,33 @@ void tn_ps_work_on(tern_ps_server *server, ps_bench *bench, tern_rpc_request *re
 		tn_ps_share_put(t.share);
 }
 
-/* About how many bytes will it touch? Malformed ones are cheap. */
-static uint64_t cost_of(tern_ps_server *server, const void *args, uint64_t bytes)
+/* Does it touch many bytes, or wait for rows that are in a tier? Malformed ones are short. */
+static bool takes_long(tern_ps_server *server, const void *args, uint64_t bytes)
 {
 	tn_ps_batch batch;
 	ps_share *share;
-	uint64_t cost;
+	bool lasts;
 
-	if (bytes < server->inline_bytes / 1024 || !tn_ps_batch_head(args, bytes, &batch))
-		return 0; /* too few keys, whatever rows they have */
+	if (bytes < server->inline_bytes / 1024 && !server->tier_dir)
+		return false; /* too few keys, whatever rows they have */
+	if (!tn_ps_batch_head(args, bytes, &batch) ||
+	    batch.count > (bytes - TN_PS_BATCH_BYTES) / sizeof(uint64_t))
+		return false;
 	share = tn_ps_share_get(server, batch.table);
-	cost = share && batch.count <= bytes ? batch.count * share->cost : 0;
-	if (share)
-		tn_ps_share_put(share);
-	return cost;
+	if (!share)
+		return false;
+	lasts = batch.count * share->cost > server->inline_bytes ||
+		(server->tier_dir &&
+		 !tn_table_warm(share->engine, (const uint8_t *)args + TN_PS_BATCH_BYTES, batch.count));
+	tn_ps_share_put(share);
+	return lasts;
 }
 
 void tn_ps_serve(tern_ps_server *server, tern_rpc_request *request, tn_ps_method method, const void *args,
 		 uint64_t bytes)
 {
 	TN_PS_COUNT(server->counters, batches, 1);
-	if (cost_of(server, args, bytes) > server->inline_bytes &&
-	    tn_ps_work_hand(server, request, method, args, bytes))
+	if (takes_long(server, args, bytes) && tn_ps_work_hand(server, request, method, args, bytes))
 		return;
 	tn_ps_work_on(server, &server->bench, request, method, args, bytes);
 }

@@ -45,7 +45,7 @@ static tern_status new_share(tn_ps_follow *f, const tn_ckpt_reader *link, const 
 
 	TN_TRY(tn_restore_schema(link, name, &schema));
 	memset(&schema.optimizer, 0, sizeof(schema.optimizer));
-	schema.flags |= TERN_TABLE_NO_META;
+	schema.flags = (schema.flags & ~TERN_TABLE_ONE_SIDED) | TERN_TABLE_NO_META; /* copies change places */
 	schema.eviction = TERN_EVICT_NONE;
 	schema.budget_bytes = schema.ttl_steps = schema.admit_after = 0;
 	return tn_ps_share_new(f->server, &schema, share);

@@ -37,7 +37,7 @@ static void leave_out(ps_task *t, const tn_ps_slots *fresh, uint64_t *count)
 static bool was_applied(tern_status status)
 {
 	return status == TERN_OK || status == TERN_E_BUDGET || status == TERN_E_NOMEM ||
-	       status == TERN_E_INVALID;
+	       status == TERN_E_INVALID || status == TERN_E_IO /* the cold tier */;
 }
 
 static tern_status apply(ps_task *t, const uint8_t *grads, uint64_t count)

@@ -75,6 +75,7 @@ static void server_free(tern_ps_server *server)
 	tn_ps_work_stop(server);
 	tn_ps_rounds_free(&server->rounds);
 	tn_ps_shares_free(server);
+	tn_ps_tier_close(server);
 	tn_ps_packs_free(server);
 	tn_ps_bench_free(&server->bench);
 	tn_ps_views_free(server);
@@ -115,6 +116,7 @@ static tern_ps_server *server_new(tern_ctx *ctx, tn_ps_state *state, const tern_
 	server->ctx = ctx;
 	server->state = state;
 	server->counters = &state->counters;
+	server->tier_lock = -1;
 	server->budget_bytes = params->budget_bytes;
 	server->lease_ns = tn_opt_u64(tn_ctx_options(ctx), tn_ps_options, "lease");
 	server->inline_bytes = tn_opt_u64(tn_ctx_options(ctx), tn_ps_options, "inline_bytes");
@@ -185,6 +187,8 @@ tern_status tern_ps_server_open(tern_ctx *ctx, const tern_ps_server_params *para
 	status = server ? TERN_OK : tn_fail(TERN_E_NOMEM, "no memory for a parameter server");
 	workers = params->workers ? params->workers
 				  : (uint32_t)tn_opt_u64(tn_ctx_options(ctx), tn_ps_options, "workers");
+	if (status == TERN_OK)
+		status = tn_ps_tier_open(server, params->tier_dir, params->index);
 	if (status == TERN_OK)
 		status = tn_ps_work_start(server, workers);
 	if (status == TERN_OK && params->join)

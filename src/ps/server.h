@@ -107,6 +107,10 @@ struct tern_ps_server {
 	tn_ps_state *state;
 	tn_ps_counters *counters;
 	uint64_t budget_bytes, inline_bytes, lease_ns;
+	char *tier_dir; /* NULL: no table has a tier (tier.c) */
+	int tier_lock;
+	uint32_t tier_index;
+	_Atomic uint64_t tier_serial;
 	_Atomic(ps_view *) view;
 	tn_epoch *view_epoch;      /* who looks at a view is inside */
 	pthread_mutex_t view_lock; /* a new view; retired ones */
@@ -174,7 +178,7 @@ void tn_ps_membership_close(tern_ps_server *server);
 ps_share *tn_ps_share_get(tern_ps_server *server, uint64_t id);
 void tn_ps_share_put(ps_share *share);
 void tn_ps_shares_free(tern_ps_server *server);
-/* A share that nobody sees yet, with one reference. TERN_E_NOMEM and what the engine refuses. */
+/* A share that nobody sees yet, with one reference. server NULL: its rows are in memory alone. TERN_E_NOMEM and what the engine refuses. */
 tern_status tn_ps_share_new(tern_ps_server *server, const tern_table_schema *schema, ps_share **share);
 /* Into the list, with its reference. TERN_E_EXISTS, _LIMIT, _BUDGET. */
 tern_status tn_ps_share_add(tern_ps_server *server, ps_share *share);
@@ -270,6 +274,16 @@ ps_pack *tn_ps_pack_get(tern_ps_server *server, uint64_t bytes);
 /* A user less; the last one lets go of it. */
 void tn_ps_pack_put(ps_pack *pack);
 void tn_ps_packs_free(tern_ps_server *server);
+
+/* ---- tier.c ---- */
+
+/* path NULL: none. TERN_E_IN_USE, TERN_E_IO. */
+tern_status tn_ps_tier_open(tern_ps_server *server, const char *path, uint32_t index);
+/* No table is open any more. Harmless if there is none. */
+void tn_ps_tier_close(tern_ps_server *server);
+/* tn_table_env.open_tier; arg is the server. */
+tern_status tn_ps_tier_of_table(void *arg, const tern_table_schema *schema, uint64_t image_bytes,
+				tn_tier **tier);
 
 /* ---- work.c ---- */
 

@@ -63,11 +63,13 @@ static void reply_error(tern_rpc_request *request, tern_status status)
 
 tern_status tn_ps_share_new(tern_ps_server *server, const tern_table_schema *schema, ps_share **out)
 {
+	tn_table_env env = {.open_tier = server && server->tier_dir ? tn_ps_tier_of_table : NULL,
+			    .tier_arg = server};
 	ps_share *share = calloc(1, sizeof(*share));
-	tn_table_env env = {.changes = NULL};
 	tern_status status = share ? TERN_OK : TERN_E_NOMEM;
 
 	if (share && schema->flags & TERN_TABLE_ONE_SIDED) {
+		env.open_tier = NULL; /* nobody sees cold rows from outside */
 		share->outside = tn_ps_outside_new(server->ctx, &env);
 		status = share->outside ? TERN_OK : TERN_E_NOMEM;
 	}
@@ -382,6 +384,8 @@ void tn_ps_on_stats(tern_rpc_request *request, const void *args, uint64_t bytes,
 		.nonfinite = s.nonfinite,
 		.pulled = s.pulled,
 		.pushed = s.pushed,
+		.cold_rows = s.cold_rows,
+		.cold_bytes = s.cold_bytes,
 		.duplicates = atomic_load_explicit(&share->duplicates, memory_order_relaxed),
 	};
 	tn_ps_stats_encode(out, &stats);

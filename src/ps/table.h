@@ -146,8 +146,8 @@ typedef struct tn_push_result {
 tern_status tn_table_push(tn_table *table, const uint64_t *keys, const void *grads, uint64_t n,
 			  const tn_push *how, tn_push_result *result);
 
-/* Would a batch of these find all its rows in memory? If not, it may wait for the tier, or creates some. */
-bool tn_table_warm(tn_table *table, const uint64_t *keys, uint64_t n);
+/* Would a batch of these keys (u64, of any alignment) find all its rows in memory? If not, it may wait for the tier, or creates some. */
+bool tn_table_warm(tn_table *table, const void *keys, uint64_t n);
 
 /* *erased (may be NULL): rows that are gone now. Dense: TERN_E_STATE. */
 tern_status tn_table_erase(tn_table *table, const uint64_t *keys, uint64_t n, uint64_t *erased);

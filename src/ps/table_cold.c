@@ -299,7 +299,7 @@ tern_status tn_cold_settle(tn_table *t, uint32_t clear)
 
 /* ---- for who must not wait ---- */
 
-bool tn_table_warm(tn_table *t, const uint64_t *keys, uint64_t n)
+bool tn_table_warm(tn_table *t, const void *keys, uint64_t n)
 {
 	bool warm = true;
 
@@ -310,8 +310,9 @@ bool tn_table_warm(tn_table *t, const uint64_t *keys, uint64_t n)
 		const tn_dir *dir = atomic_load_explicit(&t->dir, memory_order_acquire);
 
 		for (uint64_t i = from; i < TN_MIN(n, from + TN_CHUNK_KEYS) && warm; i++) {
-			uint64_t key = *(const volatile uint64_t *)&keys[i];
+			uint64_t key;
 
+			memcpy(&key, (const uint8_t *)keys + i * sizeof(key), sizeof(key));
 			warm = tn_index_find(t, dir, key, tn_table_hash(key)) != 0;
 		}
 		tn_epoch_leave(&t->epoch, slot);

@@ -306,6 +306,8 @@ tern_status tern_table_get_stats(tern_ps *ps, const char *name, tern_table_stats
 		stats->pulled += s.pulled;
 		stats->pushed += s.pushed;
 		stats->duplicates += s.duplicates;
+		stats->cold_rows += s.cold_rows;
+		stats->cold_bytes += s.cold_bytes;
 	}
 	return counted ? TERN_OK : tn_fail(TERN_E_NOT_FOUND, "there is no table \"%s\"", name);
 }

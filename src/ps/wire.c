@@ -319,6 +319,8 @@ void tn_ps_stats_encode(uint8_t out[TN_PS_STATS_BYTES], const tern_table_stats *
 	tn_put_u64(&w, s->pulled);
 	tn_put_u64(&w, s->pushed);
 	tn_put_u64(&w, s->duplicates);
+	tn_put_u64(&w, s->cold_rows);
+	tn_put_u64(&w, s->cold_bytes);
 	tn_put_zeros(&w, TN_PS_STATS_BYTES - w.at);
 	TN_ASSERT(!w.bad);
 }
@@ -343,5 +345,7 @@ bool tn_ps_stats_decode(const void *data, uint64_t bytes, tern_table_stats *s)
 	s->pulled = tn_get_u64(&r);
 	s->pushed = tn_get_u64(&r);
 	s->duplicates = tn_get_u64(&r);
+	s->cold_rows = tn_get_u64(&r);
+	s->cold_bytes = tn_get_u64(&r);
 	return bytes == TN_PS_STATS_BYTES && !r.bad && version == TN_PS_VERSION;
 }

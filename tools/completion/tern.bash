@@ -14,7 +14,7 @@ _tern_options() { # COMMAND or COMMAND/SUBCOMMAND
 	perf) echo --op --sizes --transport --spin --block --rounds --round-time --threads --json --help ;;
 	info) echo --memory --config --json --help ;;
 	doctor) echo --peer --report --conformance --no-self-test --json --help ;;
-	server) echo --listen --name --servers --index --map-version --budget --ps-workers --join --replicas --first --drain --follow --version --in-place --http --transport --insecure --json --help ;;
+	server) echo --listen --name --servers --index --map-version --budget --ps-workers --join --replicas --first --drain --tier --follow --version --in-place --http --transport --insecure --json --help ;;
 	cluster) echo --server --timeout --wait --json --help ;;
 	table) echo list create describe drop stats version export import inspect verify --help ;;
 	table/list | table/describe) echo --server --timeout --json --help ;;
@@ -80,7 +80,7 @@ _tern() {
 			words=$(_tern_list "$current" put notify get send call)
 			compopt -o nospace 2>/dev/null
 			;;
-		--data | --follow)
+		--data | --follow | --tier)
 			mapfile -t COMPREPLY < <(compgen -d -- "$current")
 			compopt -o filenames 2>/dev/null
 			return

@@ -45,6 +45,7 @@ typedef struct world {
 
 static const char *transport = "shm";
 static const char *const *server_options;
+static const char *world_tier; /* directory of cold rows */
 
 static inline void world_transport(const char *name)
 {
@@ -89,7 +90,8 @@ static inline void node_start(world *w, unsigned i)
 
 static inline void node_serve(world *w, unsigned i)
 {
-	tern_ps_server_params params = {.servers = w->addresses, .count = w->servers, .index = i};
+	tern_ps_server_params params = {
+		.servers = w->addresses, .count = w->servers, .index = i, .tier_dir = world_tier};
 
 	if (tern_ps_server_open(w->nodes[i].ctx, &params, &w->nodes[i].server) != TERN_OK)
 		fail_msg("server: %s", tern_detail());
