@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "ps/round.h"
 #include "ps/wire.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -73,6 +74,23 @@ static void schema(const uint8_t *msg, uint64_t size)
 	(void)tern_dtype_name(s.dtype);
 }
 
+/* What members of summed groups bring. */
+static void round_of(const uint8_t *msg, uint64_t size)
+{
+	uint8_t out[TN_PS_CLOSE_BYTES + 8 * TN_PS_SENDERS_MAX];
+	tn_ps_stage s;
+	tn_ps_close c;
+
+	if (tn_ps_stage_decode(msg, size, &s)) {
+		within(msg, size, s.keys, s.count * 8);
+		within(msg, size, s.rows, s.row_bytes);
+		tn_ps_stage_encode(out, &s);
+		TN_ASSERT(memcmp(out, msg, TN_PS_STAGE_BYTES) == 0);
+	}
+	if (tn_ps_close_decode(msg, size, &c))
+		TN_ASSERT(tn_ps_close_encode(out, &c) == size && memcmp(out, msg, size) == 0);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	uint8_t stats_out[TN_PS_STATS_BYTES];
@@ -84,6 +102,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	batch(data + 3, size - 3, data[0] * (uint64_t)data[1]);
 	answer(data + 3, size - 3, data[0], data[2] & 1, data[1]);
 	schema(data, size);
+	round_of(data, size);
 	if (tn_ps_name_decode(data, size, name, sizeof(name)))
 		TN_ASSERT(memchr(name, 0, sizeof(name)));
 	if (tn_ps_stats_decode(data, size, &stats))
