@@ -8,6 +8,9 @@
  *   in the end:   every counter is the number of pushes that were acknowledged, at primary and backup, bit by bit
  *   always:       a read is not below what was acknowledged, or read, before it began; not above what was ever sent
  *
+ * Answers are lost too, and what was read just before a server died is looked for at the one that takes over. Seen to fail
+ * with readers that do not wait, without fences, without facts in PUSH or in what is copied, and with frames taken twice.
+ *
  * One failure at a time: a server dies only when all slots are in sync at two that live. Arguments: a seed, how many.
  */
 #include <stdio.h>
@@ -25,6 +28,7 @@
 #define KEYS    48u
 #define CLIENTS 3u
 #define AHEAD   3u /* pushes of a client under way */
+#define PEEKS   512u
 #define GROUPS  6u /* slots are treated in so many groups */
 #define DIM     2u
 
@@ -59,6 +63,8 @@ typedef struct sim_op {
 	tn_commit commit; /* first */
 	bool live, at_server;
 	bool read;
+	bool peek;      /* a read that nobody repeats */
+	uint32_t sleep; /* steps until it is asked for again */
 	uint16_t server;
 	uint32_t client, table, n;
 	uint64_t seq, keys[4];
@@ -74,6 +80,7 @@ typedef struct sim {
 	uint32_t msg_count;
 	uint64_t next_seq[CLIENTS], low[CLIENTS][TABLES];
 	sim_op ops[CLIENTS][AHEAD];
+	sim_op peeks[PEEKS];
 	double acked[TABLES][KEYS], sent[TABLES][KEYS], seen[TABLES][KEYS];
 	uint64_t pushes, known, deaths, moves, isolations, refused, reads, again, wrong;
 	bool calm; /* no more faults, no more pushes */
@@ -230,6 +237,12 @@ static sim_msg *post(sim *s, sim_kind kind, uint16_t from, uint16_t to, const vo
 static void op_ended(sim *s, sim_op *op, tn_commit_end end)
 {
 	op->at_server = false;
+	if (op->peek)
+		op->live = false;
+	if (end == TN_COMMIT_OK && !op->read && !s->calm && chance(s, 12)) { /* the answer is lost */
+		op->sleep = (uint32_t)tn_rand_below(&s->rand, 400);
+		return;
+	}
 	if (end != TN_COMMIT_OK) {
 		if (end == TN_COMMIT_AGAIN)
 			s->again++;
@@ -416,7 +429,9 @@ static void client_step(sim *s, uint32_t client)
 	sim_op *op = &s->ops[client][tn_rand_below(&s->rand, AHEAD)];
 
 	if (op->live) {
-		if (!op->at_server)
+		if (op->sleep && !s->calm)
+			op->sleep--;
+		else if (!op->at_server)
 			op_try(s, op);
 		return;
 	}
@@ -450,6 +465,37 @@ static void client_step(sim *s, uint32_t client)
 	s->pushes++;
 }
 
+/* Read some keys at a server, at once. */
+static void peek(sim *s, uint16_t server, unsigned n)
+{
+	sim_node *node = s->nodes[server];
+
+	for (unsigned i = 0, k = 0; i < PEEKS && n > 0 && lease(node); i++) {
+		sim_op *op = &s->peeks[i];
+		uint32_t key;
+
+		if (op->live)
+			continue;
+		memset(op, 0, sizeof(*op));
+		for (key = KEYS; k < 200 && key == KEYS; k++) {
+			key = (uint32_t)tn_rand_below(&s->rand, KEYS);
+			if (!tn_ps_slots_has(&node->r.mine, tn_table_slot(key_of(key))) ||
+			    tn_repl_frozen(&node->r, tn_table_slot(key_of(key))))
+				key = KEYS;
+		}
+		if (key == KEYS)
+			return;
+		n--;
+		op->live = op->at_server = op->read = op->peek = true;
+		op->server = server;
+		op->table = (uint32_t)tn_rand_below(&s->rand, TABLES);
+		op->keys[op->n++] = key_of(key);
+		op->floor = TN_MAX(s->acked[op->table][key], s->seen[op->table][key]);
+		tn_ps_slots_add(&op->commit.slots, tn_table_slot(key_of(key)));
+		read_at(s, server, op);
+	}
+}
+
 /* ---- servers' work beside requests ---- */
 
 static void node_map(sim *s, uint16_t self)
@@ -477,6 +523,7 @@ static void node_map(sim *s, uint16_t self)
 		waits_over(s, n, &out->open_waits, NULL);
 		assert_true(tn_repl_out_begin(out, self, tn_rand_next(&s->rand) | 1));
 	}
+	peek(s, self, 24); /* what it took over */
 }
 
 static void node_copy(sim *s, uint16_t self)
@@ -697,6 +744,9 @@ static void forget_ops_at(sim *s, uint16_t server)
 		for (uint32_t i = 0; i < AHEAD; i++)
 			if (s->ops[c][i].live && s->ops[c][i].at_server && s->ops[c][i].server == server)
 				s->ops[c][i].at_server = false;
+	for (uint32_t i = 0; i < PEEKS; i++)
+		if (s->peeks[i].live && s->peeks[i].server == server)
+			s->peeks[i].live = s->peeks[i].at_server = false;
 }
 
 /* A slot that is handed over is alone for a while: no fault then (docs/PARAMETER-SERVER.md says so). */
@@ -707,6 +757,7 @@ static void fault(sim *s)
 	if (s->calm || !all_in_sync(s) || living(s) < 3)
 		return;
 	victim = some_live(s, TN_CL_NONE);
+	peek(s, victim, 24); /* what somebody saw just before stays */
 	if (chance(s, 2)) {
 		s->nodes[victim]->alive = false; /* who was there is not answered */
 		forget_ops_at(s, victim);
