@@ -273,15 +273,15 @@ int table_drop(int argc, char **argv)
 	return rc;
 }
 
-#define STATS(X)                                                                                          \
-	X(rows)                                                                                           \
-	X(bytes)                                                                                          \
-	X(record_bytes)                                                                                   \
-	X(created)                                                                                        \
-	X(erased)                                                                                         \
-	X(evicted)                                                                                        \
-	X(expired) X(not_admitted) X(refused) X(nonfinite) X(pulled) X(pushed) X(duplicates) X(cold_rows) \
-		X(cold_bytes)
+#define STATS(X)        \
+	X(rows)         \
+	X(bytes)        \
+	X(record_bytes) \
+	X(created)      \
+	X(erased)       \
+	X(evicted)      \
+	X(expired)      \
+	X(not_admitted) X(refused) X(nonfinite) X(pulled) X(pushed) X(duplicates) X(cold_rows) X(cold_bytes)
 
 /* The hottest slots; load is zeroed. */
 static void print_hot(uint64_t *load, uint64_t slots, json *j)
