@@ -202,6 +202,17 @@ static tern_status restore_table(tn_ps_saver *saver, const tn_ckpt_chain *chain,
 	return TERN_OK;
 }
 
+/* What primaries that are done already send of these tables waits until they are here, although they were dropped once. */
+static void expect_tables(tn_ps_saver *saver, const json_t *tables)
+{
+	for (size_t i = 0; saver->server->replicas && i < json_array_size(tables); i++) {
+		const char *name = json_string_value(json_object_get(json_array_get(tables, i), "name"));
+
+		if (name)
+			tn_ps_replicas_dropped(saver->server, tn_ps_table_id(name), false);
+	}
+}
+
 static tern_status restore_tables(tn_ps_saver *saver, const tn_ckpt_chain *chain, uint64_t *rows)
 {
 	const tn_ckpt_reader *from = tn_ckpt_chain_last(chain);
@@ -210,6 +221,7 @@ static tern_status restore_tables(tn_ps_saver *saver, const tn_ckpt_chain *chain
 	size_t done = 0;
 	const char *name;
 
+	expect_tables(saver, tables);
 	TN_TRY(tn_ckpt_chain_verify(chain, pace, saver));
 	for (; done < json_array_size(tables) && status == TERN_OK; done++) {
 		name = json_string_value(json_object_get(json_array_get(tables, done), "name"));
