@@ -6,6 +6,7 @@
  *   peer     the other node: a process of its own, or over loop a second context in this one (peer.c)
  *   node     this node: context, link, a client of the peer's calls (node.c)
  *   load     threads that send or put over channels, counted at the far end (load.c)
+ *   bare     what case mixed asks of the kernel, without tern (bare.c)
  *   report   what a case says: lines for people, or one object of JSON (report.c)
  *
  * Threads: the main one, and those of a load while it runs.
@@ -25,6 +26,7 @@
 #define THREADS_MAX  256
 #define ROUNDS_MAX   99
 #define PATIENCE_NS  60000000000ull
+#define CALLS_MAX    (1u << 20) /* of one measurement */
 
 typedef struct options {
 	const char *test, *transport, *op;
@@ -152,9 +154,24 @@ typedef struct mixed_round {
 	uint64_t calls;
 } mixed_round;
 
+/* For the calling thread: see mixed.c. */
+void ask_for_short_slices(void);
 void mixed_begin(mixed *m, node *n);
 void mixed_end(mixed *m);
 mixed_round mixed_measure(mixed *m);
+
+/* ---- bare.c ---- */
+
+/* A process that answers by eventfd. */
+typedef struct bare {
+	int asked, answered, pid;
+} bare;
+
+/* Before any thread of this process. */
+void bare_start(bare *b);
+void bare_stop(bare *b);
+/* One round. us: room for CALLS_MAX. */
+void bare_measure(const bare *b, const options *o, double *us, double *alone99, double *beside99);
 
 /* ---- cases: exit status ---- */
 

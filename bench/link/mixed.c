@@ -17,8 +17,6 @@
 
 #include "bench.h"
 
-#define CALLS_MAX (1u << 20)
-
 typedef struct bulk {
 	node *n;
 	tern_channel *channel;
@@ -81,7 +79,7 @@ static double bulk_end(bulk *b)
  * The calling thread is to run as soon as it has something to do, also when both cores are busy with bulk: without
  * that a call waits for the end of a time slice, milliseconds. Kernels before 6.12 ignore it.
  */
-static void ask_for_short_slices(void)
+void ask_for_short_slices(void)
 {
 	struct {
 		uint32_t size, policy;
@@ -194,13 +192,17 @@ int case_mixed(const options *o)
 	mixed_round r[ROUNDS_MAX];
 	unsigned rounds = (unsigned)o->rounds, calls = 0;
 	double chunk = (double)chunk_bytes(o), chunk_us, bound;
+	double bare_alone[ROUNDS_MAX], bare_beside[ROUNDS_MAX];
 	mixed m;
 	node n;
+	bare b;
 
 	report_begin(o, "mixed");
+	bare_start(&b);
 	node_start(o, &n);
 	mixed_begin(&m, &n);
 	for (unsigned i = 0; i < rounds; i++) {
+		bare_measure(&b, o, m.us, &bare_alone[i], &bare_beside[i]);
 		r[i] = mixed_measure(&m);
 		calls += (unsigned)r[i].calls;
 	}
@@ -221,9 +223,12 @@ int case_mixed(const options *o)
 	report_number("P99.9 beside bulk", COLUMN(beside999), "us");
 	report_number("bound: P99 alone + 2 chunks", bound, "us");
 	report_number("P99 beside - alone", excess(r, rounds, chunk), "chunks (at most 2)");
+	report_number("bare wake-ups: P99 alone", median(bare_alone, rounds), "us");
+	report_number("bare wake-ups: P99 beside copies", median(bare_beside, rounds), "us");
 	report_text("holds", COLUMN(beside99) <= bound ? "yes" : "no");
 	report_end();
 	mixed_end(&m);
 	node_stop(&n);
+	bare_stop(&b);
 	return 0;
 }
