@@ -103,7 +103,7 @@ class Growth(unittest.TestCase):
 
     def test_smoke(self):
         tool = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tools/growth.py")
-        with tempfile.TemporaryDirectory(prefix="tern-growth-") as folder:
+        with tempfile.TemporaryDirectory(prefix="tern-test-growth-") as folder:
             done = subprocess.run([sys.executable, "-B", tool, TERN, "--smoke", "--out", folder, "keys", "servers"],
                                   capture_output=True, text=True, timeout=100, env=environment(), check=False)
             self.assertEqual(done.returncode, 0, done.stderr)

@@ -115,7 +115,7 @@ class HttpTest(unittest.TestCase):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             own = f"127.0.0.1:{probe.getsockname()[1]}"
-        with tempfile.TemporaryDirectory(prefix="tern-prometheus-") as folder:
+        with tempfile.TemporaryDirectory(prefix="tern-test-prometheus-") as folder:
             conf = os.path.join(folder, "p.yml")
             with open(conf, "w", encoding="utf-8") as f:
                 json.dump({"global": {"scrape_interval": "1s"},

@@ -63,7 +63,7 @@ class Agreement(unittest.TestCase):
 
 class MadeText(Agreement):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="tern-models-")
+        folder = tempfile.TemporaryDirectory(prefix="tern-test-models-")
         self.addCleanup(folder.cleanup)
         self.text = os.path.join(folder.name, "text")
         topics_text(self.text)

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
@@ -98,11 +99,16 @@ class RunTest(unittest.TestCase):
 
     @unittest.skipUnless(shutil.which("mpirun"), "openmpi-bin is not installed")
     def test_open_mpi(self):
-        done = subprocess.run(["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "3", TERN, "run", sys.executable, "-c",
-                               SAY], capture_output=True, text=True, timeout=60, check=False,
-                              env=clean(OMPI_MCA_btl="self,vader", OMPI_MCA_plm_rsh_agent="false"))
-        self.assertEqual(done.returncode, 0, done.stderr)
-        rows = sorted(line.split() for line in done.stdout.splitlines() if line)
+        with tempfile.TemporaryDirectory(prefix="tern-test-mpi-") as folder:  # mpirun mixes what ranks print
+            say = f"import os, sys; sys.stdout = open('{folder}/' + os.environ['RANK'], 'w'); {SAY}"
+            done = subprocess.run(["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "3", TERN, "run", sys.executable,
+                                   "-c", say], capture_output=True, text=True, timeout=60, check=False,
+                                  env=clean(OMPI_MCA_btl="self,vader", OMPI_MCA_plm_rsh_agent="false"))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            rows = []
+            for name in sorted(os.listdir(folder)):
+                with open(os.path.join(folder, name), encoding="utf-8") as f:
+                    rows.append(f.read().split())
         self.assertEqual([row[:4] for row in rows], [[str(i), "3", str(i), "127.0.0.1"] for i in range(3)])
         self.assertEqual(len({row[4] for row in rows}), 1)
 

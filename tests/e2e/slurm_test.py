@@ -53,7 +53,7 @@ def free_ports(count):
 class SlurmTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.folder = tempfile.mkdtemp(prefix="tern-slurm-")
+        cls.folder = tempfile.mkdtemp(prefix="tern-test-slurm-")
         cls.daemons = []
         try:
             for name in ("state", "spool"):

@@ -36,7 +36,7 @@ class Server:
 
 class Tables(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix='tern-table-')
+        folder = tempfile.TemporaryDirectory(prefix='tern-test-table-')
         self.addCleanup(folder.cleanup)
         self.dir = os.path.join(folder.name, 'ck')
 

@@ -44,7 +44,7 @@ def run(*args, **kwargs):
 
 def main():
     build, cmake, cc = sys.argv[1:]
-    folder = tempfile.mkdtemp(prefix='tern-install-')
+    folder = tempfile.mkdtemp(prefix='tern-test-install-')
     try:
         prefix = os.path.join(folder, 'prefix')
         run(cmake, '--install', build, '--prefix', prefix)

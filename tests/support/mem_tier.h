@@ -178,7 +178,7 @@ static inline tern_status test_tier_open(void *arg, uint64_t image_bytes, tn_tie
 
 	if (*(const tier_kind *)arg == TIER_MEMORY)
 		return mem_tier_open(image_bytes, tier);
-	snprintf(tier_dir, sizeof(tier_dir), "/tmp/tern-tier-XXXXXX");
+	snprintf(tier_dir, sizeof(tier_dir), "/tmp/tern-test-tier-XXXXXX");
 	if (!mkdtemp(tier_dir))
 		return TERN_E_IO;
 	return tn_tier_open_rocksdb(&params, tier);

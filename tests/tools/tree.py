@@ -9,7 +9,7 @@ HEAD = '/* SPDX-License-Identifier: Apache-2.0 */\n/*\n * Owns nothing.\n */\n'
 
 class Tree:
     def __init__(self):
-        self.root = tempfile.mkdtemp(prefix='tern-tree-')
+        self.root = tempfile.mkdtemp(prefix='tern-test-tree-')
 
     def write(self, path, text):
         full = os.path.join(self.root, path)

@@ -16,7 +16,7 @@ static char path[96];
 static int set_up(void **state)
 {
 	(void)state;
-	snprintf(dir, sizeof(dir), "/tmp/tern-secret-XXXXXX");
+	snprintf(dir, sizeof(dir), "/tmp/tern-test-secret-XXXXXX");
 	if (!mkdtemp(dir))
 		return -1;
 	snprintf(path, sizeof(path), "%s/secret", dir);

@@ -11,7 +11,7 @@
 
 #include "cmocka_all.h"
 
-static char path[] = "/tmp/tern-corpus-XXXXXX";
+static char path[] = "/tmp/tern-test-corpus-XXXXXX";
 
 static void write_text(const char *text)
 {

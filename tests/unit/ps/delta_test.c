@@ -28,7 +28,7 @@ static char dir[64];
 static int make_dir(void **state)
 {
 	(void)state;
-	snprintf(dir, sizeof(dir), "/tmp/tern-delta-XXXXXX");
+	snprintf(dir, sizeof(dir), "/tmp/tern-test-delta-XXXXXX");
 	return mkdtemp(dir) == NULL;
 }
 

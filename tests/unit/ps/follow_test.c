@@ -24,7 +24,7 @@ static char dir[64];
 static int make_dir(void **state)
 {
 	(void)state;
-	snprintf(dir, sizeof(dir), "/tmp/tern-follow-XXXXXX");
+	snprintf(dir, sizeof(dir), "/tmp/tern-test-follow-XXXXXX");
 	return mkdtemp(dir) == NULL;
 }
 

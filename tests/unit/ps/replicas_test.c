@@ -371,7 +371,7 @@ static void counters_right(tern_table *table)
 /* Rows are written by their primaries alone; a restore puts them at both. */
 static void saved_once(const char *table, unsigned keys)
 {
-	char dir[] = "/tmp/tern-replicas-XXXXXX", command[64];
+	char dir[] = "/tmp/tern-test-replicas-XXXXXX", command[64];
 	tern_ps_save_params params = {.dir = dir};
 	tern_ps_save_result saved, restored;
 	unsigned rows = 0;

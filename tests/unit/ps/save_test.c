@@ -25,7 +25,7 @@ static char path[64];
 static int make_dir(void **state)
 {
 	(void)state;
-	snprintf(path, sizeof(path), "/tmp/tern-save-XXXXXX");
+	snprintf(path, sizeof(path), "/tmp/tern-test-save-XXXXXX");
 	return mkdtemp(path) == NULL;
 }
 

@@ -26,7 +26,7 @@ static char dir[64];
 static int make_dir(void **state)
 {
 	(void)state;
-	snprintf(dir, sizeof(dir), "/tmp/tern-saver-XXXXXX");
+	snprintf(dir, sizeof(dir), "/tmp/tern-test-saver-XXXXXX");
 	return mkdtemp(dir) == NULL;
 }
 

@@ -23,8 +23,8 @@ static char tiers[64], saves[64];
 static int make_dirs(void **state)
 {
 	(void)state;
-	snprintf(tiers, sizeof(tiers), "/tmp/tern-cold-XXXXXX");
-	snprintf(saves, sizeof(saves), "/tmp/tern-save-XXXXXX");
+	snprintf(tiers, sizeof(tiers), "/tmp/tern-test-cold-XXXXXX");
+	snprintf(saves, sizeof(saves), "/tmp/tern-test-save-XXXXXX");
 	world_tier = tiers;
 	return mkdtemp(tiers) == NULL || mkdtemp(saves) == NULL;
 }

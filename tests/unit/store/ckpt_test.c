@@ -25,7 +25,7 @@ static char path[64];
 static int make_dir(void **state)
 {
 	(void)state;
-	snprintf(path, sizeof(path), "/tmp/tern-ckpt-XXXXXX");
+	snprintf(path, sizeof(path), "/tmp/tern-test-ckpt-XXXXXX");
 	return mkdtemp(path) == NULL;
 }
 

@@ -22,7 +22,7 @@ static int dir = -1;
 static int make_dir(void **state)
 {
 	(void)state;
-	snprintf(path, sizeof(path), "/tmp/tern-st-XXXXXX");
+	snprintf(path, sizeof(path), "/tmp/tern-test-st-XXXXXX");
 	if (!mkdtemp(path))
 		return -1;
 	dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

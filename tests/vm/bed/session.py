@@ -128,7 +128,7 @@ class Host:
 class Session:
     def __init__(self, args, files):
         self.args, self.files = args, files
-        self.folder = tempfile.mkdtemp(prefix='tern-vm-')
+        self.folder = tempfile.mkdtemp(prefix='tern-test-vm-')
         self.wire = os.path.join(self.folder, 'wire')
         self.shared = os.path.abspath(args.shared or os.path.join(self.folder, 'shared'))
         os.makedirs(self.shared, exist_ok=True)
