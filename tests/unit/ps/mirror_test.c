@@ -8,6 +8,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/rand.h"
 #include "cmocka_all.h"
@@ -15,6 +17,50 @@
 
 #define DIM  37
 #define KEYS 60000u
+
+/* The table's memory is mapped twice, as by two processes: the reader's addresses are others. */
+#define MEMORY (128u << 20)
+#define ALIGN  (2u << 20)
+
+static uint8_t *ours, *theirs;
+static uint64_t lent;
+
+static uint8_t *map(int fd)
+{
+	uint8_t *at = mmap(NULL, MEMORY + ALIGN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	assert_true(at != MAP_FAILED);
+	at += -(uintptr_t)at & (ALIGN - 1);
+	at = mmap(at, MEMORY, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+	assert_true(at != MAP_FAILED);
+	return at;
+}
+
+static void map_twice(void)
+{
+	int fd = memfd_create("table", 0);
+
+	assert_true(fd >= 0 && ftruncate(fd, MEMORY) == 0);
+	ours = map(fd);
+	theirs = map(fd);
+	close(fd);
+}
+
+static void *lend(void *arg, uint64_t bytes, uint64_t align)
+{
+	uint64_t at = (__atomic_load_n(&lent, __ATOMIC_RELAXED) + align - 1) & ~(align - 1);
+
+	(void)arg;
+	if (at + bytes > MEMORY)
+		return NULL;
+	__atomic_store_n(&lent, at + bytes, __ATOMIC_RELAXED); /* one thread makes rows */
+	return ours + at;
+}
+
+static void take_back(void *arg, void *ptr, uint64_t bytes)
+{
+	(void)arg, (void)ptr, (void)bytes;
+}
 
 typedef struct world {
 	tn_table *t;
@@ -33,8 +79,9 @@ static uint64_t key_of(uint64_t i)
 static void table_start(world *w, uint32_t flags, uint64_t budget)
 {
 	tern_table_schema s = {.name = "t", .dim = DIM, .flags = flags | TERN_TABLE_ONE_SIDED};
-	tn_table_env env = {.changes = &w->changes};
+	tn_table_env env = {.memory = {lend, take_back, NULL}, .changes = &w->changes};
 
+	lent = 0;
 	if (budget) {
 		s.budget_bytes = budget;
 		s.eviction = TERN_EVICT_LRU;
@@ -84,6 +131,10 @@ static tn_mirror *mirror_of(world *w, uint64_t *changes)
 
 	assert_ok(tn_table_layout(w->t, &layout));
 	*changes = layout.changes;
+	for (uint64_t i = 0; i < 1ull << layout.depth; i++)
+		layout.dir[i] += (uintptr_t)theirs - (uintptr_t)ours;
+	for (uint32_t i = 0; i < layout.slabs; i++)
+		layout.slab[i].base = (const uint8_t *)layout.slab[i].base - ours + theirs;
 	m = tn_mirror_new(&(tern_table_schema){.dim = DIM}, &layout);
 	assert_non_null(m);
 	return m;
@@ -223,5 +274,6 @@ int main(void)
 		cmocka_unit_test(no_row_is_torn_under_eviction),
 	};
 
+	map_twice();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
