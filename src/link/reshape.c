@@ -54,7 +54,8 @@ void tn_lk_reshape_adopt(tn_link *link)
 
 static bool may_ask(const tn_link *link)
 {
-	return link->config.active && !link->spare.active && !link->hold && !link->torn && !link->close_local;
+	return link->config.active && !link->spare.active && !link->hold && !link->torn &&
+	       !link->close_local && !tn_lk_ctrl_gone(link);
 }
 
 static void look_narrow(tn_link *link, uint64_t now_ns)
@@ -63,7 +64,7 @@ static void look_narrow(tn_link *link, uint64_t now_ns)
 		return;
 	if (may_ask(link))
 		tn_lk_spare_reshape(link, tn_lk_lanes_wanted(link, link->provider));
-	if (link->config.active) {
+	if (link->config.active || tn_lk_ctrl_gone(link)) {
 		tn_lk_arm(link, TN_TIMER_LANES, tn_deadline(now_ns, link->config.lane_idle_ns));
 	} else if (!link->widen_sent) {
 		tn_lk_say_epoch(link, TN_CTRL_WIDEN, link->epoch, now_ns);

@@ -207,6 +207,10 @@ void tn_lk_probe(tn_link *link, uint64_t now_ns)
 {
 	if (link->state != TN_LINK_UP || link->spare.active)
 		return;
+	if (tn_lk_ctrl_gone(link)) { /* what would be said piles up */
+		tn_lk_probe_later(link, now_ns);
+		return;
+	}
 	tn_count_own(&link->counters.probes, 1);
 	link->probe_next = 0;
 	next_candidate(link, now_ns);
@@ -269,7 +273,8 @@ void tn_lk_spare_reach(tn_link *link, tern_status status, const char *text, uint
 		w = tn_lk_out_begin(link);
 		tn_wire_put_wire(&w, spare->epoch, name_of(link), spare->lanes);
 		tn_lk_out_end(link, &w, now_ns);
-		tn_lk_arm(link, TN_TIMER_SPARE, tn_deadline(now_ns, link->config.lane_timeout_ns));
+		if (spare->active) /* the output did not overflow */
+			tn_lk_arm(link, TN_TIMER_SPARE, tn_deadline(now_ns, link->config.lane_timeout_ns));
 	}
 	if (spare->active)
 		tn_lk_spare_make(link);

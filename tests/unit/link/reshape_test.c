@@ -172,6 +172,40 @@ static void no_room(void **state)
 	pair_fini(&world);
 }
 
+/* While the control connection is away nothing is tried: what would be said piles up until it is too much. */
+static void not_without_control(void **state)
+{
+	uint32_t paths;
+
+	(void)state;
+	init();
+	for (int i = 0; i < 2; i++)
+		world.node[i].config.redial_ns = 1000 * IDLE;
+	start();
+	world.frozen = true;
+	pair_ctrl_cut(&world);
+	world.node[0].dial_due = false;
+	for (int i = 0; i < 2; i++) {
+		world.node[i].ctrl_down_due = false;
+		tn_link_on_ctrl_down(link_of(i), TERN_E_PEER_LOST, "cut", world.now);
+	}
+	paths = world.path_count;
+	for (int i = 0; i < 400; i++) {
+		world.now += IDLE;
+		for (int side = 0; side < 2; side++) {
+			tn_link_on_time(link_of(side), world.now);
+			pump(side);
+		}
+	}
+	assert_int_equal(world.path_count, paths);
+	assert_int_equal(tn_link_get_state(link_of(0)), TN_LINK_UP);
+	assert_int_equal(counters(0)->lanes_given_up, 0);
+	/* It comes back, and then it is time. */
+	world.frozen = false;
+	until(1);
+	pair_fini(&world);
+}
+
 static void wrong_words(void **state)
 {
 	(void)state;
@@ -204,6 +238,7 @@ int main(void)
 		cmocka_unit_test(never),
 		cmocka_unit_test(no_room),
 		cmocka_unit_test(wrong_words),
+		cmocka_unit_test(not_without_control),
 	};
 
 	return RUN(tests);
