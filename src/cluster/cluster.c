@@ -106,6 +106,8 @@ static tern_status find_way(tn_cluster *c)
 
 	if (params.replicas > 2)
 		return tn_fail(TERN_E_INVALID, "%u copies of each slot: 1 or 2 can be", params.replicas);
+	if (c->p.join && strncmp(c->p.join, "etcd:", 5) == 0)
+		return tn_cl_etcd_open(c);
 	if (c->p.join && c->p.join[0])
 		return tern_rpc_connect(c->ctx, c->p.join, NULL, &c->rpc);
 	return tn_cl_host_open(c->ctx, &params, on_host_news, c, &c->host);
@@ -116,6 +118,7 @@ static void cluster_free(tn_cluster *c)
 	if (c->rpc)
 		tern_rpc_close(c->rpc);
 	tn_cl_host_close(c->host);
+	tn_cl_etcd_close(c);
 	free(c->msg);
 	free(c->answer);
 	free(c->watch_msg);
@@ -188,7 +191,8 @@ tern_status tn_cluster_open(tern_ctx *ctx, const tn_cluster_params *params, tn_c
 		status = find_way(c);
 	*out = c; /* before on_map runs */
 	if (status == TERN_OK)
-		status = tn_os_thread_start(&c->thread, "tern-member", tn_cl_member_run, c);
+		status = tn_os_thread_start(&c->thread, "tern-member",
+					    c->etcd ? tn_cl_etcd_run : tn_cl_member_run, c);
 	c->joinable = status == TERN_OK;
 	if (status == TERN_OK) {
 		wait_until_member(c);

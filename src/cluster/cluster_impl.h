@@ -35,7 +35,8 @@ struct tn_cluster {
 	_Atomic uint64_t lease_until_ns;
 	/* way */
 	tn_cl_host *host; /* NULL: the coordinator is elsewhere */
-	tern_rpc *rpc;    /* NULL: it is here */
+	tern_rpc *rpc;    /* NULL: it is here, or etcd keeps the map */
+	struct tn_cl_etcd *etcd;
 	tn_thread thread;
 	bool joinable;
 	/* lock */

@@ -69,20 +69,25 @@ static void answered(tn_cluster *c)
 	pthread_mutex_unlock(&c->lock);
 }
 
-static void take_map(tn_cluster *c, const tn_cl_answer *answer)
+void tn_cl_take_incoming(tn_cluster *c)
 {
 	uint16_t self;
 
+	c->map = c->incoming;
+	self = tn_cl_map_find(&c->map, tern_ctx_address(c->ctx), c->incarnation);
+	answered(c);
+	c->p.on_map(c->p.arg, &c->map, self);
+}
+
+static void take_map(tn_cluster *c, const tn_cl_answer *answer)
+{
 	if (!answer->map || answer->version <= c->map.version)
 		return;
 	if (!tn_cl_map_decode(answer->map, answer->map_bytes, &c->incoming)) {
 		TN_LOG(WARN, PS, "a map of the coordinator can't be read");
 		return;
 	}
-	c->map = c->incoming;
-	self = tn_cl_map_find(&c->map, tern_ctx_address(c->ctx), c->incarnation);
-	answered(c);
-	c->p.on_map(c->p.arg, &c->map, self);
+	tn_cl_take_incoming(c);
 }
 
 /* ---- joining ---- */
@@ -92,7 +97,7 @@ static void lease_from(tn_cluster *c, uint64_t sent_ns)
 	atomic_store_explicit(&c->lease_until_ns, tn_deadline(sent_ns, c->lease_ns), memory_order_release);
 }
 
-static bool stopping(tn_cluster *c)
+bool tn_cl_stopping(tn_cluster *c)
 {
 	bool stop;
 
@@ -103,7 +108,7 @@ static bool stopping(tn_cluster *c)
 }
 
 /* Sleep, or until there is something to do. */
-static void nap(tn_cluster *c, uint64_t until_ns)
+void tn_cl_nap(tn_cluster *c, uint64_t until_ns)
 {
 	struct timespec at = {.tv_sec = (time_t)(until_ns / TN_NS_PER_SEC),
 			      .tv_nsec = (long)(until_ns % TN_NS_PER_SEC)};
@@ -164,9 +169,9 @@ static tern_status join(tn_cluster *c, uint64_t timeout_ns)
 		status = join_once(c, tn_time_left(tn_ctx_now(c->ctx), end));
 		now = tn_ctx_now(c->ctx);
 		if (status == TERN_OK || status == TERN_E_LIMIT || status == TERN_E_INVALID ||
-		    status == TERN_E_STATE || now >= end || stopping(c))
+		    status == TERN_E_STATE || now >= end || tn_cl_stopping(c))
 			return status == TERN_AGAIN ? TERN_E_DEADLINE : status;
-		nap(c, now + c->lease_ns / 8);
+		tn_cl_nap(c, now + c->lease_ns / 8);
 	}
 }
 
@@ -184,7 +189,7 @@ static void join_anew(tn_cluster *c)
 
 /* ---- renewing ---- */
 
-static uint32_t gather_facts(tn_cluster *c)
+uint32_t tn_cl_gather_facts(tn_cluster *c)
 {
 	uint32_t n = 0;
 
@@ -220,7 +225,7 @@ static void renew(tn_cluster *c)
 	uint64_t sent = tn_ctx_now(c->ctx);
 	tn_cl_answer answer;
 
-	msg.fact_count = gather_facts(c);
+	msg.fact_count = tn_cl_gather_facts(c);
 	msg.load_count = gather_loads(c, sent);
 	c->renew_at_ns = sent + c->lease_ns / 4;
 	if (say(c, &msg, c->lease_ns / 2, &answer) != TERN_OK)
@@ -322,7 +327,7 @@ static void end_watch(tn_cluster *c)
 
 /* ---- the thread ---- */
 
-static void joined(tn_cluster *c, tern_status status)
+void tn_cl_joined(tn_cluster *c, tern_status status)
 {
 	pthread_mutex_lock(&c->lock);
 	c->ready = true;
@@ -338,16 +343,16 @@ void *tn_cl_member_run(void *arg)
 	tn_cluster *c = arg;
 	tern_status status = join(c, tn_opt_u64(tn_ctx_options(c->ctx), tn_cluster_options, "join"));
 
-	joined(c, status);
+	tn_cl_joined(c, status);
 	if (status != TERN_OK)
 		return NULL;
-	while (!stopping(c)) {
+	while (!tn_cl_stopping(c)) {
 		watch(c);
 		drain(c);
 		if (due(c))
 			renew(c);
 		else
-			nap(c, c->renew_at_ns);
+			tn_cl_nap(c, c->renew_at_ns);
 	}
 	end_watch(c);
 	if (c->leave)

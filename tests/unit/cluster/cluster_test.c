@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Membership as servers have it: contexts of one process that join a coordinator in the first of them, over calls; what
- * they find out is told at once, as if slots were empty. Joins, drains, deaths, leases, one that is told that it is dead.
+ * they find out is told at once, as if slots were empty. Joins, drains, deaths, leases. With the argument "etcd" the same
+ * over an etcd that the test starts.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -14,6 +15,7 @@
 #include "base/clock.h"
 #include "cluster/cluster.h"
 #include "cmocka_all.h"
+#include "etcd_world.h"
 
 #define NODES 4
 
@@ -29,7 +31,11 @@ typedef struct node {
 	uint64_t versions;
 } node;
 
+static int wait_10ms = 6000;
 static node nodes[NODES];
+static bool by_etcd;
+static char etcd_join[100];
+static unsigned etcd_prefix;
 static const char *const options[] = {"cluster.lease=400ms", "cluster.margin=100ms", "cluster.balance=200ms",
 				      NULL};
 
@@ -72,10 +78,15 @@ static void begin(unsigned i, const char *join, uint32_t replicas, uint32_t firs
 {
 	char name[16];
 	tern_ctx_params params = {.name = name, .transports = "tcp", .options = options};
-	tn_cluster_params cluster = {
-		.join = join, .replicas = replicas, .first = first, .on_map = on_map, .arg = &nodes[i]};
+	tn_cluster_params cluster = {.join = by_etcd ? etcd_join : join,
+				     .replicas = replicas,
+				     .first = first,
+				     .on_map = on_map,
+				     .arg = &nodes[i]};
 	node *n = &nodes[i];
 
+	if (by_etcd && i == 0) /* a job of its own */
+		snprintf(etcd_join, sizeof(etcd_join), "%s/job%u", etcd_address, etcd_prefix++);
 	snprintf(name, sizeof(name), "member%u", i);
 	memset(n, 0, sizeof(*n));
 	pthread_mutex_init(&n->lock, NULL);
@@ -133,7 +144,7 @@ static counts count(unsigned by)
 #define until(by, condition)                                                                               \
 	do {                                                                                               \
 		counts k = count(by);                                                                      \
-		for (int t_ = 0; !(condition) && t_ < 6000; t_++, k = count(by))                           \
+		for (int t_ = 0; !(condition) && t_ < wait_10ms; t_++, k = count(by))                      \
 			tn_sleep_ns(10000000);                                                             \
 		if (!(condition))                                                                          \
 			fail_msg("%s never came: primaries %u %u %u, backups %u %u %u, in sync %u, "       \
@@ -215,6 +226,8 @@ static void leases_end(void **state)
 	begin(1, where(0), 0, 0);
 	until(1, about(k.primary[1], 2));
 	assert_true(tn_cluster_lease_valid(nodes[1].cluster));
+	if (by_etcd)
+		etcd_stop();
 	end(0, false);
 	for (int i = 0; i < 6000 && tn_cluster_lease_valid(nodes[1].cluster); i++)
 		tn_sleep_ns(10000000);
@@ -240,7 +253,7 @@ static void nobody_there(void **state)
 	tern_ctx_destroy(ctx);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(grows_and_shrinks), cmocka_unit_test(backups_take_over),
@@ -248,5 +261,16 @@ int main(void)
 		cmocka_unit_test(nobody_there),
 	};
 
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	int failed;
+
+	by_etcd = argc > 1 && strcmp(argv[1], "etcd") == 0;
+	if (by_etcd && !etcd_there()) {
+		printf("skipped: /usr/bin/etcd is missing (apt-get install etcd-server)\n");
+		return 77;
+	}
+	if (by_etcd)
+		etcd_start();
+	failed = cmocka_run_group_tests(tests, NULL, NULL);
+	etcd_stop();
+	return failed;
 }
