@@ -119,6 +119,20 @@ class Tables(unittest.TestCase):
         self.assertIn('does not follow', self.table('version', *at, status=1))
         self.assertEqual(follower.end(), 0)
 
+    def test_cold_rows_have_a_directory(self):
+        tier = tempfile.TemporaryDirectory(prefix='tern-tier-')
+        self.addCleanup(tier.cleanup)
+        server = Server(self, 'one', '--tier', tier.name)
+        at = ('--server', server.address)
+        rc, _, err = tern('table', 'create', 'users', *at, '--dim', '16', '--budget', '1MiB', '--eviction', 'lru')
+        if 'RocksDB' in err or 'without cold tiers' in err:
+            self.skipTest(err)
+        self.assertEqual(rc, 0, err)
+        self.assertEqual(len(glob.glob(tier.name + '/tern-tier.0.[0-9]*')), 1)
+        self.assertEqual(json.loads(self.table('stats', 'users', *at, '--json'))['cold_rows'], 0)
+        self.assertEqual(server.end(), 0)
+        self.assertEqual(glob.glob(tier.name + '/tern-tier.0.[0-9]*'), [])
+
     def test_damage_is_named_and_restores_nothing(self):
         _, at = self.make()
         self.table('export', self.dir, *at)
