@@ -271,7 +271,7 @@ static void writers_go_on(tier_kind kind)
 		w[i] = (writer){.t = t, .seed = i, .stop = &stop};
 		assert_int_equal(pthread_create(&w[i].thread, NULL, write_on, &w[i]), 0);
 	}
-	for (uint64_t id = 1; id <= 120; id++)
+	for (uint64_t id = 1; id <= (kind == TIER_ROCKSDB ? 25u : 120u); id++)
 		take(&m, id == 1 ? TN_CUT_BASE : TN_CUT_CHANGES, id, id == 1 || tn_rand_below(&r, 3));
 	atomic_store(&stop, true);
 	for (unsigned i = 0; i < 3; i++)
