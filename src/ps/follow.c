@@ -113,13 +113,13 @@ static void acknowledge(tn_ps_follow *f, const tn_ckpt_reader *served)
 		TN_LOG(WARN, PS, "an acknowledgement can't be written: %s", tn_detail_get());
 }
 
-/* What is served now, beside the newest. */
+/* What is served now, beside the newest: the thread's own until it is published. */
 static void note(tn_ps_follow *f, const tn_ckpt_reader *served, const tn_ckpt_reader *newest, uint64_t later,
 		 bool changed)
 {
-	tern_ps_follow_stats *s = &f->stats;
+	tern_ps_follow_stats *s = &f->draft;
 
-	pthread_mutex_lock(&f->lock);
+	f->noted = true;
 	s->sequence = served->sequence;
 	s->saved_ns = served->saved_ns;
 	s->newest = newest->sequence;
@@ -127,7 +127,24 @@ static void note(tn_ps_follow *f, const tn_ckpt_reader *served, const tn_ckpt_re
 	s->behind_ns = newest->saved_ns > served->saved_ns ? newest->saved_ns - served->saved_ns : 0;
 	s->behind_steps = newest->step > served->step ? newest->step - served->step : 0;
 	s->applied += changed;
-	pthread_mutex_unlock(&f->lock);
+}
+
+/* Lock held: what was noted and how the look went are told together. */
+static void publish(tn_ps_follow *f)
+{
+	const tern_ps_follow_stats *from = &f->draft;
+	tern_ps_follow_stats *to = &f->stats;
+
+	if (!f->noted)
+		return;
+	f->noted = false;
+	to->sequence = from->sequence;
+	to->saved_ns = from->saved_ns;
+	to->newest = from->newest;
+	to->behind = from->behind;
+	to->behind_ns = from->behind_ns;
+	to->behind_steps = from->behind_steps;
+	to->applied = from->applied;
 }
 
 static uint64_t count_later(const uint64_t *sequences, unsigned count, uint64_t sequence)
@@ -191,7 +208,9 @@ static tern_status look_and_say(tn_ps_follow *f)
 	tern_status status = look(f, &wanted);
 
 	pthread_mutex_lock(&f->lock);
-	f->stats.looked = wanted == f->stats.pinned;
+	publish(f);
+	f->stats.looked =
+		wanted == f->stats.pinned && f->looked; /* not if it was asked for while it looked */
 	f->stats.status = status;
 	f->stats.failed += status != TERN_OK;
 	snprintf(f->stats.error, sizeof(f->stats.error), "%s", status == TERN_OK ? "" : tn_detail_get());

@@ -51,6 +51,8 @@ typedef struct tn_ps_follow {
 	pthread_cond_t wake;
 	bool looked; /* at the directory since pinned was set */
 	tern_ps_follow_stats stats;
+	tern_ps_follow_stats draft; /* the thread's: what its look found */
+	bool noted;
 } tn_ps_follow;
 
 static inline bool tn_ps_follows(tern_ps_server *server)

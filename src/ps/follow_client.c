@@ -114,8 +114,9 @@ static tern_status wait_for(tern_ps *ps, uint32_t server, const tern_ps_follow_s
 		if (now.pinned != wanted)
 			return tn_fail(TERN_E_STATE, "server %" PRIu32 " was told otherwise meanwhile",
 				       server);
-		if (now.looked && (wanted == TERN_PS_FOLLOW_LAST ? now.newest && now.sequence == now.newest
-								 : now.sequence == wanted))
+		if (now.looked && now.status == TERN_OK &&
+		    (wanted == TERN_PS_FOLLOW_LAST ? now.newest && now.sequence == now.newest
+						   : now.sequence == wanted))
 			return TERN_OK;
 		if (now.failed > before->failed)
 			return tn_fail(now.status, "server %" PRIu32 ": %s", server, now.error);
