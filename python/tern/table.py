@@ -26,6 +26,8 @@ OPTIMIZERS = {name: getattr(lib, f'TERN_OPT_{name.upper()}')
               for name in ('none', 'sgd', 'momentum', 'adagrad', 'adam', 'adamw', 'ftrl', 'rmsprop')}
 STARTS = {name: getattr(lib, f'TERN_ROW_{name.upper()}') for name in ('zeros', 'constant', 'uniform', 'normal')}
 NONFINITE = {name: getattr(lib, f'TERN_NONFINITE_{name.upper()}') for name in ('drop', 'clip', 'fail')}
+POOLS = {'sum': lib.TERN_POOL_SUM, 'mean': lib.TERN_POOL_MEAN}
+SAVES = {name: getattr(lib, f'TERN_PS_SAVE_{name.upper()}') for name in ('alone', 'base', 'delta', 'auto')}
 EVICTION = {name: getattr(lib, f'TERN_EVICT_{name.upper()}') for name in ('none', 'lru', 'lfu')}
 
 
@@ -92,6 +94,7 @@ class Schema:
     ttl_steps: int = 0
     admit_after: int = 0
     meta: bool = True
+    one_sided: bool = False
 
     def pointer(self):
         """The C schema."""
@@ -101,7 +104,9 @@ class Schema:
         try:
             out = ffi.new('tern_table_schema *', {
                 'name': raw, 'kind': _number(KINDS, self.kind, 'kind of table'), 'dtype': _buffers.dtype(self.dtype),
-                'dim': self.dim, 'flags': 0 if self.meta else const['TERN_TABLE_NO_META'], 'rows': self.rows,
+                'dim': self.dim, 'rows': self.rows,
+                'flags': (0 if self.meta else const['TERN_TABLE_NO_META']) |
+                         (const['TERN_TABLE_ONE_SIDED'] if self.one_sided else 0),
                 'init': {'kind': _number(STARTS, self.init.kind, 'initial value'), 'value': self.init.value,
                          'seed': self.init.seed},
                 'nonfinite': _number(NONFINITE, self.nonfinite, 'policy'),
@@ -121,7 +126,8 @@ def schema_of(raw):
     return Schema(text(raw.name), raw.dim, _name(KINDS, raw.kind), _buffers.NAMES[raw.dtype or lib.TERN_F32],
                   raw.rows, optimizer, Init(_name(STARTS, raw.init.kind), raw.init.value, raw.init.seed),
                   _name(NONFINITE, raw.nonfinite), _name(EVICTION, raw.eviction), raw.budget_bytes, raw.ttl_steps,
-                  raw.admit_after, not raw.flags & const['TERN_TABLE_NO_META'])
+                  raw.admit_after, not raw.flags & const['TERN_TABLE_NO_META'],
+                  bool(raw.flags & const['TERN_TABLE_ONE_SIDED']))
 
 
 def _addresses(servers):
@@ -134,19 +140,35 @@ def _addresses(servers):
 
 class Server:
     """A server of tables in this process, until close(). servers: the addresses of all of them in order, index: of
-    this one; without them it is alone. budget: bytes of all its tables; workers: threads for long batches."""
+    this one; without them it is alone. Or join: '' (others join this one), 'host:port', 'etcd:http://...'; replicas and
+    first count at the one that others join. budget: bytes of all its tables; workers: threads for long batches; tier: a
+    folder for rows that budgets have no room for."""
 
-    def __init__(self, context, servers=None, index=0, map_version=0, budget=0, workers=0):
+    def __init__(self, context, servers=None, index=0, map_version=0, budget=0, workers=0, join=None, replicas=0, first=0,
+                 tier=None):
         self._core = context.core
         table, count, keep = _addresses(servers) if servers else (ffi.NULL, 0, None)
         params = ffi.new('tern_ps_server_params *')
         params.servers, params.count, params.index, params.map_version = table, count, index, map_version
         params.budget_bytes, params.workers = budget, workers
+        words = c_string(join), c_string(None if tier is None else str(tier))
+        params.join, params.tier_dir = words
+        params.replicas, params.first = replicas, first
         out = ffi.new('tern_ps_server **')
         check(lib.tern_ps_server_open(self._core.ptr, params, out))
         self._ptr, self._keep, self._context = out[0], keep, context
         context.add_part(self)
         context.table_servers = getattr(context, 'table_servers', []) + [self]  # serves while its context is there
+
+    def follow(self, folder, name=None, sequence=0, in_place=False):
+        """Serve the checkpoints of a folder, read only, and each that comes; or stay at one of them."""
+        if self._ptr is None:
+            raise closed('the server')
+        words = c_string(str(folder)), c_string(name)
+        params = ffi.new('tern_ps_follow_params *')
+        params.dir, params.name = words
+        params.sequence, params.flags = sequence, const['TERN_PS_FOLLOW_IN_PLACE'] if in_place else 0
+        check(lib.tern_ps_server_follow(self._ptr, params))
 
     def close(self):
         """Stop serving and free all tables."""
@@ -235,11 +257,13 @@ class Tables:
         return {field: getattr(out, field) for field, kind in ffi.typeof('tern_table_stats').fields
                 if kind.type.kind == 'primitive'}
 
-    def save(self, folder, sequence=0, keep=0, bytes_per_second=0, timeout=None):
-        """Save all tables as one cut while training goes on; figures of the save. keep: so many checkpoints stay."""
+    def save(self, folder, sequence=0, keep=0, bytes_per_second=0, timeout=None, kind='alone', step=0, deltas_max=0):
+        """Save all tables as one cut while training goes on; figures of the save. keep: so many checkpoints stay.
+        kind: 'alone', 'base', 'delta' (what changed since the last one), 'auto' (a base after `deltas_max` deltas)."""
         path, out = c_string(str(folder)), ffi.new('tern_ps_save_result *')
         params = ffi.new('tern_ps_save_params *')
         params.dir, params.sequence, params.keep = path, sequence, keep
+        params.kind, params.step, params.deltas_max = _number(SAVES, kind, 'kind of save'), step, deltas_max
         params.bytes_per_second, params.timeout_ns = bytes_per_second, nanoseconds(timeout)
         check(lib.tern_ps_save(self.alive(), params, out))
         return {field: getattr(out, field) for field, _ in ffi.typeof('tern_ps_save_result').fields}
@@ -251,9 +275,24 @@ class Tables:
         check(lib.tern_ps_restore(self.alive(), path, number, nanoseconds(timeout), out))
         return {field: getattr(out, field) for field, _ in ffi.typeof('tern_ps_save_result').fields}
 
-    def join(self, group, member, staleness=0):
-        """Become a member of a group of workers. staleness: 0 bulk synchronous, s stale synchronous, None asynchronous."""
-        return Group(self, group, member, staleness)
+    def followed(self, server=0):
+        """What a server that follows checkpoints serves, and how far it is behind."""
+        stats = ffi.new('tern_ps_follow_stats *')
+        check(lib.tern_ps_followed(self.alive(), server, stats))
+        out = {field: getattr(stats, field) for field, kind in ffi.typeof('tern_ps_follow_stats').fields
+               if kind.type.kind == 'primitive'}
+        out['error'] = text(stats.error)
+        return out
+
+    def follow_to(self, sequence=None, timeout=None):
+        """All servers go to a version and stay there, an earlier one too; None: they follow the last one again."""
+        number = const['TERN_PS_FOLLOW_LAST'] if sequence is None else sequence
+        check(lib.tern_ps_follow_to(self.alive(), number, nanoseconds(timeout)))
+
+    def join(self, group, member, staleness=0, summed=False):
+        """Become a member of a group of workers. staleness: 0 bulk synchronous, s stale synchronous, None asynchronous.
+        summed: what members push with Group.push in a step is summed and applied once."""
+        return Group(self, group, member, staleness, summed)
 
     def close(self):
         """Operations in flight end in TERN_E_FLUSHED; its tables are closed with it."""
@@ -300,7 +339,7 @@ class Table:
     def _cancel(self, op):
         return lib.tern_table_cancel(self._ptr, op)
 
-    def _pull(self, keys, out, dtype, unknown, found, step):
+    def _pull(self, keys, out, dtype, unknown, found, step, travel, one_sided):
         keys, raw_keys, count = _keys(keys)
         if out is None:
             out = self._tables.context.empty((count, self.schema.dim), dtype or self.schema.dtype)
@@ -309,6 +348,8 @@ class Table:
         params = ffi.new('tern_table_pull_params *')
         params.keys, params.count, params.rows = raw_keys, count, pointer
         params.dtype, params.step = kind, step
+        params.travel = _buffers.dtype(travel) if travel else 0
+        params.flags = const['TERN_PULL_ONE_SIDED'] if one_sided else 0
         params.unknown = UNKNOWN[unknown] if unknown in UNKNOWN else _number(UNKNOWN, unknown, 'policy')
         mask = None
         if found:
@@ -316,24 +357,53 @@ class Table:
             params.found = ffi.from_buffer('uint8_t[]', mask)
         return params, (out if mask is None else (out, mask)), (keys, raw_keys, pointer, params, out, mask)
 
-    def pull(self, keys, out=None, *, dtype=None, unknown='create', found=False, step=0, timeout=None):
+    def pull(self, keys, out=None, *, dtype=None, unknown='create', found=False, step=0, timeout=None, travel=None,
+             one_sided=False):
         """Rows of `keys`, in their order: an array of len(keys) x dim, or `out` filled. Repeated keys are allowed.
 
         unknown: what keys without a row get: 'create', 'zero', 'default' (the initial value), 'error'.
-        found=True gives (rows, mask).  dtype: of the rows ('bf16' halves the bytes).
+        found=True gives (rows, mask).  dtype: of the rows ('bf16' halves the bytes).  travel: how they travel, 'i8' with a
+        scale per row takes a quarter.  one_sided: read them where they lie, of a table made for that, on the same host; keys
+        without a row are not created then.
         """
         table = self._alive()
-        params, result, keep = self._pull(keys, out, dtype, unknown, found, step)
+        params, result, keep = self._pull(keys, out, dtype, unknown, found, step, travel, one_sided)
         run(self._core, lambda op: lib.tern_table_pull(table, params, op), self._cancel, timeout)
         del keep
         return result
 
-    def start_pull(self, keys, out=None, *, dtype=None, unknown='create', found=False, step=0, timeout=None):
+    def start_pull(self, keys, out=None, *, dtype=None, unknown='create', found=False, step=0, timeout=None, travel=None,
+                   one_sided=False):
         """The same as an Operation: the rows of the next batch while this one is worked on."""
         table = self._alive()
-        params, result, keep = self._pull(keys, out, dtype, unknown, found, step)
+        params, result, keep = self._pull(keys, out, dtype, unknown, found, step, travel, one_sided)
         return Operation(self._core, lambda op: lib.tern_table_pull(table, params, op), self._cancel, keep,
                          lambda _: result, timeout)
+
+    def pull_bags(self, keys, offsets, pool='sum', out=None, *, unknown='zero', step=0, timeout=None, travel=None):
+        """One row for each bag, the sum or mean of its keys' rows, which the servers make. Bag b has keys offsets[b] up to
+        offsets[b + 1]; offsets ends with len(keys)."""
+        table = self._alive()
+        params, rows, keep = self._bags(keys, offsets, out)
+        params.pool = _number(POOLS, pool, 'pooling')
+        params.unknown, params.step = _number(UNKNOWN, unknown, 'policy'), step
+        params.travel = _buffers.dtype(travel) if travel else 0
+        run(self._core, lambda op: lib.tern_table_pull(table, params, op), self._cancel, timeout)
+        del keep
+        return rows
+
+    def _bags(self, keys, offsets, out):
+        keys, raw_keys, count = _keys(keys)
+        ends, raw_ends, bags = _keys(offsets)
+        if bags < 1:
+            raise ShapeError(lib.TERN_E_SHAPE, 'offsets of bags end with the number of keys')
+        if out is None:
+            out = self._tables.context.empty((bags - 1, self.schema.dim), self.schema.dtype)
+        kind = _row_dtype(out, None)
+        params = ffi.new('tern_table_pull_params *')
+        params.keys, params.count, params.rows = raw_keys, count, _rows(out, bags - 1, self.schema.dim, kind, True)
+        params.offsets, params.bags, params.dtype = raw_ends, bags - 1, kind
+        return params, out, (keys, raw_keys, ends, raw_ends)
 
     def _push(self, keys, rows, mode, lr_scale, step):
         keys, raw_keys, count = _keys(keys)
@@ -436,13 +506,14 @@ class Group:
                 group.end(step)
     """
 
-    def __init__(self, tables, name, member, staleness):
+    def __init__(self, tables, name, member, staleness, summed=False):
         self._tables = tables
         first, out = ffi.new('uint64_t *'), ffi.new('tern_ps_group **')
         group, who = c_string(name), c_string(member)
         params = ffi.new('tern_ps_group_params *')
         params.name, params.member = group, who
         params.staleness = const['TERN_PS_ASYNCHRONOUS'] if staleness is None else staleness
+        params.flags = const['TERN_PS_GROUP_SUM'] if summed else 0
         check(lib.tern_ps_group_join(tables.alive(), params, first, out))
         self._ptr, self.first = out[0], int(first[0])
         tables.context.add_part(self)
@@ -456,6 +527,12 @@ class Group:
     def begin(self, step, timeout=None):
         """Wait until the step may begin. TimeoutError names who is missing."""
         check(lib.tern_ps_group_begin(self._alive(), step, nanoseconds(timeout)))
+
+    def push(self, table, keys, rows, *, mode='gradient', lr_scale=1.0, step=0, timeout=None):
+        """In a summed group: this member's part of the step, applied with the others' when the step ends."""
+        params, keep = table._push(keys, rows, mode, lr_scale, step)  # pylint: disable=protected-access
+        check(lib.tern_ps_group_push(self._alive(), table._alive(), params, nanoseconds(timeout)))
+        del keep
 
     def end(self, step):
         """This member's pushes of the step are done."""

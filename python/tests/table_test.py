@@ -2,6 +2,7 @@
 """Tables from Python, against plain numpy."""
 import asyncio
 import tempfile
+import threading
 import unittest
 
 import numpy as np
@@ -97,7 +98,7 @@ class TableTest(Pair):
         tables = self.tables()
         table = tables.create(tern.Schema('t', dim=4, init=tern.Init('normal', 1.0)))
         before = table.pull(np.arange(100)).copy()
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(prefix='tern-test-python-') as folder:
             self.assertEqual(tables.save(folder)['rows'], 100)
             self.assertEqual(len(tern.checkpoints(folder)), 1)
             with tern.Checkpoint(folder) as checkpoint:
@@ -109,6 +110,58 @@ class TableTest(Pair):
             tables.restore(folder)
             after = tables.open('t').pull(np.arange(100), unknown='error')
         self.assertTrue((before == after).all())
+
+
+    def test_bags_and_travel(self):
+        table = self.tables().create(tern.Schema('t', dim=8, init=tern.Init('normal', 1.0, 2)))
+        rows = table.pull(np.arange(20)).copy()
+        bags = table.pull_bags([1, 2, 2, 3, 9], [0, 3, 3, 5])
+        np.testing.assert_allclose(bags, [rows[1] + rows[2] + rows[2], rows[0] * 0, rows[3] + rows[9]], rtol=1e-6)
+        mean = table.pull_bags([1, 2], [0, 2], 'mean')
+        np.testing.assert_allclose(mean[0], (rows[1] + rows[2]) / 2, rtol=1e-6)
+        small = table.pull(np.arange(20), travel='int8')
+        self.assertLessEqual(np.abs(small - rows).max(), np.abs(rows).max() / 250)
+        with self.assertRaises(ValueError):
+            table.pull_bags([1, 2], [0, 3])
+
+    def test_one_sided(self):
+        table = self.tables().create(tern.Schema('t', dim=8, init=tern.Init('normal', 1.0, 2), one_sided=True))
+        rows = table.pull(np.arange(50)).copy()
+        self.assertTrue((table.pull(np.arange(50), one_sided=True, unknown='zero') == rows).all())
+
+    def test_deltas_and_followers(self):
+        tables = self.tables()
+        table = tables.create(tern.Schema('t', dim=4, optimizer=tern.Optimizer('sgd', lr=1.0), meta=False))
+        with tempfile.TemporaryDirectory(prefix='tern-test-python-') as folder, tern.Context('follower', transports=self.transports) as other:
+            table.push([1, 2], np.ones((2, 4), 'float32'))
+            first = tables.save(folder, kind='auto')['sequence']
+            server = other.table_server()
+            server.follow(folder)
+            copy = self.ctx.tables(other.address)
+            self.assertTrue((copy.open('t').pull([1, 2], unknown='error') == -1).all())
+            table.push([2, 3], np.ones((2, 4), 'float32'))
+            last = tables.save(folder, kind='auto')['sequence']
+            copy.follow_to(last)
+            self.assertEqual(copy.open('t').pull([1, 2, 3], unknown='error')[:, 0].tolist(), [-1, -2, -1])
+            copy.follow_to(first)
+            self.assertEqual(copy.open('t').pull([1, 2, 3], unknown='zero')[:, 0].tolist(), [-1, -1, 0])
+            self.assertEqual(copy.followed()['sequence'], first)
+            with self.assertRaises(tern.TernError):
+                copy.open('t').push([1], np.ones((1, 4), 'float32'))
+            copy.close()
+
+    def test_summed_group(self):
+        tables = self.tables()
+        table = tables.create(tern.Schema('t', dim=2, optimizer=tern.Optimizer('sgd', lr=1.0)))
+        with tables.join('sum', 'a', summed=True) as one, tables.join('sum', 'b', summed=True) as two:
+            for group, value in ((one, 1.0), (two, 2.0)):
+                group.begin(0)
+                group.push(table, [7], np.full((1, 2), value, 'float32'), step=0)
+            ending = threading.Thread(target=one.end, args=(0,))  # waits for all
+            ending.start()
+            two.end(0)
+            ending.join()
+            self.assertEqual(table.pull([7]).tolist(), [[-3.0, -3.0]])
 
 
 class TcpTableTest(TableTest):
