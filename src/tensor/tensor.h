@@ -111,6 +111,10 @@ typedef struct tn_tensor_put {
 	tern_op op;
 	tern_tensor_tx *tx;
 	tern_op *user; /* NULL: free */
+	/* what it carries, to be said again if it is not known whether it came */
+	const void *data;
+	uint64_t bytes, generation;
+	tn_ctx_timer again;
 } tn_tensor_put;
 
 struct tern_tensor_tx {

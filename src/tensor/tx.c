@@ -31,6 +31,8 @@ static void tx_unlink(tern_tensor_tx *tx)
 
 static void tx_free(tern_tensor_tx *tx)
 {
+	for (unsigned i = 0; i < TERN_TENSOR_SLOTS_MAX; i++)
+		tn_ctx_timer_cancel(tx->state->ctx, &tx->puts[i].again);
 	tn_mailbox_fini(&tx->box);
 	tern_mem_free(tern_ctx_mem(tx->state->ctx), (void *)tx->credit);
 	free(tx);
@@ -92,16 +94,62 @@ static void on_box_idle(tn_mailbox *box)
 		tx_finish(tx);
 }
 
+/*
+ * A flag's put whose lane broke may have come or not, and generations have no gaps: the same bytes go again with a
+ * notification, which the link delivers once. If the receiver has the tensor already it sees what it saw, and passes over
+ * the notification; nothing newer can lie in the slot, because it is ours until this put is over.
+ */
+static tern_status say_again(tn_tensor_put *put)
+{
+	tern_tensor_tx *tx = put->tx;
+	tern_status status = tern_put_notify(tx->conn->channel, put->data, put->bytes, &tx->slot_key,
+					     (put->generation - 1) % tx->slots * tx->stride_bytes,
+					     tn_tensor_value(tx->rx_id, put->generation), &put->op);
+
+	if (status == TERN_AGAIN) {
+		tn_ctx_timer_set(tx->state->ctx, &put->again,
+				 tn_ctx_now(tx->state->ctx) + TN_TENSOR_RETRY_NS);
+		return TERN_OK;
+	}
+	return status;
+}
+
+static void end_put(tn_tensor_put *put, tern_status status, uint64_t length);
+
+static void on_again(tn_ctx_timer *timer)
+{
+	tn_tensor_put *put = TN_CONTAINER_OF(timer, tn_tensor_put, again);
+	tern_status status = say_again(put);
+
+	if (status != TERN_OK)
+		end_put(put, status, 0);
+}
+
 static void on_put(tern_op *op, void *arg)
 {
 	tn_tensor_put *put = arg;
+	tern_status status = op->status;
+	uint64_t length = op->length;
+
+	if (status == TERN_E_INDETERMINATE && put->tx->notify == TERN_NOTIFY_FLAG) {
+		status = say_again(put);
+		if (status == TERN_OK)
+			return;
+	}
+	end_put(put, status, length);
+}
+
+static void end_put(tn_tensor_put *put, tern_status status, uint64_t length)
+{
 	tern_tensor_tx *tx = put->tx;
 	tn_tensor_state *state = tx->state;
 	tern_op *user = put->user;
-	tern_status status = op->status;
-	uint64_t length = op->length;
+	tern_status open = TERN_OK;
 	bool over;
 
+	/* A gap in the generations: nothing behind it would ever be looked at. */
+	if (status != TERN_OK)
+		atomic_compare_exchange_strong(&tx->closed, &open, status);
 	/* From here on the slot's put may be used again; in_flight keeps tx alive through the callback. */
 	__atomic_store_n(&put->user, NULL, __ATOMIC_RELEASE);
 	tn_op_complete(state->ctx, user, status, length, tern_detail());
@@ -362,6 +410,10 @@ static tern_status put_slot(tern_tensor_tx *tx, const void *data, uint64_t bytes
 	pthread_mutex_unlock(&tx->state->lock);
 	put->tx = tx;
 	put->user = op;
+	put->data = data;
+	put->bytes = bytes;
+	put->generation = generation;
+	put->again.run = on_again;
 	tern_op_init(&put->op, on_put, put);
 	put->op.timeout_ns = op->timeout_ns;
 	put->op.stream = op->stream;
@@ -445,6 +497,10 @@ void tn_tensor_tx_free_all(tn_tensor_state *state)
 		tern_tensor_tx *tx = state->txs;
 
 		state->txs = tx->next;
+		for (unsigned i = 0; i < TERN_TENSOR_SLOTS_MAX; i++) /* it waited to be said again */
+			if (tx->puts[i].user)
+				tn_op_complete(state->ctx, tx->puts[i].user, TERN_E_FLUSHED, 0,
+					       "its context was destroyed");
 		tx_free(tx);
 	}
 }
