@@ -355,9 +355,10 @@ static void dial(client *c, const char *address)
 	c->sink_of.bytes = SLOT;
 	OK(tern_link_connect(c->ctx, address, &params, &c->link));
 	OK(tern_link_wait(c->link, PATIENCE));
-	OK(tern_channel_open(c->link, SERVICE, &none, &c->channel));
 	OK(tern_rpc_open(c->link, &c->rpc));
+	/* Calls wait for a server that has just begun; channels don't, and its service is there before its methods. */
 	call_wait(c, METHOD_KEY, NULL, 0, &c->key, sizeof(c->key));
+	OK(tern_channel_open(c->link, SERVICE, &none, &c->channel));
 }
 
 static int stream(uint64_t kills, const char *address)
