@@ -87,19 +87,22 @@ static void set_python(void)
 	static const char *const places[] = {"../python", "../lib/python3/dist-packages"};
 	char folder[4200], site[4300], library[4200];
 
+	if (!getenv("LIBTERN_PATH") && (near_self("../libtern.so.0", library, sizeof(library)) ||
+					near_self("../lib/libtern.so.0", library, sizeof(library))))
+		setenv("LIBTERN_PATH", library, 1);
 	for (unsigned i = 0; i < 2; i++) {
 		if (!near_self(places[i], folder, sizeof(folder)))
 			continue;
 		snprintf(site, sizeof(site), "%s/tern/_site", folder);
 		if (access(site, R_OK) != 0)
 			continue;
-		if (i == 0)
-			put_first("PYTHONPATH", folder);
+		put_first("PYTHONPATH", folder);
 		put_first("PYTHONPATH", site);
-		break;
+		return;
 	}
-	if (!getenv("LIBTERN_PATH") && near_self("../libtern.so.0", library, sizeof(library)))
-		setenv("LIBTERN_PATH", library, 1);
+	fprintf(stderr, "tern run: the Python package is not installed with this command "
+			"(lib/python3/dist-packages): scripts "
+			"keep their backend\n");
 }
 
 static void set_place(const run_place *p, const run_options *o)

@@ -55,13 +55,9 @@ static void on_link(const tern_link_info *info, void *arg)
 	tn_json_end_object(j);
 }
 
-typedef struct own_rows {
-	tn_json *json;
-} own_rows;
-
 static void on_row(const char *name, const char *labels, double value, void *arg)
 {
-	tn_json *j = ((own_rows *)arg)->json;
+	tn_json *j = arg;
 
 	tn_json_object(j);
 	words(j, "name", name);
@@ -90,7 +86,6 @@ static void add_memory(tern_http *http, tn_json *j)
 
 void tn_http_status(tern_http *http, tn_str *out)
 {
-	own_rows own;
 	tn_json j;
 
 	tn_json_init(&j, out, 0);
@@ -104,9 +99,8 @@ void tn_http_status(tern_http *http, tn_str *out)
 	tn_json_end_array(&j);
 	tn_json_key(&j, "rows");
 	tn_json_array(&j);
-	own.json = &j;
 	if (http->params.rows)
-		http->params.rows(on_row, &own, http->params.arg);
+		http->params.rows(on_row, &j, http->params.arg);
 	tn_json_end_array(&j);
 	tn_json_key(&j, "counters");
 	tn_json_object(&j);

@@ -55,6 +55,12 @@ def main():
         leaked = [h for h in glob.glob(os.path.join(prefix, 'include/**/*'), recursive=True)
                   if os.path.isfile(h) and os.path.dirname(h) != os.path.join(prefix, 'include/tern')]
         assert not leaked, leaked
+        package = os.path.join(prefix, 'lib/python3/dist-packages/tern')
+        for name in ('_headers.py', '_site/sitecustomize.py', 'torch/distributed.py'):
+            assert os.path.isfile(os.path.join(package, name)), f'{name} of the Python package is missing'
+        said = run(os.path.join(prefix, 'bin/tern'), 'run', '--nproc', '1', 'printenv', 'PYTHONPATH',
+                   env=dict(os.environ, LD_LIBRARY_PATH=libdir))
+        assert os.path.realpath(said.split(':')[0]) == os.path.realpath(f'{package}/_site'), said
         suite = os.path.join(prefix, 'libexec/tern/tern-conformance')
         assert 'write_sizes' in run(suite, '--list').split(), f'{suite} lists no cases'
         with open(os.path.join(folder, 'program.c'), 'w', encoding='utf-8') as f:
