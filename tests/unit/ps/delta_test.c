@@ -18,38 +18,11 @@
 #include "base/map.h"
 #include "ps/save.h"
 #include "ps/server.h"
+#include "ps_folder.h"
 #include "ps_world.h"
 
 #define DIM  3
 #define KEYS 3000
-
-static char dir[64];
-
-static int make_dir(void **state)
-{
-	(void)state;
-	snprintf(dir, sizeof(dir), "/tmp/tern-test-delta-XXXXXX");
-	return mkdtemp(dir) == NULL;
-}
-
-static int drop_dir(void **state)
-{
-	uint64_t *sequences;
-	unsigned count;
-	char name[128];
-
-	(void)state;
-	tn_fault_clear();
-	if (tn_ckpt_prune(dir, 0) != TERN_OK || tn_ckpt_list(dir, &sequences, &count) != TERN_OK)
-		return -1;
-	for (unsigned i = 0; i < count; i++) {
-		snprintf(name, sizeof(name), "%s/ckpt-%020d", dir, (int)sequences[i]);
-		if (tn_dir_remove(AT_FDCWD, name) != TERN_OK)
-			return -1;
-	}
-	free(sequences);
-	return rmdir(dir);
-}
 
 /* ---- all that servers have of a table: key -> checksum of the whole record ---- */
 

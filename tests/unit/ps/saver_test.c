@@ -15,38 +15,12 @@
 #include "ps/facts.h"
 #include "ps/save.h"
 #include "ps/saver.h"
+#include "ps_folder.h"
 #include "ps_world.h"
 
 #define DIM     4
 #define PUSHERS 2
 #define SPAN    200 /* keys of each pusher, all in every push */
-
-static char dir[64];
-
-static int make_dir(void **state)
-{
-	(void)state;
-	snprintf(dir, sizeof(dir), "/tmp/tern-test-saver-XXXXXX");
-	return mkdtemp(dir) == NULL;
-}
-
-static int drop_dir(void **state)
-{
-	uint64_t *sequences;
-	unsigned count;
-	char name[128];
-
-	(void)state;
-	if (tn_ckpt_prune(dir, 0) != TERN_OK || tn_ckpt_list(dir, &sequences, &count) != TERN_OK)
-		return -1;
-	for (unsigned i = 0; i < count; i++) {
-		snprintf(name, sizeof(name), "%s/ckpt-%020d", dir, (int)sequences[i]);
-		if (tn_dir_remove(AT_FDCWD, name) != TERN_OK)
-			return -1;
-	}
-	free(sequences);
-	return rmdir(dir);
-}
 
 static uint64_t key_of(unsigned pusher, unsigned i)
 {
