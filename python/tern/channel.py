@@ -4,10 +4,11 @@ import itertools
 import queue
 
 from . import _buffers
+from ._handle import Handle
 from ._lib import const, ffi, lib, c_string, nanoseconds, text
 from ._ops import SLICE_NS, Operation, callback_scope, run
 from .context import Key
-from .errors import InvalidError, check, closed, error, raise_class
+from .errors import InvalidError, check, error, raise_class
 
 _listeners = {}
 _channels = {}
@@ -15,8 +16,9 @@ _numbers = itertools.count(1)
 _DEFAULT_MESSAGE = 1 << 20
 
 
-class Link:
+class Link(Handle):
     """The way to another node. Channels share it."""
+    _what = 'the link'
 
     def __init__(self, context, pointer):
         self._context, self._core, self._ptr = context, context.core, pointer
@@ -40,12 +42,6 @@ class Link:
             link.close()
             raise
         return link
-
-    def _alive(self):
-        if self._ptr is None:
-            raise closed('the link')
-        self._context.core  # pylint: disable=pointless-statement
-        return self._ptr
 
     @property
     def up(self):
@@ -80,22 +76,17 @@ class Link:
             if not self._core.closed:
                 lib.tern_link_release(pointer)
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
-
     def __del__(self):
         if getattr(self, '_ptr', None) is not None:
             self.close()
 
 
-class Channel:
+class Channel(Handle):
     """An ordered stream of whole messages, each delivered once; and one-sided access to the peer's memory.
 
     The functions without `start_` wait. A slow receiver holds up its sender, and nobody else.
     """
+    _what = 'the channel'
 
     def __init__(self, context, message_max):
         self._context, self._core, self._ptr = context, context.core, None
@@ -119,12 +110,6 @@ class Channel:
 
     def _forget(self):
         _channels.pop(self._number, None)
-
-    def _alive(self):
-        if self._ptr is None:
-            raise closed('the channel')
-        self._context.core  # pylint: disable=pointless-statement
-        return self._ptr
 
     def _cancel(self, op):
         return lib.tern_cancel(self._ptr, op) if self._ptr is not None else lib.TERN_E_NOT_FOUND
@@ -237,12 +222,6 @@ class Channel:
             if not self._core.closed:
                 lib.tern_channel_close(pointer)
         self._forget()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
 
 
 def _key(key):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collectives: operations of all ranks of a communicator, in the same order, with the same shapes."""
 from . import _buffers
+from ._handle import Handle
 from ._lib import ffi, lib, c_string, nanoseconds
 from ._ops import in_callback
 from .errors import InvalidError, ShapeError, check, closed, error
@@ -16,7 +17,7 @@ def _reduction(name):
         raise InvalidError(lib.TERN_E_INVALID, f'no reduction {name!r}: there are {", ".join(REDUCTIONS)}') from None
 
 
-class Communicator:
+class Communicator(Handle):
     """Ranks that work together. name: new in the context's life, the same at all ranks. addresses: of all ranks'
     contexts ('host:port'). hosts: a word for the host of each (default: the host part of addresses).
 
@@ -126,12 +127,6 @@ class Communicator:
             pointer, self._ptr = self._ptr, None
             if not self._core.closed:
                 lib.tern_comm_destroy(pointer)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
 
 
 def _fits(size, room):

@@ -3,6 +3,7 @@
 import itertools
 
 from . import _buffers
+from ._handle import Handle
 from ._lib import const, ffi, lib, c_string, nanoseconds
 from ._ops import Operation, callback_scope, run
 from .errors import TernError, check, closed, error
@@ -131,8 +132,9 @@ def _on_call(request, args, size, arg):
             served._call(request, ffi.buffer(args, size)[:] if size else b'')  # pylint: disable=protected-access
 
 
-class Caller:
+class Caller(Handle):
     """A client of one server: 'host:port'. Calls wait for the link within their deadlines."""
+    _what = 'the caller'
 
     def __init__(self, context, address, timeout=None, transports=None):
         self._context, self._core = context, context.core
@@ -143,12 +145,6 @@ class Caller:
         check(lib.tern_rpc_connect(self._core.ptr, target, params, out))
         self._ptr = out[0]
         context.add_part(self)
-
-    def _alive(self):
-        if self._ptr is None:
-            raise closed('the caller')
-        self._context.core  # pylint: disable=pointless-statement
-        return self._ptr
 
     def _prepare(self, method, args, sinks, answer_max, service_class, idempotent):
         raw, size, keep = _buffers.view(args.encode() if isinstance(args, str) else args, False, 'arguments')
@@ -199,12 +195,6 @@ class Caller:
             pointer, self._ptr = self._ptr, None
             if not self._core.closed:
                 lib.tern_rpc_close(pointer)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
 
     def __del__(self):
         if getattr(self, '_ptr', None) is not None:

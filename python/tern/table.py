@@ -13,6 +13,7 @@ Rows move without a copy between the servers and arrays of the context (`ctx.emp
 import dataclasses
 
 from . import _buffers
+from ._handle import Handle
 from ._lib import const, ffi, lib, c_string, nanoseconds, text
 from ._ops import Operation, run
 from .context import numpy
@@ -138,7 +139,7 @@ def _addresses(servers):
     return ffi.cast('const char *const *', table), len(strings), (strings, table)
 
 
-class Server:
+class Server(Handle):
     """A server of tables in this process, until close(). servers: the addresses of all of them in order, index: of
     this one; without them it is alone. Or join: '' (others join this one), 'host:port', 'etcd:http://...'; replicas and
     first count at the one that others join. budget: bytes of all its tables; workers: threads for long batches; tier: a
@@ -177,14 +178,8 @@ class Server:
             if not self._core.closed:
                 lib.tern_ps_server_close(pointer)
 
-    def __enter__(self):
-        return self
 
-    def __exit__(self, *_):
-        self.close()
-
-
-class Tables:
+class Tables(Handle):
     """A client of all servers of a job. Any thread."""
 
     def __init__(self, context, servers, timeout=None, transports=None):
@@ -300,12 +295,6 @@ class Tables:
             pointer, self._ptr = self._ptr, None
             if not self._core.closed:
                 lib.tern_ps_close(pointer)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
 
     def __del__(self):
         if getattr(self, '_ptr', None) is not None:
