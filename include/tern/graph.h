@@ -32,19 +32,21 @@ typedef uint32_t tern_value;
 
 /* ---- building ---------------------------------------------------------------------------------- */
 
-/* How a variable starts. Every element is a pure function of (seed, variable name, index). */
+/* How a variable starts. Without data every element is a pure function of (seed, variable name, index). */
 typedef enum tern_init_kind {
 	TERN_INIT_ZEROS,
 	TERN_INIT_CONSTANT,       /* every element is `value` */
 	TERN_INIT_UNIFORM,        /* uniform in [-value, value) */
 	TERN_INIT_XAVIER_UNIFORM, /* uniform, bound sqrt(6 / (fan_in + fan_out)): Glorot and Bengio 2010 */
 	TERN_INIT_HE_UNIFORM,     /* uniform, bound sqrt(6 / fan_in): He et al. 2015 */
+	TERN_INIT_DATA,           /* the elements in `data`, dense and row-major, which are copied */
 } tern_init_kind;
 
 typedef struct tern_init {
 	tern_init_kind kind;
 	float value;
 	uint64_t seed;
+	const float *data; /* TERN_INIT_DATA only */
 } tern_init;
 
 /* An attribute of a node. Exactly one of the values is read, by what the op asks for under that name. */

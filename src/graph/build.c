@@ -44,8 +44,11 @@ tern_status tern_graph_variable(tern_graph *graph, const char *name, tern_dtype 
 	tn_node_spec spec = {
 		.op = TN_OP_VARIABLE, .name = name, .dtype = dtype, .shape = shape, .init = init};
 
-	if (!init || init->kind > TERN_INIT_HE_UNIFORM)
+	if (!init || init->kind > TERN_INIT_DATA || (init->kind == TERN_INIT_DATA && !init->data))
 		return tn_fail(TERN_E_INVALID, "Variable '%s': needs an initialiser", name ? name : "");
+	if (!shape || shape->rank > TERN_RANK_MAX || tn_shape_symbolic(shape))
+		return tn_fail(TERN_E_SHAPE, "Variable '%s': needs a shape without symbolic dims",
+			       name ? name : "");
 	return source(graph, &spec, value);
 }
 

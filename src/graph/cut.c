@@ -101,7 +101,7 @@ static tern_status take_node(cutter *c, uint32_t i, uint32_t device)
 			     .dtype = out ? out->dtype : TERN_F32,
 			     .shape = out ? &out->shape : NULL,
 			     .init = &from->init,
-			     .data = from->data};
+			     .values = from->data};
 	tern_status st = in ? TERN_OK : tn_fail(TERN_E_NOMEM, "no memory for node '%s'", from->name);
 
 	for (uint32_t k = 0; k < from->n_in && st == TERN_OK; k++) {

@@ -6,6 +6,7 @@
  * Thread story: pure. Tests: tests/unit/graph/init_test.c pins values.
  */
 #include <math.h>
+#include <string.h>
 
 #include "graph/ir.h"
 
@@ -48,6 +49,11 @@ void tn_init_fill(const tern_init *init, const char *name, const tern_shape *sha
 
 	if (tn_shape_elements(shape, &n) != TERN_OK)
 		return; /* cannot be: checked when the variable was added */
+	if (init->kind == TERN_INIT_DATA) {
+		if (n)
+			memcpy(data, init->data, n * sizeof(*data));
+		return;
+	}
 	if (init->kind == TERN_INIT_ZEROS || init->kind == TERN_INIT_CONSTANT) {
 		float value = init->kind == TERN_INIT_ZEROS ? 0.0f : init->value;
 

@@ -10,6 +10,7 @@
  */
 #include "graph/ir.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,7 +70,7 @@ static void node_free(tn_node *node)
 	free(node->in);
 	free(node->ctrl);
 	free(node->attrs);
-	free(node->data);
+	tn_values_unref(node->data);
 }
 
 tern_status tern_graph_create(const char *name, tern_graph **graph)
@@ -235,32 +236,44 @@ static tern_status check_spec(const tern_graph *g, const tn_node_spec *s)
 	return TERN_OK;
 }
 
+/* The values of a Constant, or of a Variable that starts with data. */
+static tern_status take_values(const tn_node_spec *s, tn_node *node)
+{
+	const void *from = s->init && s->init->kind == TERN_INIT_DATA ? s->init->data : s->data;
+	uint64_t bytes = 0;
+
+	if (s->values || !from) {
+		node->data = tn_values_ref(s->values);
+	} else {
+		TN_TRY(tn_shape_bytes(s->shape, s->dtype, &bytes));
+		node->data = tn_values_new(from, bytes);
+		if (!node->data)
+			return tn_fail(TERN_E_NOMEM, "no memory for the %" PRIu64 " bytes of '%s'", bytes,
+				       s->name);
+	}
+	if (node->init.kind == TERN_INIT_DATA)
+		node->init.data = node->data;
+	return TERN_OK;
+}
+
 /* Copy the spec into a node that owns its memory. */
 static tern_status make_node(const tn_node_spec *s, tn_node *node)
 {
-	uint64_t bytes = 0;
+	tern_status st;
 
 	*node = (tn_node){.op = s->op, .device = s->device, .n_in = s->n_in, .n_attrs = s->n_attrs};
 	node->n_out = tn_op_table[s->op].outs;
+	if (s->init)
+		node->init = *s->init;
+	st = take_values(s, node);
 	node->name = strdup(s->name);
 	node->in = copy_of(s->in, s->n_in, sizeof(*s->in));
 	node->attrs = copy_of(s->attrs, s->n_attrs, sizeof(*s->attrs));
-	if (s->init)
-		node->init = *s->init;
-	if (s->data) {
-		tern_status st = tn_shape_bytes(s->shape, s->dtype, &bytes);
-
-		if (st != TERN_OK) {
-			node_free(node);
-			return st;
-		}
-		node->data = copy_of(s->data, bytes, 1);
-	}
-	if (!node->name || !node->in || !node->attrs || (s->data && !node->data)) {
+	if (st == TERN_OK && (!node->name || !node->in || !node->attrs))
+		st = tn_fail(TERN_E_NOMEM, "no memory for node '%s'", s->name);
+	if (st != TERN_OK)
 		node_free(node);
-		return tn_fail(TERN_E_NOMEM, "no memory for node '%s'", s->name);
-	}
-	return TERN_OK;
+	return st;
 }
 
 /* Names of the outputs: that of the node, then "name:1", "name:2". All or nothing. */
@@ -456,7 +469,7 @@ static tern_status clone_into(tern_graph *to, const tern_graph *from)
 				     .dtype = out ? out->dtype : TERN_F32,
 				     .shape = out ? &out->shape : NULL,
 				     .init = &n->init,
-				     .data = n->data};
+				     .values = n->data};
 
 		st = tn_graph_add(to, &spec, NULL);
 	}

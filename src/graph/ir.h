@@ -59,8 +59,8 @@ typedef struct tn_node {
 	uint32_t *ctrl; /* nodes that must be done before */
 	tn_attr *attrs;
 	uint32_t out[TN_OUTS_MAX];
-	void *data;     /* Constant */
-	tern_init init; /* Variable */
+	void *data;     /* Constant, Variable that starts with data: values.c */
+	tern_init init; /* Variable; its data is that of the node */
 } tn_node;
 
 typedef struct tn_port {
@@ -120,7 +120,8 @@ typedef struct tn_node_spec {
 	tern_dtype dtype;
 	const tern_shape *shape;
 	const tern_init *init;
-	const void *data;
+	const void *data; /* copied */
+	void *values;     /* instead of data: values of another node or from tn_values_new, shared */
 } tn_node_spec;
 
 /* Append a node. *node may be NULL. */
@@ -138,6 +139,14 @@ tern_status tn_graph_clone(const tern_graph *graph, tern_graph **copy);
 uint32_t tn_graph_find(const tern_graph *graph, const char *node_name);
 uint32_t tn_graph_port(const tern_graph *graph, const char *name, bool is_input);
 uint32_t tn_graph_symbol_find(const tern_graph *graph, const char *name);
+
+/*
+ * values.c: the bytes of a Constant or of a Variable that starts with data, 64-byte aligned. They are counted,
+ * so that the graphs of a plan share the weights of a model, and are not changed once a node has them.
+ */
+void *tn_values_new(const void *from, uint64_t bytes); /* from NULL: zeros; NULL if memory is out */
+void *tn_values_ref(void *values);                     /* NULL gives NULL */
+void tn_values_unref(void *values);                    /* NULL is allowed */
 
 /* ---- attributes ---- */
 

@@ -74,7 +74,8 @@ static tern_status place_variable(replica *r, uint32_t v)
 			     .device = (int32_t)r->server[v],
 			     .dtype = t->dtype,
 			     .shape = &t->shape,
-			     .init = &from->init};
+			     .init = &from->init,
+			     .values = from->data};
 	uint32_t node;
 	tern_status st = tn_graph_add(r->placed, &spec, &node);
 

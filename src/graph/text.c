@@ -52,7 +52,8 @@ static void add_attr(tn_str *text, const tern_graph *graph, const tn_attr *a)
 		add_ints(text, graph, a);
 }
 
-static const char *const init_names[] = {"zeros", "constant", "uniform", "xavier_uniform", "he_uniform"};
+static const char *const init_names[] = {"zeros",          "constant",   "uniform",
+					 "xavier_uniform", "he_uniform", "data"};
 
 void tn_graph_node_text(tn_str *text, const tern_graph *graph, uint32_t node)
 {

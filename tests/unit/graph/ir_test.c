@@ -277,6 +277,34 @@ static void the_text_tells_everything(void **state)
 	tern_graph_destroy(copy);
 }
 
+/* Values that a variable starts with are copied once and shared by the copies of its graph. */
+static void variables_start_with_data(void **state)
+{
+	const float want[6] = {1, -2, 3, 4, 5, 6};
+	float data[6], out[6];
+	tern_init init = {.kind = TERN_INIT_DATA, .data = data};
+	tern_graph *copy;
+	tern_value v, c;
+
+	(void)state;
+	memcpy(data, want, sizeof(data));
+	assert_ok(tern_graph_variable(g, "w", TERN_F32, SHAPE(2, 3), &init, &v));
+	assert_ok(tern_graph_constant(g, "c", TERN_F32, SHAPE(2, 3), data, &c));
+	memset(data, 0, sizeof(data));
+	assert_ok(tn_graph_clone(g, &copy));
+	assert_ptr_equal(copy->nodes[0].data, g->nodes[0].data);
+	assert_ptr_equal(copy->nodes[1].data, g->nodes[1].data);
+	tern_graph_destroy(g);
+	g = copy;
+	assert_int_equal((uintptr_t)g->nodes[0].data % TN_CACHE_LINE, 0);
+	tn_init_fill(&g->nodes[0].init, "w", SHAPE(2, 3), out);
+	assert_memory_equal(out, want, sizeof(want));
+	assert_memory_equal(g->nodes[1].data, out, sizeof(out));
+	init.data = NULL;
+	refused(TERN_E_INVALID, tern_graph_variable(g, "u", TERN_F32, SHAPE(1), &init, &v), 2, "'u'",
+		"initialiser");
+}
+
 static void tables_have_no_holes(void **state)
 {
 	(void)state;
@@ -302,6 +330,7 @@ int main(void)
 		T(ports),
 		T(control_cycles_are_found),
 		T(the_text_tells_everything),
+		T(variables_start_with_data),
 		cmocka_unit_test(tables_have_no_holes),
 	};
 
