@@ -9,7 +9,7 @@
 #include <dlfcn.h>
 #include <stdio.h>
 
-#define LIBRARY "libtern-http.so.0"
+#define LIBRARY "libtern-http.so." TERN_SOVERSION
 
 typedef tern_status (*start_fn)(tern_ctx *, const tern_http_params *, tern_http **);
 typedef const char *(*address_fn)(const tern_http *);

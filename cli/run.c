@@ -87,8 +87,9 @@ static void set_python(void)
 	static const char *const places[] = {"../python", "../lib/python3/dist-packages"};
 	char folder[4200], site[4300], library[4200];
 
-	if (!getenv("LIBTERN_PATH") && (near_self("../libtern.so.0", library, sizeof(library)) ||
-					near_self("../lib/libtern.so.0", library, sizeof(library))))
+	if (!getenv("LIBTERN_PATH") &&
+	    (near_self("../libtern.so." TERN_SOVERSION, library, sizeof(library)) ||
+	     near_self("../lib/libtern.so." TERN_SOVERSION, library, sizeof(library))))
 		setenv("LIBTERN_PATH", library, 1);
 	for (unsigned i = 0; i < 2; i++) {
 		if (!near_self(places[i], folder, sizeof(folder)))

@@ -31,7 +31,8 @@ function(tern_shared target map)
 		-Wl,-Bsymbolic -Wl,--no-undefined ${TERN_LTO_FLAGS})
 	target_link_libraries(${target} PRIVATE tern_flags
 		-Wl,--whole-archive ${archives} -Wl,--no-whole-archive)
-	set_target_properties(${target} PROPERTIES SOVERSION 0 VERSION ${PROJECT_VERSION}
+	set_target_properties(${target} PROPERTIES SOVERSION ${TERN_SOVERSION}
+		VERSION ${TERN_SOVERSION}.${PROJECT_VERSION_MINOR}.${PROJECT_VERSION_PATCH}
 		LINK_DEPENDS "${PROJECT_SOURCE_DIR}/src/${map};${archives}")
 	target_include_directories(${target} INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
 		$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)

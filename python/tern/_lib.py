@@ -14,7 +14,7 @@ ffi = cffi.FFI()
 ffi.cdef(_headers.DECLARATIONS)
 const = _headers.CONSTANTS
 
-NAME = 'libtern.so.0'
+NAME = 'libtern.so.1'
 NEVER = 0  # in C: no deadline
 
 

@@ -50,7 +50,7 @@ def main():
         run(cmake, '--install', build, '--prefix', prefix)
         pc = glob.glob(os.path.join(prefix, 'lib*/**/tern.pc'), recursive=True)[0]
         libdir = os.path.dirname(os.path.dirname(pc))
-        soname = os.path.join(libdir, 'libtern.so.0')
+        soname = os.path.join(libdir, 'libtern.so.1')
         assert os.path.islink(soname), f'{soname} is missing'
         leaked = [h for h in glob.glob(os.path.join(prefix, 'include/**/*'), recursive=True)
                   if os.path.isfile(h) and os.path.dirname(h) != os.path.join(prefix, 'include/tern')]
