@@ -143,6 +143,15 @@ typedef struct tern_graph_info {
 } tern_graph_info;
 void tern_graph_info_get(const tern_graph *graph, tern_graph_info *info);
 
+/*
+ * The ports by number: input ports and output ports in the order in which they were named.
+ * TERN_E_NOT_FOUND past the last one.
+ */
+tern_status tern_graph_port(const tern_graph *graph, uint32_t number, const char **name, int *is_input,
+			    tern_value *value);
+/* The name of a symbolic dim: it lives as long as the graph. NULL for a dim that is none of the graph's. */
+const char *tern_graph_symbol_name(const tern_graph *graph, uint64_t dim);
+
 /* One line per node, in order. Free with tern_graph_text_free. NULL if memory is out. */
 char *tern_graph_text(const tern_graph *graph);
 void tern_graph_text_free(char *text);
@@ -165,6 +174,50 @@ tern_status tern_graph_model(const char *model, const tern_model_params *params,
 /* The same with hidden layers of the given widths. n_widths 0 is a linear classifier. */
 tern_status tern_graph_fully_connected(const char *name, const uint64_t *widths, uint32_t n_widths,
 				       const tern_model_params *params, tern_graph **graph);
+
+/* ---- programs ---------------------------------------------------------------------------------- */
+
+/*
+ * A graph that runs in the calling thread alone, without devices or a plan: inference, checks, small tools.
+ * A program belongs to one thread at a time; different programs are independent, of one graph as well. It
+ * copies the graph, whose weights it shares as long as no node writes them. Running allocates nothing.
+ */
+typedef struct tern_program tern_program;
+
+/* The size of a symbolic dim. */
+typedef struct tern_size {
+	const char *name;
+	uint64_t size;
+} tern_size;
+
+/* Zero it, then set what differs. */
+typedef struct tern_program_params {
+	const tern_size *sizes; /* of the symbolic dims that are met on the way to the outputs */
+	uint32_t n_sizes;
+	uint32_t threads;           /* that one kernel may use; 0 = 1 */
+	const char *const *outputs; /* ports; none: all. What they don't need is not run */
+	uint32_t n_outputs;
+} tern_program_params;
+
+/*
+ * Allocates memory and prepares kernels. params may be NULL. TERN_E_NOT_FOUND: no such port or symbolic dim;
+ * TERN_E_INVALID: a symbolic dim has no size; TERN_E_UNSUPPORTED: an op has no kernel for these types;
+ * TERN_E_TOO_LARGE, TERN_E_NOMEM. The text names the node.
+ */
+tern_status tern_program_create(const tern_graph *graph, const tern_program_params *params,
+				tern_program **program);
+void tern_program_destroy(tern_program *program);
+/* Copy into an input port; it keeps the data until it is fed again. TERN_E_NOT_FOUND, TERN_E_SHAPE (bytes). */
+tern_status tern_program_feed(tern_program *program, const char *port, const void *data, uint64_t bytes);
+/* Compute the outputs. What was never fed is zero. Fails as the first kernel that fails (TERN_E_INVALID). */
+tern_status tern_program_run(tern_program *program);
+/* Copy an output port's tensor of the latest run. TERN_E_NOT_FOUND, TERN_E_SHAPE (bytes). */
+tern_status tern_program_fetch(tern_program *program, const char *port, void *data, uint64_t bytes);
+/* Type and shape of a port with the sizes put in. TERN_E_NOT_FOUND. */
+tern_status tern_program_port(const tern_program *program, const char *port, int is_input,
+			      tern_value_info *info);
+/* Bytes that the program allocated for tensors, and what they would be if no memory was reused. */
+void tern_program_memory(const tern_program *program, uint64_t *bytes, uint64_t *without_reuse);
 
 /* ---- plans ------------------------------------------------------------------------------------- */
 

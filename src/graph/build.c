@@ -167,6 +167,24 @@ tern_status tern_graph_value(const tern_graph *graph, tern_value value, tern_val
 	return TERN_OK;
 }
 
+tern_status tern_graph_port(const tern_graph *graph, uint32_t number, const char **name, int *is_input,
+			    tern_value *value)
+{
+	if (!graph || number >= graph->n_ports)
+		return tn_fail(TERN_E_NOT_FOUND, "the graph has no port number %u", number);
+	*name = graph->ports[number].name;
+	*is_input = graph->ports[number].is_input;
+	*value = graph->ports[number].tensor;
+	return TERN_OK;
+}
+
+const char *tern_graph_symbol_name(const tern_graph *graph, uint64_t dim)
+{
+	if (!graph || !tn_dim_symbolic(dim) || tn_dim_symbol(dim) >= graph->n_symbols)
+		return NULL;
+	return graph->symbols[tn_dim_symbol(dim)];
+}
+
 void tern_graph_info_get(const tern_graph *graph, tern_graph_info *info)
 {
 	*info = (tern_graph_info){.name = graph->name, .nodes = graph->n_nodes};
