@@ -98,6 +98,9 @@ tern_status tern_graph_constant(tern_graph *graph, const char *name, tern_dtype 
  *   Add (A, B) -> C, Mul (A, B) -> C  elementwise, equal shapes
  *   AddN (A1, ..., An) -> C       added from left to right
  *   Scale (X) -> Y                X * scale
+ *   ApplyEma (variable, x) -> variable  after each step: variable = momentum * variable + (1 - momentum) * x,
+ *                                 x averaged over the workers (async: one by one); momentum is required. The
+ *                                 variable is not trained
  *   Identity (X) -> Y, Reshape (X) -> Y  views of the same memory; shape (required for Reshape; a symbolic
  *                                 dim is passed as it is, cast to int64_t)
  *
@@ -138,7 +141,7 @@ typedef struct tern_graph_info {
 	const char *name;
 	uint32_t nodes;
 	uint32_t variables;
-	uint64_t parameters;      /* elements of all variables */
+	uint64_t parameters; /* elements of the variables that are trained: without averages (ApplyEma) */
 	uint64_t parameter_bytes; /* their bytes */
 } tern_graph_info;
 void tern_graph_info_get(const tern_graph *graph, tern_graph_info *info);
@@ -221,19 +224,47 @@ void tern_program_memory(const tern_program *program, uint64_t *bytes, uint64_t 
 
 /* ---- plans ------------------------------------------------------------------------------------- */
 
-typedef enum tern_optimizer_kind { TERN_OPTIMIZER_SGD, TERN_OPTIMIZER_MOMENTUM } tern_optimizer_kind;
+typedef enum tern_optimizer_kind {
+	TERN_OPTIMIZER_SGD,
+	TERN_OPTIMIZER_MOMENTUM,
+	TERN_OPTIMIZER_ADAGRAD,
+	TERN_OPTIMIZER_ADAM,
+	TERN_OPTIMIZER_RMSPROP,
+} tern_optimizer_kind;
 
 /*
- * v <- momentum * v + g + weight_decay * w;  w <- w - lr_t * v   (SGD: v = g + weight_decay * w).
- * lr_t falls linearly from lr at step 0 to lr_end at step lr_steps and stays there; lr_steps 0: lr always.
+ * With g' = g + weight_decay * w, where g is the gradient (sync: its mean over the workers) after clipping:
+ *
+ *   SGD       w -= lr_t g'
+ *   MOMENTUM  v = momentum v + g';  w -= lr_t v
+ *   ADAGRAD   a += g' g';  w -= lr_t g' / (sqrt(a) + epsilon)                       (Duchi et al. 2011)
+ *   ADAM      m = beta1 m + (1 - beta1) g';  v = beta2 v + (1 - beta2) g' g';
+ *             w -= lr_t / (1 - beta1^n) m / (sqrt(v / (1 - beta2^n)) + epsilon)     (Kingma and Ba 2015)
+ *   RMSPROP   a = rho a + (1 - rho) g' g';  v = momentum v + g' / (sqrt(a) + epsilon);  w -= lr_t v
+ *                                                                            (Tieleman and Hinton 2012)
+ *
+ * All state starts at 0; n counts the updates of a variable from 1 (async: those of all workers). lr_t falls
+ * linearly from lr at step 0 to lr_end at step lr_steps and stays there; lr_steps 0: lr always.
+ *
+ * clip_value limits each element of g to [-clip_value, clip_value]. clip_norm scales g by
+ * min(1, clip_norm / (|g| + 1e-6)), where |g| is the norm over all trained variables of the model, on
+ * whichever servers they are: sync, of the mean over the workers (servers send their parts of the norm to
+ * worker 0, which answers with the scale: every update waits for the last gradient); async, of the one
+ * worker's gradient that is applied. Give one of them; 0: no clipping.
  */
 typedef struct tern_optimizer {
 	tern_optimizer_kind kind;
 	float lr;
 	float lr_end;
 	uint64_t lr_steps;
-	float momentum;
+	float momentum; /* [0, 1) */
 	float weight_decay;
+	float beta1;   /* [0, 1); 0 = 0.9 */
+	float beta2;   /* [0, 1); 0 = 0.999 */
+	float rho;     /* [0, 1); 0 = 0.9 */
+	float epsilon; /* 0 = 1e-8 (ADAGRAD 1e-10) */
+	float clip_value;
+	float clip_norm;
 } tern_optimizer;
 
 /* How tensors travel between devices. */

@@ -185,6 +185,16 @@ const char *tern_graph_symbol_name(const tern_graph *graph, uint64_t dim)
 	return graph->symbols[tn_dim_symbol(dim)];
 }
 
+/* Running statistics and the like: ApplyEma writes them, not an optimiser. */
+static bool is_average(const tern_graph *graph, uint32_t tensor)
+{
+	for (uint32_t i = graph->tensors[tensor].node + 1; i < graph->n_nodes; i++) {
+		if (graph->nodes[i].op == TN_OP_APPLY_EMA && graph->nodes[i].in[0] == tensor)
+			return true;
+	}
+	return false;
+}
+
 void tern_graph_info_get(const tern_graph *graph, tern_graph_info *info)
 {
 	*info = (tern_graph_info){.name = graph->name, .nodes = graph->n_nodes};
@@ -198,6 +208,8 @@ void tern_graph_info_get(const tern_graph *graph, tern_graph_info *info)
 		if (tn_shape_elements(&t->shape, &n) != TERN_OK)
 			continue; /* cannot be: checked when it was added */
 		info->variables++;
+		if (is_average(graph, graph->nodes[i].out[0]))
+			continue;
 		info->parameters += n;
 		info->parameter_bytes += n * tern_dtype_bytes(t->dtype);
 	}

@@ -317,20 +317,41 @@ static tern_status infer_reshape(tn_infer *x)
 	return TERN_OK;
 }
 
-/* (variable, [momentum,] gradient...): all of one shape, the first ones variables. */
+/*
+ * (variable, slots..., [clip scale,] gradient...): the variable and its slots are variables, all of one shape
+ * but for Adam's counter and the scale, which are scalars.
+ */
 static tern_status infer_apply(tn_infer *x)
 {
-	uint32_t slots = x->node->op == TN_OP_APPLY_MOMENTUM ? 2 : 1;
+	uint32_t slots = tn_apply_slots(x->node);
+	bool clipped = tn_node_int(x->node, TN_ATTR_CLIPPED, 0) != 0;
 	char a[TEXT_MAX];
+	tern_status st = want_f32(x, 0, x->node->n_in);
 
-	for (uint32_t i = 0; i < slots; i++) {
+	if (st == TERN_OK && x->node->n_in < slots + clipped + 1)
+		return misfit(x, "needs a gradient after its first %u inputs", slots + clipped);
+	for (uint32_t i = 0; i < x->node->n_in && st == TERN_OK; i++) {
 		uint32_t root = tn_graph_root(x->graph, x->node->in[i]);
+		bool scalar = (clipped && i == slots) || (x->node->op == TN_OP_APPLY_ADAM && i == 3);
 
-		if (x->graph->nodes[x->graph->tensors[root].node].op != TN_OP_VARIABLE)
+		if (i < slots && x->graph->nodes[x->graph->tensors[root].node].op != TN_OP_VARIABLE)
 			return misfit(x, "input %u must be a Variable, not %s", i,
 				      tensor_text(x, i, a, sizeof(a)));
+		if (scalar && input(x, i)->shape.rank != 0)
+			return misfit(x, "input %u must be a scalar, not %s", i,
+				      tensor_text(x, i, a, sizeof(a)));
+		if (!scalar)
+			st = same_shapes(x, 0, i);
 	}
-	return infer_elementwise(x);
+	return st == TERN_OK ? yields_input(x, 0) : st;
+}
+
+/* Any tensors or scalars of f32 -> scalar. */
+static tern_status infer_norm(tn_infer *x)
+{
+	x->dtype[0] = TERN_F32;
+	x->shape[0] = (tern_shape){0};
+	return want_f32(x, 0, x->node->n_in);
 }
 
 static tern_status infer_send(tn_infer *x)
@@ -362,6 +383,12 @@ static const infer_fn infer_table[TN_OP_COUNT] = {
 	[TN_OP_RESHAPE] = infer_reshape,
 	[TN_OP_APPLY_SGD] = infer_apply,
 	[TN_OP_APPLY_MOMENTUM] = infer_apply,
+	[TN_OP_APPLY_ADAGRAD] = infer_apply,
+	[TN_OP_APPLY_ADAM] = infer_apply,
+	[TN_OP_APPLY_RMSPROP] = infer_apply,
+	[TN_OP_APPLY_EMA] = infer_apply,
+	[TN_OP_GRAD_NORM] = infer_norm,
+	[TN_OP_CLIP_SCALE] = infer_norm,
 	[TN_OP_SEND] = infer_send,
 	[TN_OP_RECV] = infer_source,
 	[TN_OP_RDMA_SEND] = infer_send,

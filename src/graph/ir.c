@@ -438,6 +438,24 @@ double tn_node_float(const tn_node *node, tn_attr_key key, double dflt)
 	return a ? a->u.f : dflt;
 }
 
+uint32_t tn_apply_slots(const tn_node *node)
+{
+	switch (node->op) {
+	case TN_OP_APPLY_SGD:
+	case TN_OP_APPLY_EMA:
+		return 1;
+	case TN_OP_APPLY_MOMENTUM:
+	case TN_OP_APPLY_ADAGRAD:
+		return 2;
+	case TN_OP_APPLY_RMSPROP:
+		return tn_node_attr(node, TN_ATTR_MOMENTUM) ? 3 : 2;
+	case TN_OP_APPLY_ADAM:
+		return 4;
+	default:
+		return 0;
+	}
+}
+
 uint32_t tn_graph_root(const tern_graph *graph, uint32_t tensor)
 {
 	for (;;) {

@@ -162,11 +162,16 @@ static inline tn_attr tn_attr_float(tn_attr_key key, double f)
 	return (tn_attr){.key = key, .u.f = f};
 }
 
+/*
+ * How many inputs of an Apply op are variables: the first is the one that is trained, the others are the
+ * optimiser's state (slots). 0 for other ops.
+ */
+uint32_t tn_apply_slots(const tn_node *node);
+
 /* Whether the kernel of the node writes input number i as well (variables of Apply ops). */
 static inline bool tn_node_writes_input(const tn_node *node, uint32_t i)
 {
-	return (tn_op_flags(node->op) & TN_OPF_INPLACE) &&
-	       (i == 0 || (node->op == TN_OP_APPLY_MOMENTUM && i == 1));
+	return i < tn_apply_slots(node);
 }
 
 /* The tensor whose memory `tensor` is. */

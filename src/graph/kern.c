@@ -82,7 +82,8 @@ tern_status tn_kern_create(tn_kern_ctx *ctx, const tn_kern_desc *desc, tn_kern *
 		tn_kern_leave(ctx, token);
 		return st;
 	}
-	if (tn_op_flags(desc->node->op) & TN_OPF_INPLACE || desc->node->op == TN_OP_ADD_N)
+	if (tn_op_flags(desc->node->op) & TN_OPF_INPLACE || desc->node->op == TN_OP_ADD_N ||
+	    desc->node->op == TN_OP_GRAD_NORM || desc->node->op == TN_OP_CLIP_SCALE)
 		return tn_kern_apply_create(desc, kern);
 	return tn_kern_plain_create(desc, kern);
 }

@@ -26,6 +26,13 @@
 	X(LR_STEPS, "lr_steps", INT)                                                              \
 	X(MOMENTUM, "momentum", FLOAT)                                                            \
 	X(WEIGHT_DECAY, "weight_decay", FLOAT)                                                    \
+	X(BETA1, "beta1", FLOAT)                                                                  \
+	X(BETA2, "beta2", FLOAT)                                                                  \
+	X(RHO, "rho", FLOAT)                                                                      \
+	X(EPSILON, "epsilon", FLOAT)                                                              \
+	X(CLIP_VALUE, "clip_value", FLOAT) /* Apply*: each element of the gradient to [-x, x] */  \
+	X(CLIP_NORM, "clip_norm", FLOAT)   /* ClipScale */                                        \
+	X(CLIPPED, "clipped", INT)         /* Apply*: the input after the slots is a ClipScale */ \
 	X(GRAD_SCALE, "grad_scale", FLOAT) /* Apply*: the sum of the gradients is scaled first */ \
 	X(FOR_DEVICE, "for_device", INT)   /* Apply*: whose gradient it is; -1 = everybody's */   \
 	X(EDGE, "edge", INT)               /* Send, Recv: number of the edge in the plan */       \
@@ -49,41 +56,59 @@ typedef enum tn_attr_key {
 #define TN_OPF_RDMA     32u /* one-sided, from and to registered memory */
 #define TN_OPF_INTERNAL 64u /* made by passes; not to be asked for by callers */
 
-#define TN_APPLY_ATTRS \
-	(TN_A(LR) | TN_A(LR_END) | TN_A(LR_STEPS) | TN_A(WEIGHT_DECAY) | TN_A(GRAD_SCALE) | TN_A(FOR_DEVICE))
+#define TN_APPLY_ATTRS                                                                      \
+	(TN_A(LR) | TN_A(LR_END) | TN_A(LR_STEPS) | TN_A(WEIGHT_DECAY) | TN_A(GRAD_SCALE) | \
+	 TN_A(FOR_DEVICE) | TN_A(CLIP_VALUE) | TN_A(CLIPPED))
 #define TN_MANY 4096u /* most inputs of one node */
 
 /* X(OP, "Name", inputs at least, at most, outputs, flags, attributes allowed, attributes required) */
-#define TN_OP_MAP(X)                                                                                        \
-	X(PLACEHOLDER, "Placeholder", 0, 0, 1, TN_OPF_SOURCE | TN_OPF_INTERNAL, 0, 0)                       \
-	X(VARIABLE, "Variable", 0, 0, 1, TN_OPF_SOURCE | TN_OPF_INTERNAL, 0, 0)                             \
-	X(CONSTANT, "Constant", 0, 0, 1, TN_OPF_SOURCE | TN_OPF_INTERNAL, 0, 0)                             \
-	X(MATMUL, "MatMul", 2, 2, 1, 0, TN_A(TRANS_A) | TN_A(TRANS_B), 0)                                   \
-	X(BIAS_ADD, "BiasAdd", 2, 2, 1, 0, 0, 0)                                                            \
-	X(RELU, "Relu", 1, 1, 1, 0, 0, 0)                                                                   \
-	X(RELU_GRAD, "ReluGrad", 2, 2, 1, 0, 0, 0) /* (dY, Y) */                                            \
-	X(SOFTMAX, "Softmax", 1, 1, 1, 0, 0, 0)                                                             \
-	X(SOFTMAX_GRAD, "SoftmaxGrad", 2, 2, 1, 0, 0, 0) /* (dY, Y) */                                      \
-	X(SOFTMAX_XENT, "SoftmaxCrossEntropy", 2, 2, 3, 0, 0, 0)                                            \
-	X(SOFTMAX_XENT_GRAD, "SoftmaxCrossEntropyGrad", 3, 3, 1, 0, 0, 0) /* (dloss, probs, labels) */      \
-	X(REDUCE_SUM, "ReduceSum", 1, 1, 1, 0, TN_A(AXES) | TN_A(KEEP_DIMS), 0)                             \
-	X(REDUCE_MEAN, "ReduceMean", 1, 1, 1, 0, TN_A(AXES) | TN_A(KEEP_DIMS), 0)                           \
-	X(EXPAND_LIKE, "ExpandLike", 2, 2, 1, 0, TN_A(AXES) | TN_A(KEEP_DIMS) | TN_A(MEAN), 0)              \
-	X(ADD, "Add", 2, 2, 1, 0, 0, 0)                                                                     \
-	X(ADD_N, "AddN", 1, TN_MANY, 1, 0, 0, 0)                                                            \
-	X(MUL, "Mul", 2, 2, 1, 0, 0, 0)                                                                     \
-	X(SCALE, "Scale", 1, 1, 1, 0, TN_A(SCALE), TN_A(SCALE))                                             \
-	X(IDENTITY, "Identity", 1, 1, 1, TN_OPF_VIEW, 0, 0)                                                 \
-	X(RESHAPE, "Reshape", 1, 1, 1, TN_OPF_VIEW, TN_A(SHAPE), TN_A(SHAPE))                               \
-	/* (variable, gradient...) -> variable: the gradients are added from left to right */               \
-	X(APPLY_SGD, "ApplySGD", 2, TN_MANY, 1, TN_OPF_INPLACE | TN_OPF_INTERNAL, TN_APPLY_ATTRS, TN_A(LR)) \
-	/* (variable, momentum, gradient...) -> variable; writes the momentum too */                        \
-	X(APPLY_MOMENTUM, "ApplyMomentum", 3, TN_MANY, 1, TN_OPF_INPLACE | TN_OPF_INTERNAL,                 \
-	  TN_APPLY_ATTRS | TN_A(MOMENTUM), TN_A(LR) | TN_A(MOMENTUM))                                       \
-	X(SEND, "Send", 1, 1, 0, TN_OPF_SEND | TN_OPF_INTERNAL, TN_A(EDGE) | TN_A(PROLOGUE), TN_A(EDGE))    \
-	X(RECV, "Recv", 0, 0, 1, TN_OPF_RECV | TN_OPF_INTERNAL, TN_A(EDGE), TN_A(EDGE))                     \
-	X(RDMA_SEND, "RdmaSend", 1, 1, 0, TN_OPF_SEND | TN_OPF_RDMA | TN_OPF_INTERNAL,                      \
-	  TN_A(EDGE) | TN_A(PROLOGUE), TN_A(EDGE))                                                          \
+#define TN_OP_MAP(X)                                                                                           \
+	X(PLACEHOLDER, "Placeholder", 0, 0, 1, TN_OPF_SOURCE | TN_OPF_INTERNAL, 0, 0)                          \
+	X(VARIABLE, "Variable", 0, 0, 1, TN_OPF_SOURCE | TN_OPF_INTERNAL, 0, 0)                                \
+	X(CONSTANT, "Constant", 0, 0, 1, TN_OPF_SOURCE | TN_OPF_INTERNAL, 0, 0)                                \
+	X(MATMUL, "MatMul", 2, 2, 1, 0, TN_A(TRANS_A) | TN_A(TRANS_B), 0)                                      \
+	X(BIAS_ADD, "BiasAdd", 2, 2, 1, 0, 0, 0)                                                               \
+	X(RELU, "Relu", 1, 1, 1, 0, 0, 0)                                                                      \
+	X(RELU_GRAD, "ReluGrad", 2, 2, 1, 0, 0, 0) /* (dY, Y) */                                               \
+	X(SOFTMAX, "Softmax", 1, 1, 1, 0, 0, 0)                                                                \
+	X(SOFTMAX_GRAD, "SoftmaxGrad", 2, 2, 1, 0, 0, 0) /* (dY, Y) */                                         \
+	X(SOFTMAX_XENT, "SoftmaxCrossEntropy", 2, 2, 3, 0, 0, 0)                                               \
+	X(SOFTMAX_XENT_GRAD, "SoftmaxCrossEntropyGrad", 3, 3, 1, 0, 0, 0) /* (dloss, probs, labels) */         \
+	X(REDUCE_SUM, "ReduceSum", 1, 1, 1, 0, TN_A(AXES) | TN_A(KEEP_DIMS), 0)                                \
+	X(REDUCE_MEAN, "ReduceMean", 1, 1, 1, 0, TN_A(AXES) | TN_A(KEEP_DIMS), 0)                              \
+	X(EXPAND_LIKE, "ExpandLike", 2, 2, 1, 0, TN_A(AXES) | TN_A(KEEP_DIMS) | TN_A(MEAN), 0)                 \
+	X(ADD, "Add", 2, 2, 1, 0, 0, 0)                                                                        \
+	X(ADD_N, "AddN", 1, TN_MANY, 1, 0, 0, 0)                                                               \
+	X(MUL, "Mul", 2, 2, 1, 0, 0, 0)                                                                        \
+	X(SCALE, "Scale", 1, 1, 1, 0, TN_A(SCALE), TN_A(SCALE))                                                \
+	X(IDENTITY, "Identity", 1, 1, 1, TN_OPF_VIEW, 0, 0)                                                    \
+	X(RESHAPE, "Reshape", 1, 1, 1, TN_OPF_VIEW, TN_A(SHAPE), TN_A(SHAPE))                                  \
+	/* (variable, gradient...) -> variable: the gradients are added from left to right */                  \
+	X(APPLY_SGD, "ApplySGD", 2, TN_MANY, 1, TN_OPF_INPLACE | TN_OPF_INTERNAL, TN_APPLY_ATTRS, TN_A(LR))    \
+	/* (variable, momentum, gradient...) -> variable; writes the momentum too */                           \
+	X(APPLY_MOMENTUM, "ApplyMomentum", 3, TN_MANY, 1, TN_OPF_INPLACE | TN_OPF_INTERNAL,                    \
+	  TN_APPLY_ATTRS | TN_A(MOMENTUM), TN_A(LR) | TN_A(MOMENTUM))                                          \
+	/* (variable, accumulator, gradient...) */                                                             \
+	X(APPLY_ADAGRAD, "ApplyAdagrad", 3, TN_MANY, 1, TN_OPF_INPLACE | TN_OPF_INTERNAL,                      \
+	  TN_APPLY_ATTRS | TN_A(EPSILON), TN_A(LR) | TN_A(EPSILON))                                            \
+	/* (variable, m, v, updates, gradient...); updates is a scalar that counts them */                     \
+	X(APPLY_ADAM, "ApplyAdam", 5, TN_MANY, 1, TN_OPF_INPLACE | TN_OPF_INTERNAL,                            \
+	  TN_APPLY_ATTRS | TN_A(BETA1) | TN_A(BETA2) | TN_A(EPSILON),                                          \
+	  TN_A(LR) | TN_A(BETA1) | TN_A(BETA2) | TN_A(EPSILON))                                                \
+	/* (variable, accumulator, [momentum, if it has that attribute,] gradient...) */                       \
+	X(APPLY_RMSPROP, "ApplyRMSProp", 3, TN_MANY, 1, TN_OPF_INPLACE | TN_OPF_INTERNAL,                      \
+	  TN_APPLY_ATTRS | TN_A(RHO) | TN_A(EPSILON) | TN_A(MOMENTUM), TN_A(LR) | TN_A(RHO) | TN_A(EPSILON))   \
+	/* (variable, value...): v = momentum * v + (1 - momentum) * mean of the values; grad_scale = 1 / n */ \
+	X(APPLY_EMA, "ApplyEma", 2, TN_MANY, 1, TN_OPF_INPLACE,                                                \
+	  TN_A(MOMENTUM) | TN_A(GRAD_SCALE) | TN_A(FOR_DEVICE), TN_A(MOMENTUM))                                \
+	/* (gradient...) -> scalar: scale * sqrt(sum of all squares) */                                        \
+	X(GRAD_NORM, "GradNorm", 1, TN_MANY, 1, TN_OPF_INTERNAL, TN_A(SCALE), 0)                               \
+	/* (norm...) -> scalar: min(1, clip_norm / (sqrt(sum of squares) + 1e-6)) */                           \
+	X(CLIP_SCALE, "ClipScale", 1, TN_MANY, 1, TN_OPF_INTERNAL, TN_A(CLIP_NORM), TN_A(CLIP_NORM))           \
+	X(SEND, "Send", 1, 1, 0, TN_OPF_SEND | TN_OPF_INTERNAL, TN_A(EDGE) | TN_A(PROLOGUE), TN_A(EDGE))       \
+	X(RECV, "Recv", 0, 0, 1, TN_OPF_RECV | TN_OPF_INTERNAL, TN_A(EDGE), TN_A(EDGE))                        \
+	X(RDMA_SEND, "RdmaSend", 1, 1, 0, TN_OPF_SEND | TN_OPF_RDMA | TN_OPF_INTERNAL,                         \
+	  TN_A(EDGE) | TN_A(PROLOGUE), TN_A(EDGE))                                                             \
 	X(RDMA_RECV, "RdmaRecv", 0, 0, 1, TN_OPF_RECV | TN_OPF_RDMA | TN_OPF_INTERNAL, TN_A(EDGE), TN_A(EDGE))
 
 typedef enum tn_op {

@@ -17,8 +17,6 @@
 
 static tern_status check_params(const tern_plan_params *p)
 {
-	const tern_optimizer *o = &p->optimizer;
-
 	if (p->workers == 0 || p->workers > TERN_PLAN_WORKERS_MAX)
 		return tn_fail(TERN_E_INVALID, "%u workers: use 1 to %u", p->workers, TERN_PLAN_WORKERS_MAX);
 	if (p->servers > SERVERS_MAX)
@@ -30,18 +28,7 @@ static tern_status check_params(const tern_plan_params *p)
 	}
 	if (p->comm > TERN_COMM_RPC)
 		return tn_fail(TERN_E_INVALID, "comm: %d is no mode", (int)p->comm);
-	if (o->kind > TERN_OPTIMIZER_MOMENTUM)
-		return tn_fail(TERN_E_INVALID, "optimizer: %d is none", (int)o->kind);
-	if (!(o->lr > 0.0f) || !(o->lr_end >= 0.0f) || !(o->weight_decay >= 0.0f)) {
-		return tn_fail(TERN_E_INVALID,
-			       "optimizer: the learning rate %g must be above 0, lr_end %g and weight_decay "
-			       "%g not below 0",
-			       (double)o->lr, (double)o->lr_end, (double)o->weight_decay);
-	}
-	if (o->kind == TERN_OPTIMIZER_MOMENTUM && !(o->momentum >= 0.0f && o->momentum < 1.0f))
-		return tn_fail(TERN_E_INVALID, "optimizer: momentum %g is not in [0, 1)",
-			       (double)o->momentum);
-	return TERN_OK;
+	return tn_optimizer_check(&p->optimizer);
 }
 
 static tern_status alloc_plan(const char *model, uint32_t n_devices, tern_plan **plan)
@@ -193,12 +180,14 @@ uint32_t tern_plan_edges(const tern_plan *plan)
 	return plan->n_edges;
 }
 
-/* Whether a Variable is one of the model's, not an optimiser's slot: those are input 1 of their Apply. */
+/* Whether a Variable is an optimiser's slot, not one of the model's. */
 static bool is_slot(const tern_graph *g, uint32_t tensor)
 {
 	for (uint32_t i = 0; i < g->n_nodes; i++) {
-		if (g->nodes[i].op == TN_OP_APPLY_MOMENTUM && g->nodes[i].in[1] == tensor)
-			return true;
+		for (uint32_t k = 1; k < tn_apply_slots(&g->nodes[i]); k++) {
+			if (g->nodes[i].in[k] == tensor)
+				return true;
+		}
 	}
 	return false;
 }

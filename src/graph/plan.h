@@ -62,6 +62,25 @@ tern_status tn_shard(const tern_graph *model, uint32_t servers, uint32_t *server
 /* replicate.c: the placed graph. Devices are numbered as in the plan. */
 tern_status tn_replicate(const tern_graph *model, const tern_plan_params *params, tern_graph **placed);
 
+/* optimise.c: what updates variables in a placed graph. */
+typedef struct tn_update {
+	tern_graph *placed;
+	const tern_plan_params *params;
+	uint32_t n_vars;
+	const uint32_t *var;    /* tensor, per variable */
+	const uint32_t *device; /* per variable */
+	const float *ema; /* per variable: momentum if it is a moving average, below 0 if it is trained */
+	uint32_t *grad;   /* [worker][variable]: its gradient, or the value that is averaged; may change */
+} tn_update;
+
+static inline bool tn_update_ema(const tn_update *update, uint32_t v)
+{
+	return update->ema[v] >= 0.0f;
+}
+
+tern_status tn_optimise(tn_update *update);
+tern_status tn_optimizer_check(const tern_optimizer *optimizer);
+
 /* cut.c: device graphs and edges into a plan whose devices have names but no graphs yet. */
 tern_status tn_cut(const tern_graph *placed, tern_plan *plan);
 /* Control edges from the readers of a variable's old value to the ops that write it. */

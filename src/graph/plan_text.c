@@ -23,6 +23,8 @@ static uint64_t bytes_per_step(const tern_plan *plan)
 	return bytes;
 }
 
+static const char *const optimizer_names[] = {"sgd", "momentum", "adagrad", "adam", "rmsprop"};
+
 static void add_head(tn_str *text, const tern_plan *plan)
 {
 	const tern_optimizer *o = &plan->params.optimizer;
@@ -31,9 +33,14 @@ static void add_head(tn_str *text, const tern_plan *plan)
 		    plan->params.workers, plan->params.sync ? "sync" : "async",
 		    comm_names[plan->params.comm]);
 	tn_str_addf(text,
-		    "optimizer %s lr=%.9g lr_end=%.9g lr_steps=%" PRIu64 " momentum=%.9g weight_decay=%.9g\n",
-		    o->kind == TERN_OPTIMIZER_MOMENTUM ? "momentum" : "sgd", (double)o->lr, (double)o->lr_end,
-		    o->lr_steps, (double)o->momentum, (double)o->weight_decay);
+		    "optimizer %s lr=%.9g lr_end=%.9g lr_steps=%" PRIu64 " momentum=%.9g weight_decay=%.9g",
+		    optimizer_names[o->kind], (double)o->lr, (double)o->lr_end, o->lr_steps,
+		    (double)o->momentum, (double)o->weight_decay);
+	if (o->clip_value > 0.0f)
+		tn_str_addf(text, " clip_value=%.9g", (double)o->clip_value);
+	if (o->clip_norm > 0.0f)
+		tn_str_addf(text, " clip_norm=%.9g", (double)o->clip_norm);
+	tn_str_add(text, "\n");
 	tn_str_addf(text,
 		    "parameters %" PRIu64 " (%" PRIu64 " bytes), %u edges, %" PRIu64 " bytes per step\n",
 		    plan->parameters, plan->parameter_bytes, plan->n_edges, bytes_per_step(plan));

@@ -3,9 +3,8 @@
  * Data parallelism: from a model to one placed graph of the whole job. Servers hold the variables and the
  * optimiser's slots and run Apply; each worker has a copy of the model with its gradients.
  *
- *   sync    one Apply per variable on the gradients of all workers, added in worker order, times 1/W
- *   async   one Apply per variable and worker, each on that worker's gradient alone
- *   local   no server: the one worker has variables and Apply itself
+ * Without a server the one worker has variables and Apply itself. What an update is made of: optimise.c.
+ * ApplyEma nodes of the model become updates too: of what all workers yield, at the variable's server.
  *
  * Thread story: see graph.h. Tests: tests/unit/graph/plan_test.c.
  */
@@ -22,7 +21,8 @@ typedef struct replica {
 	tern_graph *placed;
 	uint32_t n_vars;
 	uint32_t *var;         /* tensor in model, per variable */
-	uint32_t *grad;        /* tensor in model, per variable */
+	uint32_t *grad;        /* tensor in model, per variable: its gradient, or what ApplyEma averages */
+	float *ema;            /* per variable: momentum of its ApplyEma; below 0: it is trained */
 	uint32_t *server;      /* device, per variable */
 	uint32_t *placed_var;  /* tensor in placed, per variable */
 	uint32_t *placed_grad; /* tensor in placed, per (worker, variable) */
@@ -37,6 +37,44 @@ static uint32_t worker_device(const replica *r, uint32_t worker)
 
 /* ---- the model with its gradients ---- */
 
+/* What ApplyEma nodes of the model write is no subject of the optimiser. */
+static void find_averages(replica *r)
+{
+	for (uint32_t v = 0; v < r->n_vars; v++)
+		r->ema[v] = -1.0f;
+	for (uint32_t i = 0; i < r->model->n_nodes; i++) {
+		const tn_node *n = &r->model->nodes[i];
+
+		for (uint32_t v = 0; v < r->n_vars && n->op == TN_OP_APPLY_EMA; v++) {
+			if (r->var[v] != n->in[0])
+				continue;
+			r->ema[v] = (float)tn_node_float(n, TN_ATTR_MOMENTUM, 0.0);
+			r->grad[v] = n->in[1];
+		}
+	}
+}
+
+/* Gradients of the variables that are trained. */
+static tern_status add_gradients(replica *r, uint32_t loss)
+{
+	uint32_t *wrt = calloc(2 * (size_t)r->n_vars, sizeof(*wrt)), *grads = wrt + r->n_vars, n = 0;
+	tern_status st;
+
+	if (!wrt)
+		return tn_fail(TERN_E_NOMEM, "no memory for the gradients of '%s'", r->model->name);
+	for (uint32_t v = 0; v < r->n_vars; v++) {
+		if (r->ema[v] < 0.0f)
+			wrt[n++] = r->var[v];
+	}
+	st = tern_graph_gradients(r->model, loss, wrt, n, grads);
+	for (uint32_t v = r->n_vars; v-- > 0 && st == TERN_OK;) {
+		if (r->ema[v] < 0.0f)
+			r->grad[v] = grads[--n];
+	}
+	free(wrt);
+	return st;
+}
+
 static tern_status differentiate(replica *r, const tern_graph *model)
 {
 	uint32_t loss;
@@ -46,7 +84,8 @@ static tern_status differentiate(replica *r, const tern_graph *model)
 		return st;
 	r->var = calloc(model->n_nodes + 1, sizeof(*r->var));
 	r->grad = calloc(model->n_nodes + 1, sizeof(*r->grad));
-	if (!r->var || !r->grad)
+	r->ema = calloc(model->n_nodes + 1, sizeof(*r->ema));
+	if (!r->var || !r->grad || !r->ema)
 		return tn_fail(TERN_E_NOMEM, "no memory for the gradients of '%s'", model->name);
 	for (uint32_t i = 0; i < model->n_nodes; i++) {
 		if (model->nodes[i].op == TN_OP_VARIABLE)
@@ -60,7 +99,8 @@ static tern_status differentiate(replica *r, const tern_graph *model)
 	}
 	if (r->n_vars == 0)
 		return tn_fail(TERN_E_INVALID, "graph '%s' has no variables to train", model->name);
-	return tern_graph_gradients(r->model, loss, r->var, r->n_vars, r->grad);
+	find_averages(r);
+	return add_gradients(r, loss);
 }
 
 /* ---- variables ---- */
@@ -119,6 +159,12 @@ static tern_status copy_node(replica *r, uint32_t worker, uint32_t i)
 	return st;
 }
 
+/* Variables and what writes them are not the workers'. */
+static bool is_copied(const tn_node *node)
+{
+	return node->op != TN_OP_VARIABLE && node->op != TN_OP_APPLY_EMA;
+}
+
 static tern_status copy_worker(replica *r, uint32_t worker)
 {
 	tern_status st = TERN_OK;
@@ -128,13 +174,13 @@ static tern_status copy_worker(replica *r, uint32_t worker)
 		r->node_map[r->model->tensors[r->var[v]].node] = r->placed->tensors[r->placed_var[v]].node;
 	}
 	for (uint32_t i = 0; i < r->model->n_nodes && st == TERN_OK; i++) {
-		if (r->model->nodes[i].op != TN_OP_VARIABLE)
+		if (is_copied(&r->model->nodes[i]))
 			st = copy_node(r, worker, i);
 	}
 	for (uint32_t i = 0; i < r->model->n_nodes && st == TERN_OK; i++) {
 		const tn_node *n = &r->model->nodes[i];
 
-		for (uint32_t k = 0; k < n->n_ctrl && st == TERN_OK; k++)
+		for (uint32_t k = 0; k < n->n_ctrl && is_copied(n) && st == TERN_OK; k++)
 			st = tn_graph_add_control(r->placed, r->node_map[n->ctrl[k]], r->node_map[i]);
 	}
 	for (uint32_t i = 0; i < r->model->n_ports && st == TERN_OK; i++) {
@@ -144,80 +190,6 @@ static tern_status copy_worker(replica *r, uint32_t worker)
 	}
 	for (uint32_t v = 0; v < r->n_vars; v++)
 		r->placed_grad[worker * r->n_vars + v] = r->tensor_map[r->grad[v]];
-	return st;
-}
-
-/* ---- optimiser ---- */
-
-static tern_status add_slot(replica *r, uint32_t v, const char *what, uint32_t *tensor)
-{
-	const tn_tensor *t = &r->placed->tensors[r->placed_var[v]];
-	tern_init zeros = {.kind = TERN_INIT_ZEROS};
-	tern_shape shape = t->shape;
-	char name[2 * TN_NAME_MAX];
-	tn_node_spec spec = {.op = TN_OP_VARIABLE,
-			     .name = name,
-			     .device = (int32_t)r->server[v],
-			     .dtype = t->dtype,
-			     .shape = &shape,
-			     .init = &zeros};
-	uint32_t node;
-	tern_status st;
-
-	snprintf(name, sizeof(name), "%s/%s", t->name, what);
-	st = tn_graph_add(r->placed, &spec, &node);
-	if (st == TERN_OK)
-		*tensor = r->placed->nodes[node].out[0];
-	return st;
-}
-
-/* One Apply on the gradients of workers first .. first + n - 1. in[0..slots-1] are set. */
-static tern_status add_apply(replica *r, uint32_t v, uint32_t *in, uint32_t slots, uint32_t first, uint32_t n,
-			     bool one)
-{
-	const tern_optimizer *o = &r->params->optimizer;
-	bool momentum = o->kind == TERN_OPTIMIZER_MOMENTUM;
-	tn_attr attrs[8];
-	uint32_t n_attrs = 0;
-	char name[2 * TN_NAME_MAX];
-
-	attrs[n_attrs++] = tn_attr_float(TN_ATTR_LR, (double)o->lr);
-	if (o->lr_steps) {
-		attrs[n_attrs++] = tn_attr_float(TN_ATTR_LR_END, (double)o->lr_end);
-		attrs[n_attrs++] = tn_attr_int(TN_ATTR_LR_STEPS, (int64_t)o->lr_steps);
-	}
-	if (momentum)
-		attrs[n_attrs++] = tn_attr_float(TN_ATTR_MOMENTUM, (double)o->momentum);
-	if (o->weight_decay != 0.0f)
-		attrs[n_attrs++] = tn_attr_float(TN_ATTR_WEIGHT_DECAY, (double)o->weight_decay);
-	if (n > 1)
-		attrs[n_attrs++] = tn_attr_float(TN_ATTR_GRAD_SCALE, 1.0 / n);
-	if (one)
-		attrs[n_attrs++] = tn_attr_int(TN_ATTR_FOR_DEVICE, worker_device(r, first));
-	for (uint32_t w = 0; w < n; w++)
-		in[slots + w] = r->placed_grad[(first + w) * r->n_vars + v];
-	if (one)
-		snprintf(name, sizeof(name), "%s/apply%u", r->placed->tensors[r->placed_var[v]].name, first);
-	else
-		snprintf(name, sizeof(name), "%s/apply", r->placed->tensors[r->placed_var[v]].name);
-	return tn_graph_add1(r->placed, momentum ? TN_OP_APPLY_MOMENTUM : TN_OP_APPLY_SGD, name, in,
-			     slots + n, attrs, n_attrs, (int32_t)r->server[v], NULL);
-}
-
-static tern_status optimise(replica *r, uint32_t v)
-{
-	bool momentum = r->params->optimizer.kind == TERN_OPTIMIZER_MOMENTUM;
-	bool async = r->params->servers && !r->params->sync;
-	uint32_t in[2 + TERN_PLAN_WORKERS_MAX], slots = 1;
-	tern_status st = TERN_OK;
-
-	in[0] = r->placed_var[v];
-	if (momentum)
-		st = add_slot(r, v, "momentum", &in[slots++]);
-	if (st == TERN_OK && !async)
-		st = add_apply(r, v, in, slots, 0, r->params->workers, false);
-	for (uint32_t w = 0; w < r->params->workers && async && st == TERN_OK; w++)
-		st = add_apply(r, v, in, slots, w, 1, true);
 	return st;
 }
 
@@ -246,9 +218,15 @@ static tern_status build(replica *r, const tern_graph *model)
 		st = place_variable(r, v);
 	for (uint32_t w = 0; w < r->params->workers && st == TERN_OK; w++)
 		st = copy_worker(r, w);
-	for (uint32_t v = 0; v < r->n_vars && st == TERN_OK; v++)
-		st = optimise(r, v);
-	return st;
+	if (st != TERN_OK)
+		return st;
+	return tn_optimise(&(tn_update){.placed = r->placed,
+					.params = r->params,
+					.n_vars = r->n_vars,
+					.var = r->placed_var,
+					.device = r->server,
+					.ema = r->ema,
+					.grad = r->placed_grad});
 }
 
 tern_status tn_replicate(const tern_graph *model, const tern_plan_params *params, tern_graph **placed)
@@ -262,6 +240,7 @@ tern_status tn_replicate(const tern_graph *model, const tern_plan_params *params
 	tern_graph_destroy(r.model);
 	free(r.var);
 	free(r.grad);
+	free(r.ema);
 	free(r.server);
 	free(r.placed_var);
 	free(r.placed_grad);

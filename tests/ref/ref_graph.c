@@ -3,6 +3,7 @@
  * See ref_graph.h. Written for reading, not for speed.
  */
 #include "ref/ref_graph.h"
+#include "ref/ref_ops.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -214,35 +215,6 @@ static void expand(const ref_graph *r, const tn_node *n)
 		large->data[i] = small->data[reduced_index(large, mask, i)] * factor;
 }
 
-static double learning_rate(const tn_node *n, uint64_t step)
-{
-	double lr = tn_node_float(n, TN_ATTR_LR, 0), end = tn_node_float(n, TN_ATTR_LR_END, lr);
-	double steps = (double)tn_node_int(n, TN_ATTR_LR_STEPS, 0);
-
-	if (steps == 0)
-		return lr;
-	return (double)step >= steps ? end : lr + (end - lr) * (double)step / steps;
-}
-
-static void apply(const ref_graph *r, const tn_node *n)
-{
-	uint32_t slots = n->op == TN_OP_APPLY_MOMENTUM ? 2 : 1;
-	double lr = learning_rate(n, r->step), mu = tn_node_float(n, TN_ATTR_MOMENTUM, 0);
-
-	for (uint64_t i = 0; i < in(r, n, 0)->n; i++) {
-		double *w = &in(r, n, 0)->data[i], g = 0;
-
-		for (uint32_t k = slots; k < n->n_in; k++)
-			g += in(r, n, k)->data[i];
-		g = g * tn_node_float(n, TN_ATTR_GRAD_SCALE, 1.0) +
-		    tn_node_float(n, TN_ATTR_WEIGHT_DECAY, 0) * *w;
-		if (slots == 2)
-			g = in(r, n, 1)->data[i] = mu * in(r, n, 1)->data[i] + g;
-		*w -= lr * g;
-		out(r, n, 0)->data[i] = *w;
-	}
-}
-
 /* y = f(inputs) element by element */
 static double element(const ref_graph *r, const tn_node *n, uint64_t i)
 {
@@ -300,7 +272,15 @@ static void run_node(const ref_graph *r, const tn_node *n)
 		break;
 	case TN_OP_APPLY_SGD:
 	case TN_OP_APPLY_MOMENTUM:
-		apply(r, n);
+	case TN_OP_APPLY_ADAGRAD:
+	case TN_OP_APPLY_ADAM:
+	case TN_OP_APPLY_RMSPROP:
+	case TN_OP_APPLY_EMA:
+		ref_apply(r, n);
+		break;
+	case TN_OP_GRAD_NORM:
+	case TN_OP_CLIP_SCALE:
+		ref_norm(r, n);
 		break;
 	default:
 		for (uint64_t i = 0; i < out(r, n, 0)->n; i++)
