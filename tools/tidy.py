@@ -23,7 +23,7 @@ FUNCTION_LINES = 70
 FILE_LINES_WARN = 800
 FILE_LINES_MAX = 1200
 README_LINES = 40
-TOPS = ('.ci', 'bench', 'cli', 'cmake', 'dev', 'docs', 'fuzz', 'include', 'python', 'sim', 'src', 'tests', 'tools',
+TOPS = ('.ci', 'bench', 'cli', 'cmake', 'debian', 'dev', 'docs', 'fuzz', 'include', 'python', 'sim', 'src', 'tests', 'tools',
         'CMakeLists.txt', 'CMakePresets.json', 'README.md', 'CHANGELOG.md')
 C_FILES = ('.c', '.h', '.cpp', '.hpp')
 SPDX_FILES = C_FILES + ('.py', '.sh', '.cmake', 'CMakeLists.txt', '.map')

@@ -63,6 +63,7 @@ tern_status tern_link_wait(tern_link *link, uint64_t timeout_ns);
 void tern_ctx_on_link(tern_ctx *ctx, void (*on_up)(tern_link *link, void *arg), tern_link_fn on_down,
 		      void *arg);
 
+/* Where it is in its life, now. */
 tern_link_state tern_link_get_state(const tern_link *link);
 /* Why it is down (TERN_OK while it is not). */
 tern_status tern_link_status(const tern_link *link);

@@ -45,6 +45,7 @@ typedef struct tern_checkpoint_info {
 	uint32_t deltas;   /* from the checkpoint that stands alone to this one; 0: this one does */
 	uint32_t reserved; /* 0 */
 } tern_checkpoint_info;
+/* What it says of itself. Any thread. */
 void tern_checkpoint_get(const tern_checkpoint *checkpoint, tern_checkpoint_info *info);
 
 typedef struct tern_checkpoint_table_info {

@@ -144,6 +144,7 @@ typedef struct tern_graph_info {
 	uint64_t parameters; /* elements of the variables that are trained: without averages (ApplyEma) */
 	uint64_t parameter_bytes; /* their bytes */
 } tern_graph_info;
+/* The name and the numbers of a graph; the name lives as long as the graph. */
 void tern_graph_info_get(const tern_graph *graph, tern_graph_info *info);
 
 /*
@@ -320,6 +321,7 @@ typedef struct tern_edge_info {
 	const char *copy_reason; /* "" without copies */
 } tern_edge_info;
 
+/* How many devices a plan has, and edges between them; they are numbered from 0. */
 uint32_t tern_plan_devices(const tern_plan *plan);
 uint32_t tern_plan_edges(const tern_plan *plan);
 /* TERN_E_NOT_FOUND past the last one. */

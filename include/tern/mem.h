@@ -173,6 +173,7 @@ typedef struct tern_mem_stats {
 	uint64_t regions;       /* of foreign and GPU memory, registered */
 	uint64_t region_bytes;
 } tern_mem_stats;
+/* The numbers as they are now; each is right, their sum may be of no single moment. Any thread. */
 void tern_mem_stats_get(tern_mem *mem, tern_mem_stats *stats);
 
 #ifdef __cplusplus

@@ -69,6 +69,7 @@ typedef struct tern_session_stats {
 	uint64_t copies; /* passes over tensors in memory beyond those writes */
 	uint64_t copy_bytes;
 } tern_session_stats;
+/* What the session did since it was opened, or since tern_session_stats_reset(). */
 void tern_session_stats_get(tern_session *session, tern_session_stats *stats);
 /* Start counting from here on (bytes, copies and times). */
 void tern_session_stats_reset(tern_session *session);
