@@ -50,7 +50,14 @@ typedef struct tern_init {
 } tern_init;
 
 /* An attribute of a node. Exactly one of the values is read, by what the op asks for under that name. */
-typedef enum tern_attr_type { TERN_ATTR_INT, TERN_ATTR_FLOAT, TERN_ATTR_INTS } tern_attr_type;
+typedef enum tern_attr_type {
+	TERN_ATTR_INT,
+	TERN_ATTR_FLOAT,
+	TERN_ATTR_INTS,
+	TERN_ATTR_FLOATS,
+} tern_attr_type;
+
+#define TERN_ATTR_INTS_MAX 16 /* pads of a tensor of rank 8 */
 
 typedef struct tern_attr {
 	const char *name;
@@ -58,7 +65,9 @@ typedef struct tern_attr {
 	int64_t i;
 	double f;
 	uint32_t n_ints;
-	int64_t ints[TERN_RANK_MAX];
+	int64_t ints[TERN_ATTR_INTS_MAX];
+	uint32_t n_floats;
+	double floats[TERN_ATTR_INTS_MAX];
 } tern_attr;
 
 /* An empty graph. TERN_E_NOMEM. */

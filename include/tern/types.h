@@ -43,6 +43,7 @@ typedef enum tern_dtype {
 	TERN_I32 = 7,
 	TERN_I64 = 8,
 	TERN_U64 = 9,
+	TERN_BOOL = 10, /* one byte, 0 or 1 */
 } tern_dtype;
 
 /* Bytes of one element; 0 for a number that is no dtype. */

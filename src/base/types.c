@@ -20,6 +20,7 @@ static const struct {
 	[TERN_F32] = {"f32", 4},   [TERN_F64] = {"f64", 8}, [TERN_F16] = {"f16", 2},
 	[TERN_BF16] = {"bf16", 2}, [TERN_I8] = {"i8", 1},   [TERN_U8] = {"u8", 1},
 	[TERN_I32] = {"i32", 4},   [TERN_I64] = {"i64", 8}, [TERN_U64] = {"u64", 8},
+	[TERN_BOOL] = {"bool", 1},
 };
 
 uint64_t tern_dtype_bytes(tern_dtype dtype)

@@ -74,7 +74,7 @@ static tern_status find_op(const char *name, tn_op *op)
 			return TERN_OK;
 		}
 	}
-	return tn_fail(TERN_E_NOT_FOUND, "there is no op '%s'; <tern/graph.h> lists them", name);
+	return tn_fail(TERN_E_NOT_FOUND, "there is no op '%s'; docs/GRAPH-OPS.md lists them", name);
 }
 
 static tern_status convert_attr(const char *node, const tern_attr *from, tn_attr *to)
@@ -82,16 +82,20 @@ static tern_status convert_attr(const char *node, const tern_attr *from, tn_attr
 	for (uint32_t i = 0; i < TN_ATTR_COUNT; i++) {
 		if (strcmp(tn_attr_names[i], from->name) != 0)
 			continue;
-		if (from->type != (tern_attr_type)attr_types[i] || from->n_ints > TERN_RANK_MAX)
+		if (from->type != (tern_attr_type)attr_types[i] || from->n_ints > TERN_ATTR_INTS_MAX ||
+		    from->n_floats > TERN_ATTR_INTS_MAX)
 			break;
 		*to = (tn_attr){.key = (tn_attr_key)i};
 		if (from->type == TERN_ATTR_INT) {
 			to->u.i = from->i;
 		} else if (from->type == TERN_ATTR_FLOAT) {
 			to->u.f = from->f;
-		} else {
+		} else if (from->type == TERN_ATTR_INTS) {
 			to->u.ints.n = from->n_ints;
 			memcpy(to->u.ints.v, from->ints, sizeof(to->u.ints.v));
+		} else {
+			to->u.floats.n = from->n_floats;
+			memcpy(to->u.floats.v, from->floats, sizeof(to->u.floats.v));
 		}
 		return TERN_OK;
 	}

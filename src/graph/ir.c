@@ -19,7 +19,7 @@
 #include "base/fail.h"
 
 const tn_op_info tn_op_table[TN_OP_COUNT] = {
-#define TN_OP_ROW(op, name, lo, hi, outs, flags, attrs, required) \
+#define TN_OP_ROW(op, name, lo, hi, outs, flags, attrs, required, rule, kern) \
 	[TN_OP_##op] = {name, lo, hi, outs, flags, attrs, required},
 	TN_OP_MAP(TN_OP_ROW)
 #undef TN_OP_ROW
@@ -31,7 +31,7 @@ const char *const tn_attr_names[TN_ATTR_COUNT] = {
 #undef TN_ATTR_NAME
 };
 
-_Static_assert(TN_ATTR_COUNT <= 32, "attributes of an op are a 32-bit mask");
+_Static_assert(TN_ATTR_COUNT <= 8 * sizeof(tn_attr_mask), "attributes of an op are a mask");
 
 /* ---- memory ---- */
 
@@ -203,7 +203,7 @@ tern_status tn_graph_copy_symbols(tern_graph *to, const tern_graph *from)
 static tern_status check_spec(const tern_graph *g, const tn_node_spec *s)
 {
 	const tn_op_info *op = &tn_op_table[s->op];
-	uint32_t have = 0;
+	tn_attr_mask have = 0;
 
 	if (!s->name || !*s->name || strlen(s->name) >= TN_NAME_MAX) {
 		return tn_fail(TERN_E_INVALID, "a %s node needs a name of 1 to %u bytes", op->name,
@@ -227,11 +227,13 @@ static tern_status check_spec(const tern_graph *g, const tn_node_spec *s)
 			return tn_fail(TERN_E_INVALID, "%s '%s': has no attribute '%s'", op->name, s->name,
 				       tn_attr_names[s->attrs[i].key]);
 		}
-		have |= 1u << s->attrs[i].key;
+		have |= (tn_attr_mask)1 << s->attrs[i].key;
 	}
-	if (op->required & ~have) {
-		return tn_fail(TERN_E_INVALID, "%s '%s': attribute '%s' is missing", op->name, s->name,
-			       tn_attr_names[__builtin_ctz(op->required & ~have)]);
+	for (uint32_t i = 0; i < TN_ATTR_COUNT; i++) {
+		if ((op->required & ~have) >> i & 1) {
+			return tn_fail(TERN_E_INVALID, "%s '%s': attribute '%s' is missing", op->name,
+				       s->name, tn_attr_names[i]);
+		}
 	}
 	return TERN_OK;
 }

@@ -27,7 +27,7 @@
 
 #define TN_NONE        UINT32_MAX
 #define TN_SYMBOLS_MAX 16u
-#define TN_OUTS_MAX    3u
+#define TN_OUTS_MAX    6u
 #define TN_DEVICE_NONE (-1)
 
 typedef struct tn_attr {
@@ -37,8 +37,12 @@ typedef struct tn_attr {
 		double f;
 		struct {
 			uint32_t n;
-			int64_t v[TERN_RANK_MAX];
+			int64_t v[TERN_ATTR_INTS_MAX];
 		} ints;
+		struct {
+			uint32_t n;
+			double v[TERN_ATTR_INTS_MAX];
+		} floats;
 	} u;
 } tn_attr;
 
@@ -177,7 +181,7 @@ static inline bool tn_node_writes_input(const tn_node *node, uint32_t i)
 /* The tensor whose memory `tensor` is. */
 uint32_t tn_graph_root(const tern_graph *graph, uint32_t tensor);
 
-/* infer.c: dtype and shape of each output of a node that is about to be added. */
+/* infer*.c: dtype and shape of each output of a node that is about to be added. */
 typedef struct tn_infer {
 	const tern_graph *graph;
 	const tn_node *node; /* op, name, in, attrs; out is not set */

@@ -70,22 +70,58 @@ static bool empty(const tn_kern_desc *desc)
 	return false;
 }
 
-tern_status tn_kern_create(tn_kern_ctx *ctx, const tn_kern_desc *desc, tn_kern **kern)
+tn_dnnl *tn_kern_ctx_dnnl(tn_kern_ctx *ctx)
+{
+	return ctx->dnnl;
+}
+
+uint32_t tn_kern_ctx_threads(const tn_kern_ctx *ctx)
+{
+	return ctx->threads;
+}
+
+tern_status tn_kern_matmul_create(tn_kern_ctx *ctx, const tn_kern_desc *desc, tn_kern **made)
 {
 	tern_status st;
+	int token;
 
+	if (!ctx->dnnl || empty(desc))
+		return tn_kern_plain_create(ctx, desc, made);
+	token = tn_kern_enter(ctx);
+	st = tn_dnnl_matmul(ctx->dnnl, desc, made);
+	tn_kern_leave(ctx, token);
+	return st;
+}
+
+tern_status tn_kern_none_create(tn_kern_ctx *ctx, const tn_kern_desc *desc, tn_kern **made)
+{
+	(void)ctx;
+	(void)made;
+	return tn_fail(TERN_E_UNSUPPORTED, "%s '%s': this op has no kernel", tn_op_table[desc->node->op].name,
+		       desc->node->name);
+}
+
+tern_status tn_kern_unsupported(const tn_kern_desc *desc)
+{
+	return tn_fail(TERN_E_UNSUPPORTED, "%s '%s': not computed in %s", tn_op_table[desc->node->op].name,
+		       desc->node->name, desc->node->n_in ? tern_dtype_name(desc->in[0].dtype) : "no input");
+}
+
+/* ---- the table ---- */
+
+typedef tern_status (*maker_fn)(tn_kern_ctx *ctx, const tn_kern_desc *desc, tn_kern **made);
+
+static const maker_fn makers[TN_OP_COUNT] = {
+#define MAKER_ENTRY(op, name, lo, hi, outs, flags, attrs, required, rule, kern) \
+	[TN_OP_##op] = tn_kern_##kern##_create,
+	TN_OP_MAP(MAKER_ENTRY)
+#undef MAKER_ENTRY
+};
+
+tern_status tn_kern_create(tn_kern_ctx *ctx, const tn_kern_desc *desc, tn_kern **kern)
+{
 	TN_ASSERT(desc->node->op < TN_OP_COUNT);
-	if (desc->node->op == TN_OP_MATMUL && ctx->backend == TN_BACKEND_DNNL && !empty(desc)) {
-		int token = tn_kern_enter(ctx);
-
-		st = tn_dnnl_matmul(ctx->dnnl, desc, kern);
-		tn_kern_leave(ctx, token);
-		return st;
-	}
-	if (tn_op_flags(desc->node->op) & TN_OPF_INPLACE || desc->node->op == TN_OP_ADD_N ||
-	    desc->node->op == TN_OP_GRAD_NORM || desc->node->op == TN_OP_CLIP_SCALE)
-		return tn_kern_apply_create(desc, kern);
-	return tn_kern_plain_create(desc, kern);
+	return makers[desc->node->op](ctx, desc, kern);
 }
 
 void tn_kern_destroy(tn_kern *kern)

@@ -4,9 +4,9 @@
  * caller names, so that a gradient lands in registered memory and a weight is read in a receive slot.
  * Running allocates nothing and creates no primitive.
  *
- * MatMul comes from oneDNN (kern_dnnl.c); elementwise ops, reductions and optimisers are plain C loops that
- * the compiler vectorises (kern_plain.c, kern_apply.c). Backend PLAIN computes MatMul in plain C as well: a
- * slow twin that tests compare with. Results depend on the shapes, the number of threads and the
+ * MatMul comes from oneDNN (kern_dnnl.c); elementwise ops, reductions, moves and optimisers are plain C loops
+ * that the compiler vectorises (the other kern_*.c). Backend PLAIN computes MatMul in plain C as well: a slow
+ * twin that tests compare with. Results depend on the shapes, the number of threads and the
  * instruction set, never on addresses or timing.
  *
  * Thread story: a kernel and its context belong to one thread at a time. Tests: tests/unit/graph/kern_test.c
@@ -64,9 +64,19 @@ void tn_kern_destroy(tn_kern *kern);
 
 /* ---- between the kernel files ---- */
 
-/* kern_plain.c, kern_apply.c. TERN_E_UNSUPPORTED if the op is not theirs. */
-tern_status tn_kern_plain_create(const tn_kern_desc *desc, tn_kern **kern);
-tern_status tn_kern_apply_create(const tn_kern_desc *desc, tn_kern **kern);
+/*
+ * One maker for each name in the column `kern` of the op table. TERN_E_UNSUPPORTED for a dtype that the family
+ * does not compute in.
+ */
+#define TN_KERN_MAKER(op, name, lo, hi, outs, flags, attrs, required, rule, kern) \
+	tern_status tn_kern_##kern##_create(tn_kern_ctx *ctx, const tn_kern_desc *desc, tn_kern **made);
+TN_OP_MAP(TN_KERN_MAKER)
+#undef TN_KERN_MAKER
+/* TERN_E_UNSUPPORTED: no kernel for these dtypes. */
+tern_status tn_kern_unsupported(const tn_kern_desc *desc);
+/* NULL with the plain backend. */
+struct tn_dnnl *tn_kern_ctx_dnnl(tn_kern_ctx *ctx);
+uint32_t tn_kern_ctx_threads(const tn_kern_ctx *ctx);
 
 /* kern_dnnl.c */
 typedef struct tn_dnnl tn_dnnl;

@@ -336,11 +336,12 @@ static void read_attrs(apply_kern *k, const tn_node *node)
 		      .epsilon = real(node, TN_ATTR_EPSILON, 0.0)};
 }
 
-tern_status tn_kern_apply_create(const tn_kern_desc *desc, tn_kern **kern)
+tern_status tn_kern_apply_create(tn_kern_ctx *ctx, const tn_kern_desc *desc, tn_kern **kern)
 {
 	const tn_node *node = desc->node;
 	apply_kern *k = calloc(1, sizeof(*k));
 
+	(void)ctx;
 	if (k)
 		k->sizes = calloc(node->n_in, sizeof(*k->sizes));
 	if (!k || !k->sizes) {

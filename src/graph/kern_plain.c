@@ -280,11 +280,12 @@ static void fill_matmul(tn_plain *k, const tn_kern_desc *desc)
 	k->depth = desc->in[0].shape.dims[k->trans_a ? 0 : 1];
 }
 
-tern_status tn_kern_plain_create(const tn_kern_desc *desc, tn_kern **kern)
+tern_status tn_kern_plain_create(tn_kern_ctx *ctx, const tn_kern_desc *desc, tn_kern **kern)
 {
 	const tn_node *node = desc->node;
 	tn_plain *k;
 
+	(void)ctx;
 	if (!run_table[node->op]) {
 		return tn_fail(TERN_E_UNSUPPORTED, "%s '%s': this op has no kernel",
 			       tn_op_table[node->op].name, node->name);

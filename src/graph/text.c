@@ -35,6 +35,14 @@ static void add_ints(tn_str *text, const tern_graph *graph, const tn_attr *a)
 	tn_str_addf(text, "]");
 }
 
+static void add_floats(tn_str *text, const tn_attr *a)
+{
+	tn_str_addf(text, "[");
+	for (uint32_t i = 0; i < a->u.floats.n; i++)
+		tn_str_addf(text, "%s%.9g", i ? "," : "", a->u.floats.v[i]);
+	tn_str_addf(text, "]");
+}
+
 static void add_attr(tn_str *text, const tern_graph *graph, const tn_attr *a)
 {
 	static const char types[TN_ATTR_COUNT] = {
@@ -48,8 +56,10 @@ static void add_attr(tn_str *text, const tern_graph *graph, const tn_attr *a)
 		tn_str_addf(text, "%lld", (long long)a->u.i);
 	else if (types[a->key] == TERN_ATTR_FLOAT)
 		tn_str_addf(text, "%.9g", a->u.f);
-	else
+	else if (types[a->key] == TERN_ATTR_INTS)
 		add_ints(text, graph, a);
+	else
+		add_floats(text, a);
 }
 
 static const char *const init_names[] = {"zeros",          "constant",   "uniform",

@@ -28,7 +28,7 @@ static const struct {
 	const char *name;
 } DTYPES[] = {
 	{TERN_F32, "F32"}, {TERN_F64, "F64"}, {TERN_F16, "F16"}, {TERN_BF16, "BF16"}, {TERN_I8, "I8"},
-	{TERN_U8, "U8"},   {TERN_I32, "I32"}, {TERN_I64, "I64"}, {TERN_U64, "U64"},
+	{TERN_U8, "U8"},   {TERN_I32, "I32"}, {TERN_I64, "I64"}, {TERN_U64, "U64"},   {TERN_BOOL, "BOOL"},
 };
 
 static const char *dtype_name(tern_dtype dtype)

@@ -14,8 +14,9 @@ static void element_types(void **state)
 	assert_int_equal(tern_dtype_bytes(TERN_F32), 4);
 	assert_int_equal(tern_dtype_bytes(TERN_BF16), 2);
 	assert_int_equal(tern_dtype_bytes(TERN_U64), 8);
+	assert_int_equal(tern_dtype_bytes(TERN_BOOL), 1);
 	assert_string_equal(tern_dtype_name(TERN_BF16), "bf16");
-	for (int junk = -1; junk < 1000; junk += junk == 0 ? 10 : 1) {
+	for (int junk = -1; junk < 1000; junk += junk == 0 ? TERN_BOOL + 1 : 1) {
 		assert_int_equal(tern_dtype_bytes((tern_dtype)junk), 0);
 		assert_string_equal(tern_dtype_name((tern_dtype)junk), "?");
 	}
