@@ -19,7 +19,7 @@
 
 const char *const model_names[] = {"mlp", "fcn5", "word2vec", "dlrm", NULL};
 const char *const transport_names[] = {"auto", "shm", "tcp", "verbs", NULL};
-const char *const comm_names[] = {"zerocopy", "copy", "rpc", NULL};
+const char *const comm_names[] = {"zerocopy", "copy", "rpc", "grpc", "none", NULL};
 
 void train_defaults(train_options *options)
 {
@@ -62,8 +62,9 @@ static const arg_row rows[] = {
 	 &steps_given},
 	{"transport", ARG_CHOICE, &o.transport, "auto|shm|tcp|verbs", "how tensors travel (auto)", 0, 0,
 	 false, NULL},
-	{"comm", ARG_CHOICE, &o.comm, "zerocopy|copy|rpc",
-	 "one-sided writes, staged copies, or calls (zerocopy)", 0, 0, false, NULL},
+	{"comm", ARG_CHOICE, &o.comm, "zerocopy|copy|rpc|grpc|none",
+	 "one-sided writes, staged copies, calls, gRPC's calls, or order alone without bytes (zerocopy)", 0,
+	 0, false, NULL},
 	{"sync", ARG_FLAG, &o.sync, NULL, "average the workers' gradients in each step", 0, 0, false, NULL},
 	{"seed", ARG_U64, &o.seed, "N", "of initial values and data order (1)", 0, 0, false, NULL},
 	{"lr", ARG_REAL, &o.lr, "X", "learning rate at the start; falls linearly to 1 % of it (by model)", 0,
@@ -173,6 +174,19 @@ static int check_tables(train_options *options)
 	return -1;
 }
 
+/* TERN_RDMA_OPT, before anything prints or compares the mode. */
+static bool apply_switch(train_options *options)
+{
+	tern_comm comm = (tern_comm)options->comm;
+
+	if (tern_comm_switched(&comm) != TERN_OK) {
+		fprintf(stderr, "tern train: %s\n", tern_detail());
+		return false;
+	}
+	options->comm = comm;
+	return true;
+}
+
 int cmd_train(int argc, char **argv)
 {
 	static const arg_usage usage = {
@@ -200,6 +214,8 @@ int cmd_train(int argc, char **argv)
 	train_defaults(&o);
 
 	rc = args_parse(&usage, rows, argc, argv, NULL);
+	if (rc < 0 && !apply_switch(&o))
+		return 2;
 	if (rc < 0)
 		rc = o.model >= FIRST_OF_TABLES ? check_tables(&o) : check(&o);
 	if (rc >= 0)

@@ -282,7 +282,15 @@ typedef enum tern_comm {
 	TERN_COMM_ZEROCOPY, /* from registered memory straight into the receiver's slot, one write each */
 	TERN_COMM_COPY,     /* staged through a registered buffer on both sides */
 	TERN_COMM_RPC,      /* serialised into a message of a general RPC and out of it */
+	TERN_COMM_GRPC,     /* by gRPC, for comparison: needs the module of tern's benches (option graph.grpc_module) */
+	TERN_COMM_NONE,     /* only the order of tensors, not their bytes: what a step costs without them */
 } tern_comm;
+
+/*
+ * The switch TERN_RDMA_OPT in the environment: 0 makes zero-copy TERN_COMM_RPC, 1 makes every mode but
+ * TERN_COMM_NONE zero-copy; unset: nothing. tern_plan_create applies it by itself. TERN_E_OPTION.
+ */
+tern_status tern_comm_switched(tern_comm *comm);
 
 /* Zero it, then set what differs. */
 typedef struct tern_plan_params {

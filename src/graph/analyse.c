@@ -66,6 +66,11 @@ static void analyse_copies(const tern_plan *plan, tn_edge *e)
 	} else if (plan->params.comm == TERN_COMM_RPC) {
 		e->copies = 2;
 		e->copy_reason = "mode rpc: serialised into a message and out of it";
+	} else if (plan->params.comm == TERN_COMM_GRPC) {
+		e->copies = 2;
+		e->copy_reason = "mode grpc: serialised into a message and out of it";
+	} else if (plan->params.comm == TERN_COMM_NONE) {
+		e->copies = 0; /* nothing moves */
 	} else if (!e->is_static) {
 		e->copies = 0; /* the receiver reads one-sided from the sender's memory */
 	} else if (why) {
@@ -88,7 +93,7 @@ tern_status tn_analyse(tern_plan *plan)
 
 void tn_rewrite(tern_plan *plan)
 {
-	if (plan->params.comm != TERN_COMM_ZEROCOPY)
+	if (plan->params.comm != TERN_COMM_ZEROCOPY && plan->params.comm != TERN_COMM_NONE)
 		return;
 	for (uint32_t i = 0; i < plan->n_edges; i++) {
 		tn_edge *e = &plan->edges[i];

@@ -26,7 +26,7 @@ static tern_status check_params(const tern_plan_params *p)
 			       "%u workers without a server: use at least 1 server, or 1 worker alone",
 			       p->workers);
 	}
-	if (p->comm > TERN_COMM_RPC)
+	if (p->comm > TERN_COMM_NONE)
 		return tn_fail(TERN_E_INVALID, "comm: %d is no mode", (int)p->comm);
 	return tn_optimizer_check(&p->optimizer);
 }
@@ -108,14 +108,19 @@ static tern_status make_plan(const tern_graph *graph, const tern_plan_params *pa
 	return st;
 }
 
-tern_status tern_plan_create(const tern_graph *graph, const tern_plan_params *params, tern_plan **plan)
+tern_status tern_plan_create(const tern_graph *graph, const tern_plan_params *asked, tern_plan **plan)
 {
+	tern_plan_params switched;
+	const tern_plan_params *params = &switched;
 	tern_graph *placed;
 	tern_status st;
 
-	if (!graph || !params || !plan)
+	if (!graph || !asked || !plan)
 		return tn_fail(TERN_E_INVALID, "graph, params and plan must not be NULL");
+	switched = *asked;
 	st = check_params(params);
+	if (st == TERN_OK)
+		st = tern_comm_switched(&switched.comm);
 	if (st == TERN_OK)
 		st = tern_graph_check(graph);
 	if (st == TERN_OK)

@@ -11,7 +11,7 @@
 #include "base/json.h"
 #include "graph/plan.h"
 
-static const char *const comm_names[] = {"zerocopy", "copy", "rpc"};
+static const char *const comm_names[] = {"zerocopy", "copy", "rpc", "grpc", "none"};
 static const char *const role_names[] = {"server", "worker", "local"};
 
 static uint64_t bytes_per_step(const tern_plan *plan)

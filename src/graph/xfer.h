@@ -24,6 +24,10 @@
 
 #include <tern/graph.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* One edge as both of its ends see it. Strings live as long as the plan. */
 typedef struct tn_edge_desc {
 	uint32_t id;      /* the same number at both ends; dense from 0 in the plan */
@@ -138,5 +142,11 @@ tern_status tn_local_open(tn_local_hub *hub, uint32_t device, tn_xfer **xfer);
 /* Fills the tensor that every receive of an edge will find. NULL: small pseudo-random numbers. */
 typedef void (*tn_stub_fill)(const tn_edge_desc *desc, void *data, void *arg);
 tern_status tn_stub_open(tn_stub_fill fill, void *arg, tn_xfer **xfer);
+/* That: reals of the size of gradients. */
+void tn_stub_fill_small(const tn_edge_desc *desc, void *data, void *arg);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

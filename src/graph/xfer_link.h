@@ -6,6 +6,7 @@
  *   xfer_tensor.c   zero-copy (one write from the tensor's own memory) and copy (staged on both sides),
  *                   over static tensor channels
  *   xfer_rpc.c      serialised into calls: the way of a general RPC, for comparison
+ *   xfer_module.c   another system's transfer, loaded from a file
  *
  * Thread story: as xfer.h says. Tests: tests/unit/graph/xfer_link_test.c.
  */
@@ -30,8 +31,15 @@ typedef struct tn_xfer_link_params {
 
 /* staged false: TERN_COMM_ZEROCOPY, true: TERN_COMM_COPY. */
 tern_status tn_xfer_tensor_open(const tn_xfer_link_params *params, bool staged, tn_xfer **xfer);
+/* TERN_COMM_NONE: only the order of tensors travels, not their bytes. */
+tern_status tn_xfer_hollow_open(const tn_xfer_link_params *params, tn_xfer **xfer);
 /* TERN_COMM_RPC. One per context at a time. */
 tern_status tn_xfer_rpc_open(const tn_xfer_link_params *params, tn_xfer **xfer);
+/* TERN_COMM_GRPC: by the module that options graph.grpc_module and graph.grpc_way name. One per context at a time. */
+tern_status tn_xfer_grpc_open(const tn_xfer_link_params *params, tn_xfer **xfer);
+/* Any module (xfer_module.h). way "": its first. TERN_E_NOT_FOUND: it cannot be loaded; TERN_E_VERSION. */
+tern_status tn_xfer_module_open(const tn_xfer_link_params *params, const char *path, const char *way,
+				tn_xfer **xfer);
 
 /* ---- shared ---- */
 

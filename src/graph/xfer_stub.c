@@ -50,11 +50,12 @@ static void stub_free(tn_xfer *xfer, void *ptr)
 }
 
 /* Numbers of the size of gradients: zeros and denormals would make kernels faster or slower than they are. */
-static void fill_small(const tn_edge_desc *desc, void *data)
+void tn_stub_fill_small(const tn_edge_desc *desc, void *data, void *arg)
 {
 	float *f = data;
 	uint32_t x = 1;
 
+	(void)arg;
 	if (desc->dtype != TERN_F32)
 		return;
 	for (uint64_t i = 0; i < desc->bytes / sizeof(*f); i++) {
@@ -81,7 +82,7 @@ static tern_status stub_open(stub_xfer *x, const tn_edge_desc *desc, bool receiv
 	if (receive && x->fill)
 		x->fill(desc, e->data, x->arg);
 	else if (receive)
-		fill_small(desc, e->data);
+		tn_stub_fill_small(desc, e->data, NULL);
 	e->next = x->ends;
 	x->ends = e;
 	*end = &e->base;

@@ -5,6 +5,8 @@
  *   zero-copy  the write reads the tensor where it was computed; the receiver reads the slot in place
  *   copy       the sender first copies into a registered staging buffer, the receiver copies out of the slot
  *              and gives it back at once: what a framework does that does not own its tensors' memory
+ *   hollow     slots of no bytes: order and waiting as in zero-copy, but the receiver finds preset numbers. What
+ *              a step costs without its tensors' bytes, for measuring
  *
  * Threads: the executor's. Tests: tests/unit/graph/xfer_link_test.c.
  */
@@ -29,21 +31,23 @@ typedef struct tensor_end {
 	tern_tensor_tx *tx; /* sending ends */
 	tern_tensor_rx *rx; /* receiving ends */
 	void *stage;        /* copy mode: sending ends stage in registered memory, ... */
-	void *private_copy; /* ... receiving ends copy out of the slot */
+	void *private_copy; /* ... receiving ends copy out of the slot; hollow: the preset numbers */
 	bool posted;        /* op is in flight */
 	tern_op op;
 } tensor_end;
 
 struct tensor_xfer {
 	tn_xfer_link link; /* first */
-	bool staged;
+	bool staged, hollow;
 	tensor_end *ends;
 };
 
-static void edge_params(const tn_edge_desc *desc, char *name, size_t name_bytes, tern_tensor_params *params)
+static void edge_params(const tensor_end *end, char *name, size_t name_bytes, tern_tensor_params *params)
 {
-	snprintf(name, name_bytes, "edge %u", desc->id);
-	*params = (tern_tensor_params){.name = name, .dtype = desc->dtype, .shape = desc->shape};
+	snprintf(name, name_bytes, "edge %u", end->desc->id);
+	*params = (tern_tensor_params){.name = name, .dtype = end->desc->dtype, .shape = end->desc->shape};
+	if (end->xfer->hollow)
+		params->shape = (tern_shape){.rank = 1, .dims = {0}};
 }
 
 static tern_status end_new(tensor_xfer *xfer, const tn_edge_desc *desc, tensor_end **out)
@@ -88,10 +92,12 @@ static tern_status recv_open(tn_xfer *base, const tn_edge_desc *desc, tn_xfer_en
 	char name[32];
 
 	TN_TRY(end_new(xfer, desc, &end));
-	edge_params(desc, name, sizeof(name), &params);
-	if (xfer->staged && !(end->private_copy = calloc(1, desc->bytes ? desc->bytes : 1)))
+	edge_params(end, name, sizeof(name), &params);
+	if ((xfer->staged || xfer->hollow) && !(end->private_copy = calloc(1, desc->bytes ? desc->bytes : 1)))
 		return tn_fail(TERN_E_NOMEM, "no memory for edge '%s' (%llu bytes)", desc->name,
 			       (unsigned long long)desc->bytes);
+	if (xfer->hollow)
+		tn_stub_fill_small(desc, end->private_copy, NULL);
 	TN_TRY(tern_tensor_rx_create(xfer->link.ctx, &params, &end->rx));
 	*out = &end->base;
 	return TERN_OK;
@@ -105,7 +111,7 @@ static tern_status open_tx(tensor_end *end, uint64_t deadline_ns)
 	uint64_t slice_ns;
 	char name[32];
 
-	edge_params(end->desc, name, sizeof(name), &params);
+	edge_params(end, name, sizeof(name), &params);
 	do {
 		TN_TRY(tn_xfer_link_may_wait(&end->xfer->link, end->desc->peer_name, "publish its tensors",
 					     deadline_ns, &slice_ns));
@@ -149,8 +155,8 @@ static tern_status send_post(tn_xfer_end *base, const void *data, uint64_t bytes
 		return tn_xfer_link_fail(end->desc, end->link, status);
 	end->posted = true;
 	counters->sends++;
-	counters->writes++;
-	counters->bytes_sent += bytes;
+	counters->writes += !end->xfer->hollow;
+	counters->bytes_sent += end->xfer->hollow ? 0 : bytes;
 	if (end->stage) {
 		counters->copies++;
 		counters->copy_bytes += bytes;
@@ -189,6 +195,10 @@ static tern_status recv_poll(tn_xfer_end *base, const void **data)
 		return tn_xfer_link_fail(end->desc, end->link, status);
 	}
 	counters->recvs++;
+	if (end->xfer->hollow) {
+		*data = end->private_copy;
+		return tern_tensor_rx_release(end->rx);
+	}
 	counters->bytes_received += end->desc->bytes;
 	if (!end->private_copy)
 		return TERN_OK;
@@ -248,7 +258,7 @@ static const tn_xfer_ops tensor_ops = {
 	.close = xfer_close,
 };
 
-tern_status tn_xfer_tensor_open(const tn_xfer_link_params *params, bool staged, tn_xfer **out)
+static tern_status tensor_open(const tn_xfer_link_params *params, bool staged, bool hollow, tn_xfer **out)
 {
 	tensor_xfer *xfer = calloc(1, sizeof(*xfer));
 	tern_status status;
@@ -262,6 +272,17 @@ tern_status tn_xfer_tensor_open(const tn_xfer_link_params *params, bool staged, 
 		return status;
 	}
 	xfer->staged = staged;
+	xfer->hollow = hollow;
 	*out = &xfer->link.base;
 	return TERN_OK;
+}
+
+tern_status tn_xfer_tensor_open(const tn_xfer_link_params *params, bool staged, tn_xfer **xfer)
+{
+	return tensor_open(params, staged, false, xfer);
+}
+
+tern_status tn_xfer_hollow_open(const tn_xfer_link_params *params, tn_xfer **xfer)
+{
+	return tensor_open(params, false, true, xfer);
 }

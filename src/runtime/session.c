@@ -174,6 +174,10 @@ static void note_transports(tern_session *s)
 	size_t used = 0;
 
 	s->transport[0] = '\0';
+	if (s->comm == TERN_COMM_GRPC) { /* has connections of its own */
+		snprintf(s->transport, sizeof(s->transport), "tcp");
+		return;
+	}
 	for (uint32_t i = 0; i < s->devices; i++) {
 		const char *name = s->links[i] ? tern_link_transport(s->links[i]) : NULL;
 
@@ -276,6 +280,10 @@ static tern_status open_xfer(tern_session *s)
 		return tn_stub_open(NULL, NULL, &s->xfer);
 	if (s->comm == TERN_COMM_RPC)
 		return tn_xfer_rpc_open(&params, &s->xfer);
+	if (s->comm == TERN_COMM_GRPC)
+		return tn_xfer_grpc_open(&params, &s->xfer);
+	if (s->comm == TERN_COMM_NONE)
+		return tn_xfer_hollow_open(&params, &s->xfer);
 	return tn_xfer_tensor_open(&params, s->comm == TERN_COMM_COPY, &s->xfer);
 }
 

@@ -14,6 +14,8 @@ from common import (DataCase, FASHION, SANITIZED, TERN, alive, children_of, end,
                     tern, wait_for_children, write_idx)
 
 MODES = [(t, c) for t in ("shm", "tcp") for c in ("zerocopy", "copy", "rpc")]
+# Built where gRPC's C++ library is installed.
+GRPC = os.path.exists(os.path.join(os.path.dirname(TERN), "..", "libtern-xfer-grpc.so"))
 
 
 def losses(path):
@@ -22,9 +24,9 @@ def losses(path):
 
 
 class Train(DataCase):
-    def with_losses(self, *args):
+    def with_losses(self, *args, env=None):
         with tempfile.NamedTemporaryFile(prefix="tern-test-") as file:
-            result = self.train("--losses", file.name, "--no-eval", *args)
+            result = self.train("--losses", file.name, "--no-eval", *args, env=env)
             return result, losses(file.name)
 
     def test_all_modes_compute_the_same_bits(self):
@@ -37,6 +39,25 @@ class Train(DataCase):
                 self.assertEqual(len(got), 12)
                 reference = reference or got
                 self.assertEqual(got, reference)
+        for way in ("plain", "tuned") if GRPC else ():
+            with self.subTest(grpc=way):
+                result, got = self.with_losses("--sync", "--steps", 12, "--batch", 32, "--comm", "grpc",
+                                               env=environment(TERN_GRAPH_GRPC_WAY=way))
+                self.assertEqual(result["writes"], 0)
+                self.assertEqual(got, reference)
+
+    def test_the_switch_needs_no_other_command(self):
+        job = ("--sync", "--steps", 6, "--transport", "shm", "--no-eval")
+        for value, comm, writes in ((None, "zerocopy", True), ("0", "rpc", False), ("1", "zerocopy", True)):
+            with self.subTest(TERN_RDMA_OPT=value):
+                result = self.train(*job, env=environment(TERN_RDMA_OPT=value) if value else None)
+                self.assertEqual(result["options"]["comm"], comm)
+                self.assertEqual(result["writes"] > 0, writes)
+        self.assertEqual(self.train(*job, "--comm", "copy", env=environment(TERN_RDMA_OPT="1"))["copies"], 0)
+
+    def test_order_alone_moves_no_bytes(self):
+        result = self.train("--sync", "--steps", 6, "--no-eval", "--comm", "none")
+        self.assertEqual((result["steps"], result["bytes"], result["copies"], result["writes"]), (6, 0, 0, 0))
 
     def test_two_workers_with_half_the_batch(self):
         """The gradient of 2 workers x B/2 is that of one process with B, within float tolerance."""

@@ -40,7 +40,7 @@ _tern_choices() { # OPTION
 	case $1 in
 	--model) echo mlp fcn5 word2vec dlrm ;;
 	--transport) echo auto shm tcp verbs ;;
-	--comm) echo zerocopy copy rpc ;;
+	--comm) echo zerocopy copy rpc grpc none ;;
 	--role) echo launcher server worker ;;
 	--dtype) echo f32 bf16 f16 ;;
 	--optimizer) echo none sgd momentum adagrad adam adamw ftrl rmsprop ;;
