@@ -79,6 +79,53 @@ tern_status tn_grad_node(tn_grad *cx, const tn_node *node, tn_op op, const uint3
 	return TERN_OK;
 }
 
+tern_status tn_grad_constant(tn_grad *cx, const tn_node *node, float value, uint32_t *tensor)
+{
+	tern_shape scalar = {0};
+	char name[2 * TN_NAME_MAX];
+	tn_node_spec spec = {.op = TN_OP_CONSTANT,
+			     .name = name,
+			     .dtype = TERN_F32,
+			     .shape = &scalar,
+			     .data = &value,
+			     .device = node->device};
+	uint32_t added;
+
+	name_gradient(cx->g, node->name, ".const", name, sizeof(name));
+	TN_TRY(tn_graph_add(cx->g, &spec, &added));
+	*tensor = cx->g->nodes[added].out[0];
+	return TERN_OK;
+}
+
+tern_status tn_grad_zeros(tn_grad *cx, const tn_node *node, const tern_shape *shape, uint32_t *tensor)
+{
+	tn_attr a = tn_attr_shape(TN_ATTR_SHAPE, shape);
+
+	TN_TRY(tn_grad_constant(cx, node, 0.0f, tensor));
+	return tn_grad_node(cx, node, TN_OP_EXPAND, (uint32_t[]){*tensor}, 1, &a, 1, tensor);
+}
+
+tern_status tn_grad_give_sum(tn_grad *cx, const tn_node *node, uint32_t input, uint32_t grad)
+{
+	const tern_shape *want = &tn_grad_input(cx, node, input)->shape;
+	tn_attr a = tn_attr_shape(TN_ATTR_SHAPE, want);
+
+	if (tn_shape_equal(want, &cx->g->tensors[grad].shape))
+		return tn_grad_give(cx, node, input, grad);
+	return tn_grad_emit(cx, node, input, TN_OP_SUM_TO, &grad, 1, &a, 1);
+}
+
+tern_status tn_grad_emit_sum(tn_grad *cx, const tn_node *node, uint32_t input, tn_op op, const uint32_t *in,
+			     uint32_t n_in, const tn_attr *attrs, uint32_t n_attrs)
+{
+	uint32_t outs[TN_OUTS_MAX];
+
+	if (!tn_grad_wanted(cx, node, input))
+		return TERN_OK;
+	TN_TRY(tn_grad_node(cx, node, op, in, n_in, attrs, n_attrs, outs));
+	return tn_grad_give_sum(cx, node, input, outs[0]);
+}
+
 static const tn_grad_fn grad_table[TN_OP_COUNT] = {
 #define TN_GRAD_ENTRY(op, rule) [TN_OP_##op] = tn_grad_rule_##rule,
 	TN_GRAD_MAP(TN_GRAD_ENTRY)

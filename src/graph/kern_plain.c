@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Kernels in plain C: elementwise ops, softmax and its loss, and a simple MatMul for the plain backend.
+ * Kernels in plain C: elementwise ops, softmax, and a simple MatMul for the plain backend.
  * Inner loops run along the last dim so that the compiler vectorises them without changing the order of any
  * sum. Reductions are in kern_reduce.c.
  *
  * Compiled with -O3 and without contraction of a*b+c. Thread story: see kern.h.
  * Tests: tests/unit/graph/kern_test.c.
  */
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -135,8 +134,8 @@ static float row_max(const float *x, uint64_t n)
 	return m;
 }
 
-/* y = softmax(x); returns log(sum(exp(x - max))) + max, the row's log-partition. */
-static float softmax_row(const float *x, float *y, uint64_t n)
+/* y = softmax(x) */
+static void softmax_row(const float *x, float *y, uint64_t n)
 {
 	float m = row_max(x, n), sum = 0.0f, inv;
 
@@ -147,7 +146,6 @@ static float softmax_row(const float *x, float *y, uint64_t n)
 	inv = 1.0f / sum;
 	for (uint64_t j = 0; j < n; j++)
 		y[j] *= inv;
-	return logf(sum) + m;
 }
 
 static tern_status run_softmax(tn_kern *kern, const tn_kern_io *io)
@@ -178,63 +176,6 @@ static tern_status run_softmax_grad(tn_kern *kern, const tn_kern_io *io)
 	return TERN_OK;
 }
 
-/* Labels come from files, so they are checked in every run. */
-static tern_status label_at(const tn_plain *k, const void *labels, uint64_t row, uint64_t *label)
-{
-	int64_t v = k->labels_u8 ? ((const uint8_t *)labels)[row] : ((const int32_t *)labels)[row];
-
-	if (v < 0 || (uint64_t)v >= k->cols) {
-		return tn_fail(TERN_E_INVALID,
-			       "'%s': label %" PRId64 " of row %" PRIu64 " is not in 0..%" PRIu64, k->name, v,
-			       row, k->cols - 1);
-	}
-	*label = (uint64_t)v;
-	return TERN_OK;
-}
-
-static tern_status run_softmax_xent(tn_kern *kern, const tn_kern_io *io)
-{
-	const tn_plain *k = (const tn_plain *)kern;
-	double loss = 0.0;
-	int32_t correct = 0;
-
-	for (uint64_t i = 0; i < k->rows; i++) {
-		const float *x = (const float *)io->in[0] + i * k->cols;
-		uint64_t label = 0, best = 0;
-		tern_status st = label_at(k, io->in[1], i, &label);
-
-		if (st != TERN_OK)
-			return st;
-		for (uint64_t j = 1; j < k->cols; j++)
-			best = x[j] > x[best] ? j : best;
-		correct += best == label;
-		loss += (double)softmax_row(x, (float *)io->out[2] + i * k->cols, k->cols) - (double)x[label];
-	}
-	*(float *)io->out[0] = k->rows ? (float)(loss / (double)k->rows) : 0.0f;
-	*(int32_t *)io->out[1] = correct;
-	return TERN_OK;
-}
-
-/* dlogits = (probs - onehot(label)) * dloss / rows */
-static tern_status run_softmax_xent_grad(tn_kern *kern, const tn_kern_io *io)
-{
-	const tn_plain *k = (const tn_plain *)kern;
-	float scale = k->rows ? *(const float *)io->in[0] / (float)k->rows : 0.0f;
-
-	for (uint64_t i = 0; i < k->rows; i++) {
-		const float *p = (const float *)io->in[1] + i * k->cols;
-		float *d = (float *)io->out[0] + i * k->cols;
-		uint64_t label = 0;
-		tern_status st = label_at(k, io->in[2], i, &label);
-
-		if (st != TERN_OK)
-			return st;
-		for (uint64_t j = 0; j < k->cols; j++)
-			d[j] = (p[j] - (j == label ? 1.0f : 0.0f)) * scale;
-	}
-	return TERN_OK;
-}
-
 /* ---- making ---- */
 
 typedef tern_status (*run_fn)(tn_kern *kern, const tn_kern_io *io);
@@ -246,8 +187,6 @@ static const run_fn run_table[TN_OP_COUNT] = {
 	[TN_OP_RELU_GRAD] = run_relu_grad,
 	[TN_OP_SOFTMAX] = run_softmax,
 	[TN_OP_SOFTMAX_GRAD] = run_softmax_grad,
-	[TN_OP_SOFTMAX_XENT] = run_softmax_xent,
-	[TN_OP_SOFTMAX_XENT_GRAD] = run_softmax_xent_grad,
 	[TN_OP_REDUCE_SUM] = tn_run_reduce,
 	[TN_OP_REDUCE_MEAN] = tn_run_reduce,
 	[TN_OP_EXPAND_LIKE] = tn_run_expand,
@@ -261,10 +200,10 @@ static void plain_destroy(tn_kern *kern)
 	free(kern);
 }
 
-/* rows x cols of the operand that decides: the labelled rows of a loss, else input 0 up to its last dim. */
+/* rows x cols: input 0 up to its last dim. */
 static void fill_matrix(tn_plain *k, const tn_kern_desc *desc)
 {
-	const tern_shape *s = &desc->in[desc->node->op == TN_OP_SOFTMAX_XENT_GRAD ? 1 : 0].shape;
+	const tern_shape *s = &desc->in[0].shape;
 
 	k->n = tn_dims_product(s->dims, s->rank);
 	k->cols = s->rank ? s->dims[s->rank - 1] : 1;
@@ -299,8 +238,6 @@ tern_status tn_kern_plain_create(tn_kern_ctx *ctx, const tn_kern_desc *desc, tn_
 	fill_matrix(k, desc);
 	if (node->op == TN_OP_MATMUL)
 		fill_matmul(k, desc);
-	if (node->op == TN_OP_SOFTMAX_XENT || node->op == TN_OP_SOFTMAX_XENT_GRAD)
-		k->labels_u8 = desc->in[node->n_in - 1].dtype == TERN_U8;
 	if (node->op == TN_OP_REDUCE_SUM || node->op == TN_OP_REDUCE_MEAN)
 		tn_reduce_fill(k, desc, &desc->in[0].shape, node->op == TN_OP_REDUCE_MEAN);
 	if (node->op == TN_OP_EXPAND_LIKE)

@@ -16,7 +16,7 @@ typedef struct tn_plain {
 	uint64_t n;                 /* elements = rows * cols */
 	uint64_t rows, cols, depth; /* depth: MatMul only */
 	float scale;
-	bool trans_a, trans_b, labels_u8;
+	bool trans_a, trans_b;
 	uint32_t n_groups;
 	uint64_t group[TERN_RANK_MAX];
 	bool reduced[TERN_RANK_MAX];

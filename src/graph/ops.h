@@ -95,6 +95,7 @@
 	X(RHO, "rho", FLOAT) \
 	X(CLIP_VALUE, "clip_value", FLOAT) /* Apply*: each element of the gradient to [-x, x] */ \
 	X(CLIP_NORM, "clip_norm", FLOAT) /* ClipScale */ \
+	X(IGNORE_INDEX, "ignore_index", INT) /* losses: rows with this label count nothing */ \
 	X(CLIPPED, "clipped", INT) /* Apply*: the input after the slots is a ClipScale */
 /* clang-format on */
 
@@ -214,6 +215,38 @@ typedef enum tn_direction { TN_DIRECTION_FORWARD, TN_DIRECTION_REVERSE, TN_DIREC
 	X(CAST, "Cast", 1, 1, 1, 0, TN_A(TO), TN_A(TO), cast, cast) \
 	X(DROPOUT, "Dropout", 1, 1, 2, 0, TN_A(RATIO) | TN_A(SEED), 0, dropout, dropout) /* -> Y, mask bool; training only */ \
 	X(DROPOUT_GRAD, "DropoutGrad", 2, 2, 1, 0, TN_A(RATIO), 0, dropout_grad, dropout) /* (dY, mask) */ \
+	/* (dY, X or Y) -> dX, f32 */ \
+	X(ABS_GRAD, "AbsGrad", 2, 2, 1, 0, 0, 0, same_f32, unary_grad) /* (dY, X) */ \
+	X(EXP_GRAD, "ExpGrad", 2, 2, 1, 0, 0, 0, same_f32, unary_grad) /* (dY, Y) */ \
+	X(LOG_GRAD, "LogGrad", 2, 2, 1, 0, 0, 0, same_f32, unary_grad) /* (dY, X) */ \
+	X(SQRT_GRAD, "SqrtGrad", 2, 2, 1, 0, 0, 0, same_f32, unary_grad) /* (dY, Y) */ \
+	X(RECIPROCAL_GRAD, "ReciprocalGrad", 2, 2, 1, 0, 0, 0, same_f32, unary_grad) /* (dY, Y) */ \
+	X(SIGMOID_GRAD, "SigmoidGrad", 2, 2, 1, 0, 0, 0, same_f32, unary_grad) /* (dY, Y) */ \
+	X(TANH_GRAD, "TanhGrad", 2, 2, 1, 0, 0, 0, same_f32, unary_grad) /* (dY, Y) */ \
+	X(ERF_GRAD, "ErfGrad", 2, 2, 1, 0, 0, 0, same_f32, unary_grad) /* (dY, X) */ \
+	X(SOFTPLUS_GRAD, "SoftplusGrad", 2, 2, 1, 0, 0, 0, same_f32, unary_grad) /* (dY, X) */ \
+	X(SOFTSIGN_GRAD, "SoftsignGrad", 2, 2, 1, 0, 0, 0, same_f32, unary_grad) /* (dY, X) */ \
+	X(ELU_GRAD, "EluGrad", 2, 2, 1, 0, TN_A(ALPHA), 0, same_f32, unary_grad) /* (dY, X) */ \
+	X(SELU_GRAD, "SeluGrad", 2, 2, 1, 0, TN_A(ALPHA) | TN_A(GAMMA), 0, same_f32, unary_grad) /* (dY, X) */ \
+	X(CELU_GRAD, "CeluGrad", 2, 2, 1, 0, TN_A(ALPHA), 0, same_f32, unary_grad) /* (dY, X) */ \
+	X(LEAKY_RELU_GRAD, "LeakyReluGrad", 2, 2, 1, 0, TN_A(ALPHA), 0, same_f32, unary_grad) /* (dY, X) */ \
+	X(THRESHOLDED_RELU_GRAD, "ThresholdedReluGrad", 2, 2, 1, 0, TN_A(ALPHA), 0, same_f32, unary_grad) /* (dY, X) */ \
+	X(HARD_SIGMOID_GRAD, "HardSigmoidGrad", 2, 2, 1, 0, TN_A(ALPHA) | TN_A(BETA), 0, same_f32, unary_grad) /* (dY, X) */ \
+	X(HARD_SWISH_GRAD, "HardSwishGrad", 2, 2, 1, 0, 0, 0, same_f32, unary_grad) /* (dY, X) */ \
+	X(GELU_GRAD, "GeluGrad", 2, 2, 1, 0, TN_A(MODE), 0, same_f32, unary_grad) /* (dY, X) */ \
+	X(SHRINK_GRAD, "ShrinkGrad", 2, 2, 1, 0, TN_A(ALPHA) | TN_A(BIAS), 0, same_f32, unary_grad) /* (dY, X) */ \
+	X(CLIP_VALUES_GRAD, "ClipGrad", 2, 2, 1, 0, TN_A(MIN) | TN_A(MAX), 0, same_f32, unary_grad) /* (dY, X) */ \
+	X(SIN_GRAD, "SinGrad", 2, 2, 1, 0, 0, 0, same_f32, unary_grad) /* (dY, X) */ \
+	X(COS_GRAD, "CosGrad", 2, 2, 1, 0, 0, 0, same_f32, unary_grad) /* (dY, X) */ \
+	X(TAN_GRAD, "TanGrad", 2, 2, 1, 0, 0, 0, same_f32, unary_grad) /* (dY, Y) */ \
+	X(ASIN_GRAD, "AsinGrad", 2, 2, 1, 0, 0, 0, same_f32, unary_grad) /* (dY, X) */ \
+	X(ACOS_GRAD, "AcosGrad", 2, 2, 1, 0, 0, 0, same_f32, unary_grad) /* (dY, X) */ \
+	X(ATAN_GRAD, "AtanGrad", 2, 2, 1, 0, 0, 0, same_f32, unary_grad) /* (dY, X) */ \
+	X(SINH_GRAD, "SinhGrad", 2, 2, 1, 0, 0, 0, same_f32, unary_grad) /* (dY, X) */ \
+	X(COSH_GRAD, "CoshGrad", 2, 2, 1, 0, 0, 0, same_f32, unary_grad) /* (dY, X) */ \
+	X(ASINH_GRAD, "AsinhGrad", 2, 2, 1, 0, 0, 0, same_f32, unary_grad) /* (dY, X) */ \
+	X(ACOSH_GRAD, "AcoshGrad", 2, 2, 1, 0, 0, 0, same_f32, unary_grad) /* (dY, X) */ \
+	X(ATANH_GRAD, "AtanhGrad", 2, 2, 1, 0, 0, 0, same_f32, unary_grad) /* (dY, X) */ \
 	/* two elements to one; shapes broadcast as in NumPy */ \
 	X(ADD, "Add", 2, 2, 1, 0, 0, 0, arithmetic, binary) \
 	X(SUB, "Sub", 2, 2, 1, 0, 0, 0, arithmetic, binary) \
@@ -258,8 +291,15 @@ typedef enum tn_direction { TN_DIRECTION_FORWARD, TN_DIRECTION_REVERSE, TN_DIREC
 	X(HARDMAX, "Hardmax", 1, 1, 1, 0, TN_A(AXIS), 0, softmax, softmax) \
 	X(SOFTMAX_GRAD, "SoftmaxGrad", 2, 2, 1, 0, TN_A(AXIS), 0, softmax_grad, softmax) /* (dY, Y) */ \
 	X(LOG_SOFTMAX_GRAD, "LogSoftmaxGrad", 2, 2, 1, 0, TN_A(AXIS), 0, softmax_grad, softmax) /* (dY, Y) */ \
-	X(SOFTMAX_XENT, "SoftmaxCrossEntropy", 2, 2, 3, 0, 0, 0, softmax_xent, plain) \
-	X(SOFTMAX_XENT_GRAD, "SoftmaxCrossEntropyGrad", 3, 3, 1, 0, 0, 0, softmax_xent_grad, plain) /* (dloss, probs, labels) */ \
+	/* losses: means, of rows whose label is not ignore_index where there are labels */ \
+	X(SOFTMAX_XENT, "SoftmaxCrossEntropy", 2, 2, 3, 0, TN_A(IGNORE_INDEX), 0, softmax_xent, loss) /* (logits, labels) -> loss, correct i32, probs */ \
+	X(SOFTMAX_XENT_GRAD, "SoftmaxCrossEntropyGrad", 3, 3, 1, 0, TN_A(IGNORE_INDEX), 0, softmax_xent_grad, loss) /* (dloss, probs, labels) */ \
+	X(NLL, "NegativeLogLikelihood", 2, 2, 1, 0, TN_A(IGNORE_INDEX), 0, nll, loss) /* (log probs, labels) */ \
+	X(NLL_GRAD, "NegativeLogLikelihoodGrad", 3, 3, 1, 0, TN_A(IGNORE_INDEX), 0, nll_grad, loss) /* (dloss, log probs, labels) */ \
+	X(MSE, "MeanSquaredError", 2, 2, 1, 0, 0, 0, pair_loss, loss) /* (X, T) */ \
+	X(MSE_GRAD, "MeanSquaredErrorGrad", 3, 3, 1, 0, 0, 0, pair_loss_grad, loss) /* (dloss, X, T) -> dX */ \
+	X(SIGMOID_XENT, "SigmoidCrossEntropy", 2, 2, 1, 0, 0, 0, pair_loss, loss) /* (logits, targets in 0..1) */ \
+	X(SIGMOID_XENT_GRAD, "SigmoidCrossEntropyGrad", 3, 3, 1, 0, 0, 0, pair_loss_grad, loss) /* (dloss, logits, targets) */ \
 	/* movement */ \
 	X(TRANSPOSE, "Transpose", 1, 1, 1, 0, TN_A(PERM), 0, transpose, transpose) /* no perm: dims reversed */ \
 	X(SLICE, "Slice", 1, 1, 1, 0, TN_A(STARTS) | TN_A(ENDS) | TN_A(AXES) | TN_A(STEPS), TN_A(STARTS) | TN_A(ENDS), slice, slice) \
@@ -283,6 +323,7 @@ typedef enum tn_direction { TN_DIRECTION_FORWARD, TN_DIRECTION_REVERSE, TN_DIREC
 	X(ONE_HOT, "OneHot", 1, 1, 1, 0, TN_A(DEPTH) | TN_A(AXIS) | TN_A(ON_VALUE) | TN_A(OFF_VALUE) | TN_A(TO), TN_A(DEPTH), one_hot, one_hot) \
 	/* layers */ \
 	X(MATMUL, "MatMul", 2, 2, 1, 0, TN_A(TRANS_A) | TN_A(TRANS_B), 0, matmul, matmul) \
+	X(MATMUL_ROWS, "MatMulRows", 2, 2, 1, 0, 0, 0, matmul_rows, matmul_rows) /* (X, Y) -> X^T Y over all rows: dW of weights that all matrices share */ \
 	X(CONV, "Conv", 2, 3, 1, 0, TN_CONV_ATTRS, 0, conv, nn) /* (X, W[, B]) */ \
 	X(CONV_GRAD_DATA, "ConvGradData", 2, 2, 1, 0, TN_CONV_ATTRS | TN_A(SHAPE), TN_A(SHAPE), conv_grad_data, nn) /* (dY, W) -> dX */ \
 	X(CONV_GRAD_WEIGHT, "ConvGradWeight", 2, 2, 1, 0, TN_CONV_ATTRS | TN_A(SHAPE), TN_A(SHAPE), conv_grad_weight, nn) /* (dY, X) -> dW */ \

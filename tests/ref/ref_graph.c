@@ -138,40 +138,6 @@ static void softmax_grad(const ref_graph *r, const tn_node *n)
 	}
 }
 
-static void xent(const ref_graph *r, const tn_node *n)
-{
-	const ref_value *x = in(r, n, 0), *labels = in(r, n, 1);
-	uint64_t cols = x->shape.dims[1];
-	double loss = 0, correct = 0;
-
-	for (uint64_t i = 0; i < labels->n; i++) {
-		double *p = out(r, n, 2)->data + i * cols;
-		uint64_t label = (uint64_t)labels->data[i], best = 0;
-
-		softmax_row(x->data + i * cols, p, cols);
-		for (uint64_t j = 1; j < cols; j++) {
-			if (x->data[i * cols + j] > x->data[i * cols + best])
-				best = j;
-		}
-		loss -= log(p[label]) / (double)labels->n;
-		correct += best == label;
-	}
-	out(r, n, 0)->data[0] = loss;
-	out(r, n, 1)->data[0] = correct;
-}
-
-static void xent_grad(const ref_graph *r, const tn_node *n)
-{
-	const ref_value *p = in(r, n, 1), *labels = in(r, n, 2);
-	uint64_t cols = p->shape.dims[1];
-
-	for (uint64_t i = 0; i < p->n; i++) {
-		double hot = (uint64_t)labels->data[i / cols] == i % cols ? 1.0 : 0.0;
-
-		out(r, n, 0)->data[i] = (p->data[i] - hot) * in(r, n, 0)->data[0] / (double)labels->n;
-	}
-}
-
 /* Where element i of `large` goes in the tensor that is left when the dims in mask are reduced. */
 static uint64_t reduced_index(const ref_value *large, uint32_t mask, uint64_t i)
 {
@@ -258,10 +224,23 @@ static void run_node(const ref_graph *r, const tn_node *n)
 		softmax_grad(r, n);
 		break;
 	case TN_OP_SOFTMAX_XENT:
-		xent(r, n);
+	case TN_OP_NLL:
+		ref_label_loss(r, n);
 		break;
 	case TN_OP_SOFTMAX_XENT_GRAD:
-		xent_grad(r, n);
+	case TN_OP_NLL_GRAD:
+		ref_label_loss_grad(r, n);
+		break;
+	case TN_OP_MSE:
+	case TN_OP_SIGMOID_XENT:
+		ref_pair_loss(r, n);
+		break;
+	case TN_OP_MSE_GRAD:
+	case TN_OP_SIGMOID_XENT_GRAD:
+		ref_pair_loss_grad(r, n);
+		break;
+	case TN_OP_MATMUL_ROWS:
+		ref_matmul_rows(r, n);
 		break;
 	case TN_OP_REDUCE_SUM:
 	case TN_OP_REDUCE_MEAN:
@@ -283,7 +262,7 @@ static void run_node(const ref_graph *r, const tn_node *n)
 		ref_norm(r, n);
 		break;
 	default:
-		for (uint64_t i = 0; i < out(r, n, 0)->n; i++)
+		for (uint64_t i = 0; i < out(r, n, 0)->n && !ref_unary_grad(r, n); i++)
 			out(r, n, 0)->data[i] = element(r, n, i);
 		break;
 	}
