@@ -15,9 +15,11 @@ typedef tern_status (*start_fn)(tern_ctx *, const tern_http_params *, tern_http 
 typedef const char *(*address_fn)(const tern_http *);
 typedef void (*stop_fn)(tern_http *);
 
-bool monitor_start(monitor *m, const char *command, tern_ctx *ctx, const char *where, bool insecure)
+bool monitor_start(monitor *m, const char *command, tern_ctx *ctx, const char *where, bool insecure,
+		   monitor_rows rows, void *arg)
 {
-	const tern_http_params params = {.listen = where, .flags = insecure ? TERN_HTTP_INSECURE : 0};
+	const tern_http_params params = {
+		.listen = where, .flags = insecure ? TERN_HTTP_INSECURE : 0, .rows = rows, .arg = arg};
 	start_fn start;
 
 	*m = (monitor){0};

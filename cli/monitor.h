@@ -17,7 +17,11 @@ typedef struct monitor {
 } monitor;
 
 /* where NULL: nothing. False: printed. */
-bool monitor_start(monitor *m, const char *command, tern_ctx *ctx, const char *where, bool insecure);
+typedef void (*monitor_rows)(void (*row)(const char *name, const char *labels, double value, void *row_arg),
+			     void *row_arg, void *arg);
+/* rows: <tern/http.h>, may be NULL. */
+bool monitor_start(monitor *m, const char *command, tern_ctx *ctx, const char *where, bool insecure,
+		   monitor_rows rows, void *arg);
 /* "" if it does not run. */
 const char *monitor_address(const monitor *m);
 void monitor_stop(monitor *m);

@@ -11,6 +11,7 @@
 
 #include <tern/ps.h>
 #include <tern/ps_follow.h>
+#include <tern/watch.h>
 
 #include "args.h"
 #include "commands.h"
@@ -80,7 +81,73 @@ static tern_status follow(const server_options *o, tern_ps_server *server)
 	return o->follow ? tern_ps_server_follow(server, &params) : TERN_OK;
 }
 
-/* Serve until SIGINT or SIGTERM, which are blocked in every thread. */
+/* ---- what the endpoint shows of the tables ---- */
+
+typedef struct table_stats {
+	char labels[2 * TERN_TABLE_NAME_MAX];
+	tern_table_stats stats;
+} table_stats;
+
+typedef struct all_tables {
+	table_stats *tables;
+	size_t n;
+} all_tables;
+
+static void keep_table(const tern_table_schema *schema, const tern_table_stats *stats, void *arg)
+{
+	all_tables *all = arg;
+	table_stats *more = realloc(all->tables, (all->n + 1) * sizeof(*more));
+
+	if (!more)
+		return;
+	all->tables = more;
+	snprintf(more[all->n].labels, sizeof(more->labels), "table=\"%s\"", schema->name);
+	more[all->n++].stats = *stats;
+}
+
+/* Rows of a name stand together: Prometheus wants that. */
+static void server_rows(void (*row)(const char *name, const char *labels, double value, void *row_arg),
+			void *row_arg, void *server)
+{
+	all_tables all = {0};
+
+	tern_ps_server_tables(server, keep_table, &all);
+#define ROWS(field)                        \
+	for (size_t i = 0; i < all.n; i++) \
+		row("tern_table_" #field, all.tables[i].labels, (double)all.tables[i].stats.field, row_arg);
+	ROWS(rows)
+	ROWS(bytes)
+	ROWS(record_bytes)
+	ROWS(pulled)
+	ROWS(pushed)
+	ROWS(created)
+	ROWS(erased)
+	ROWS(evicted)
+	ROWS(expired)
+	ROWS(not_admitted)
+	ROWS(nonfinite)
+	ROWS(duplicates)
+	ROWS(cold_rows)
+	ROWS(cold_bytes)
+#undef ROWS
+	free(all.tables);
+}
+
+static void own_signals(sigset_t *set)
+{
+	sigemptyset(set);
+	sigaddset(set, SIGINT);
+	sigaddset(set, SIGTERM);
+	sigaddset(set, SIGUSR2);
+}
+
+static void print_line(const char *text, void *arg)
+{
+	(void)arg;
+	fprintf(stderr, "%s\n", text);
+}
+
+/* Serve until SIGINT or SIGTERM, which are blocked in every thread; SIGUSR2 prints the state. */
 static int serve(const server_options *o, tern_ctx *ctx, const tern_ps_server_params *params)
 {
 	tern_ps_server *server;
@@ -96,16 +163,15 @@ static int serve(const server_options *o, tern_ctx *ctx, const tern_ps_server_pa
 		tern_ps_server_close(server);
 		return rc;
 	}
-	if (!monitor_start(&watch, "tern server", ctx, o->http, o->insecure)) {
+	if (!monitor_start(&watch, "tern server", ctx, o->http, o->insecure, server_rows, server)) {
 		tern_ps_server_close(server);
 		return 1;
 	}
 	say(o, tern_ctx_address(ctx), params->count ? params->count : 1, monitor_address(&watch));
-	sigemptyset(&ends);
-	sigaddset(&ends, SIGINT);
-	sigaddset(&ends, SIGTERM);
-	while (sigwait(&ends, &sig) != 0)
-		;
+	own_signals(&ends);
+	while (sigwait(&ends, &sig) != 0 || sig == SIGUSR2)
+		if (sig == SIGUSR2)
+			tern_ctx_report(ctx, print_line, NULL);
 	fprintf(stderr, "tern server: %s: ending\n", strsignal(sig));
 	sigprocmask(SIG_UNBLOCK, &ends, NULL); /* a second one ends it at once */
 	if (o->join && o->drain_ns && tern_ps_server_drain(server, o->drain_ns) != TERN_OK)
@@ -143,9 +209,7 @@ static int run(const server_options *o, char *list_text)
 			return 2;
 		}
 	}
-	sigemptyset(&ends);
-	sigaddset(&ends, SIGINT);
-	sigaddset(&ends, SIGTERM);
+	own_signals(&ends);
 	sigprocmask(SIG_BLOCK, &ends, NULL); /* before there are threads */
 	if (tern_ctx_create(&params, &ctx) != TERN_OK)
 		return failed("cannot start");
@@ -160,7 +224,8 @@ static const arg_usage usage = {
 	.synopsis = "tern server [--listen HOST:PORT] [--servers LIST --index N | --join self|HOST:PORT] "
 		    "[options]",
 	.epilogue = "Prints its address when it serves. Tables are made by clients, or with\n"
-		    "`tern table create --server ADDRESS NAME`. With --follow it serves what\n"
+		    "`tern table create --server ADDRESS NAME`. SIGUSR2 prints the state, for a report. With "
+		    "--follow it serves what\n"
 		    "training saved with `tern table export --kind auto` or tern_ps_save.",
 };
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-HEADERS = ('ctx', 'mem', 'channel', 'rpc', 'tensor', 'coll', 'ps', 'ps_group', 'ps_save', 'ps_follow', 'checkpoint')
+HEADERS = ('ctx', 'watch', 'http', 'mem', 'channel', 'rpc', 'tensor', 'coll', 'ps', 'ps_group', 'ps_save', 'ps_follow', 'checkpoint')
 # Standard headers bring declarations that cffi has built in.
 STANDARD = ('stddef.h', 'stdint.h', 'stdbool.h')
 

@@ -54,6 +54,8 @@ void tern_ctx_close(tern_ctx *ctx);
 tern_mem *tern_ctx_mem(tern_ctx *ctx);
 /* "127.0.0.1:43211", or "" if it does not listen. Lives as long as the context. */
 const char *tern_ctx_address(const tern_ctx *ctx);
+/* By which peers know it. Lives as long as the context. */
+const char *tern_ctx_name(const tern_ctx *ctx);
 
 /* Poll everything once and dispatch completions. Returns the number of events handled; never blocks. */
 int tern_ctx_progress(tern_ctx *ctx);

@@ -5,11 +5,14 @@
  *   /metrics       Prometheus text format 0.0.4: every counter, memory, links
  *   /healthz       200 as long as the context makes progress, else 503 and why
  *   /readyz        200 if the program says that it is ready, else 503 and why
- *   /status.json   links, counters, memory
+ *   /status.json   links, latencies, who waits for whom, counters, memory
+ *   /waits         who waits for whom: a line each: ns, how many, whom, what, with tabs between
+ *   /trace.json    the latest operations one by one for Perfetto (https://ui.perfetto.dev); ?since=N: from that
+ *                  number on
  *   /state         the whole state of all links as text, for a report
  *   /              a page that shows status.json live
  *
- * It only reads. It listens on loopback unless told otherwise; then it answers requests that name the host as loopback
+ * It only reads, but that it has the context record how long operations take (<tern/watch.h>). It listens on loopback unless told otherwise; then it answers requests that name the host as loopback
  * alone, so that no web page reaches it by a name of its own.
  */
 #ifndef TERN_HTTP_H

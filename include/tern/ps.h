@@ -302,6 +302,11 @@ typedef struct tern_table_stats {
 	uint64_t cold_bytes;     /* of the tier, about */
 } tern_table_stats;
 tern_status tern_table_get_stats(tern_ps *ps, const char *name, tern_table_stats *stats);
+/* The tables of a server and its own share of each, in the order of names, for monitors. Any thread; fn runs in it. */
+void tern_ps_server_tables(tern_ps_server *server,
+			   void (*fn)(const tern_table_schema *schema, const tern_table_stats *stats,
+				      void *arg),
+			   void *arg);
 /*
  * How many keys of each slot were pulled, pushed and erased since the table came into being at its server, about: one key in
  * sixteen is looked at. A slot far above the others has a hot key. Waits, as the functions above.

@@ -18,6 +18,12 @@ NAME = 'libtern.so.1'
 NEVER = 0  # in C: no deadline
 
 
+def sibling(name):
+    """Where another library of this libtern is: beside the one that LIBTERN_PATH names."""
+    path = os.environ.get('LIBTERN_PATH')
+    return os.path.join(os.path.dirname(path), name) if path else name
+
+
 def _load():
     path = os.environ.get('LIBTERN_PATH') or NAME
     try:

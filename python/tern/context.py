@@ -13,7 +13,7 @@ import os
 import threading
 import weakref
 
-from . import _buffers
+from . import _buffers, watch
 from ._lib import const, ffi, lib, c_string, text
 from ._ops import in_callback
 from .errors import InvalidError, check, closed, error
@@ -189,6 +189,29 @@ class Context:
         stats = ffi.new('tern_mem_stats *')
         lib.tern_mem_stats_get(self.core.mem, stats)
         return {field: getattr(stats, field) for field, _ in ffi.typeof('tern_mem_stats').fields}
+
+    # ---- what it is doing: see the module watch ----
+
+    def record(self, spans=0):
+        """Record how long operations take from now on, and keep the latest `spans` of them (0: 4096)."""
+        check(lib.tern_ctx_record(self.core.ptr, spans))
+
+    def latencies(self):
+        """{'ps.pull': Latency(count, mean, p50, p99, p999, max), ...} in seconds, since record()."""
+        return watch.latencies(self.core.ptr)
+
+    def waits(self):
+        """[Wait(what, whom, since, count)]: who this context waits for, and members of groups that wait at it."""
+        return watch.waits(self.core.ptr)
+
+    def report(self):
+        """Links, memory, waits, latencies and counters in words, to be pasted into a report."""
+        return watch.report(self.core.ptr)
+
+    def http(self, listen='127.0.0.1:0', insecure=False):
+        """An Endpoint of this context for browsers, Prometheus and `tern top`: see the module watch. It records from
+        then on. Beyond loopback anybody could read it: that needs insecure=True."""
+        return watch.Endpoint(self, listen, insecure)
 
     # ---- memory ----
 

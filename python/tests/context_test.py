@@ -5,7 +5,9 @@ import concurrent.futures
 import gc
 import pickle
 import threading
+import time
 import unittest
+import urllib.request
 
 import numpy as np
 
@@ -21,6 +23,35 @@ class ContextTest(Pair):
         self.assertTrue(any(name == 'shm' for name, _, _ in tern.providers()))
         with tern.Context(options={'link.window_bytes': 1 << 20}) as other:
             self.assertNotEqual(other.address, self.ctx.address)
+
+    def test_watch(self):
+        self.assertEqual(self.ctx.latencies(), {})
+        self.ctx.record()
+        held = []
+        served = self.serve.serve(9, lambda request: held.append(request.keep()))
+        with self.ctx.rpc(self.serve.address) as caller:
+            call = caller.start(9, b'')
+            while not held:
+                time.sleep(0.001)
+            wait, = self.ctx.waits()
+            self.assertEqual((wait.what, wait.whom, wait.count), ('a call of method 0x9', self.serve.address, 1))
+            self.assertIn(f'a call of method 0x9 at {self.serve.address}', self.ctx.report())
+            held[0].reply(b'done')
+            call.wait(10)
+            self.assertEqual(self.ctx.waits(), [])
+            latency = self.ctx.latencies()['rpc.call']
+            self.assertEqual(latency.count, 1)
+            self.assertTrue(0 < latency.p50 <= latency.max < 10)
+        served.close()
+
+    def test_http(self):
+        with self.ctx.http() as endpoint:
+            with urllib.request.urlopen(f'http://{endpoint.address}/metrics', timeout=10) as answer:
+                self.assertIn(b'tern_build_info', answer.read())
+        with self.assertRaises(tern.TernError):
+            self.ctx.http('0.0.0.0:0')
+        left_open = self.ctx.http()  # closed with its context
+        self.assertTrue(left_open.address)
 
     def test_memory(self):
         blocks = self.ctx.memory_stats()['blocks']

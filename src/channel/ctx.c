@@ -239,6 +239,7 @@ static void free_parts(tern_ctx *ctx)
 		tn_mem_destroy(ctx->mem);
 	tn_options_free(ctx->options);
 	tn_secrets_wipe(&ctx->secrets);
+	tn_spans_fini(&ctx->spans);
 	free(ctx);
 }
 
@@ -295,6 +296,11 @@ tern_mem *tern_ctx_mem(tern_ctx *ctx)
 const char *tern_ctx_address(const tern_ctx *ctx)
 {
 	return ctx->address;
+}
+
+const char *tern_ctx_name(const tern_ctx *ctx)
+{
+	return ctx->name;
 }
 
 int tern_ctx_fd(const tern_ctx *ctx)

@@ -114,6 +114,7 @@ struct tern_ctx {
 	tn_ctx_timers timers;
 	_Atomic(tn_ctx_slot *) slots[TN_SLOT_COUNT];
 	tn_details details;
+	tn_spans spans;
 	struct tn_listener *listener;
 	tn_lock table_lock; /* what follows */
 	tn_list links;

@@ -11,8 +11,10 @@
 #define TN_CHANNEL_CTX_SLOTS_H
 
 #include <tern/ctx.h>
+#include <tern/watch.h>
 
 #include "base/options.h"
+#include "base/span.h"
 #include "base/timer.h"
 
 typedef enum tn_ctx_slot_id {
@@ -28,6 +30,8 @@ typedef struct tn_ctx_slot {
 	void (*destroy)(struct tn_ctx_slot *slot);
 	/* May be NULL: adds the layer's counters to tern_ctx_counters. */
 	void (*counters)(struct tn_ctx_slot *slot, tern_counter_fn fn, void *arg);
+	/* May be NULL: adds who waits for whom to tern_ctx_waits. */
+	void (*waits)(struct tn_ctx_slot *slot, void (*fn)(const tern_wait *wait, void *arg), void *arg);
 } tn_ctx_slot;
 
 /* NULL if not set. The layer's struct starts with tn_ctx_slot. */
@@ -37,6 +41,8 @@ tn_ctx_slot *tn_ctx_slot_set(tern_ctx *ctx, tn_ctx_slot_id id, tn_ctx_slot *slot
 
 const tn_options *tn_ctx_options(tern_ctx *ctx);
 uint64_t tn_ctx_now(tern_ctx *ctx);
+/* Where what takes how long is recorded, if tn_spans_on(). */
+tn_spans *tn_ctx_spans(tern_ctx *ctx);
 
 /* Deferred work: runs once from the next dispatch. The node belongs to the shell until it runs. */
 typedef struct tn_work {

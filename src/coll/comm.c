@@ -138,9 +138,20 @@ tern_status tn_coll_begin(tern_communicator *comm, tn_coll_operation operation, 
 				    .reduce = (uint8_t)reduce,
 				    .number = comm->numbers++,
 				    .bytes = bytes,
-				    .deadline_ns = tn_ctx_now(comm->ctx) + comm->timeout_ns};
+				    .began_ns = tn_ctx_now(comm->ctx)};
+	comm->call.deadline_ns = comm->call.began_ns + comm->timeout_ns;
 	atomic_fetch_add_explicit(&comm->state->operations, 1, memory_order_relaxed);
 	return TERN_OK;
+}
+
+void tn_coll_over(tern_communicator **comm)
+{
+	const tn_coll_call *call = &(*comm)->call;
+	tn_spans *spans = tn_ctx_spans((*comm)->ctx);
+
+	if (tn_spans_on(spans))
+		tn_spans_add(spans, tn_spans_kind(spans, tn_coll_operation_kind(call->operation)),
+			     call->began_ns, tn_ctx_now((*comm)->ctx), call->bytes);
 }
 
 tern_status tn_coll_check_reduce(const tern_communicator *comm, uint64_t count, tern_dtype dtype,

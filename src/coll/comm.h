@@ -83,7 +83,7 @@ typedef struct tn_coll_call {
 	uint8_t operation; /* TN_COLL_* of wire.h */
 	uint8_t dtype, reduce;
 	uint64_t number, bytes;
-	uint64_t deadline_ns;
+	uint64_t began_ns, deadline_ns;
 	tn_coll_kind kind;
 	uint32_t step;
 } tn_coll_call;

@@ -14,6 +14,7 @@ tern_status tern_all_gather(tern_communicator *comm, const void *send, void *rec
 	uint8_t *own = (uint8_t *)recv + bytes * comm->rank;
 
 	TN_TRY(tn_coll_begin(comm, TN_COLL_ALL_GATHER, bytes, 0, 0));
+	TN_COLL_TIMED(comm);
 	if (own != send && bytes)
 		memcpy(own, send, bytes);
 	return comm->size > 1 ? tn_coll_ring_gather(comm, &comm->all, recv, bytes * comm->size, 1) : TERN_OK;
@@ -22,6 +23,7 @@ tern_status tern_all_gather(tern_communicator *comm, const void *send, void *rec
 tern_status tern_all_to_all(tern_communicator *comm, const void *send, void *recv, uint64_t bytes)
 {
 	TN_TRY(tn_coll_begin(comm, TN_COLL_ALL_TO_ALL, bytes, 0, 0));
+	TN_COLL_TIMED(comm);
 	if (bytes)
 		memcpy((uint8_t *)recv + bytes * comm->rank, (const uint8_t *)send + bytes * comm->rank,
 		       bytes);
@@ -85,6 +87,7 @@ tern_status tern_broadcast(tern_communicator *comm, void *buf, uint64_t bytes, u
 {
 	TN_TRY(tn_coll_check_root(comm, root));
 	TN_TRY(tn_coll_begin(comm, TN_COLL_BROADCAST, bytes, 0, 0));
+	TN_COLL_TIMED(comm);
 	if (comm->size == 1)
 		return TERN_OK;
 	if (comm->size == 2 || bytes < comm->state->ring_bytes)
@@ -97,6 +100,7 @@ tern_status tern_broadcast(tern_communicator *comm, void *buf, uint64_t bytes, u
 tern_status tern_barrier(tern_communicator *comm)
 {
 	TN_TRY(tn_coll_begin(comm, TN_COLL_BARRIER, 0, 0, 0));
+	TN_COLL_TIMED(comm);
 	for (uint32_t d = 1; d < comm->size; d *= 2) {
 		tn_coll_leg out = {.rank = (comm->rank + d) % comm->size};
 		tn_coll_leg in = {.rank = (comm->rank + comm->size - d) % comm->size};
@@ -116,6 +120,7 @@ static tern_status message(tern_communicator *comm, const tn_coll_leg *send, con
 	if (leg->rank == comm->rank)
 		return tn_fail(TERN_E_INVALID, "rank %u is this one", leg->rank);
 	TN_TRY(tn_coll_begin(comm, TN_COLL_MESSAGE, leg->bytes, 0, 0));
+	TN_COLL_TIMED(comm);
 	comm->numbers--;
 	peer = &comm->peers[leg->rank];
 	comm->call.kind = TN_PIPE_MESSAGE;

@@ -35,6 +35,7 @@ tern_status tern_all_reduce(tern_communicator *comm, const void *send, void *rec
 
 	TN_TRY(tn_coll_check_reduce(comm, count, dtype, reduce));
 	TN_TRY(tn_coll_begin(comm, TN_COLL_ALL_REDUCE, count * each, dtype, reduce));
+	TN_COLL_TIMED(comm);
 	if (recv != send && count)
 		memcpy(recv, send, count * each);
 	if (is_worth_levels(comm, count, each))
@@ -54,6 +55,7 @@ tern_status tern_reduce_scatter(tern_communicator *comm, const void *send, void 
 
 	TN_TRY(tn_coll_check_reduce(comm, count, dtype, reduce));
 	TN_TRY(tn_coll_begin(comm, TN_COLL_REDUCE_SCATTER, block, dtype, reduce));
+	TN_COLL_TIMED(comm);
 	TN_TRY(tn_coll_scratch(comm, block * comm->size + 1, &work));
 	if (block)
 		memcpy(work, send, block * comm->size);
@@ -97,6 +99,7 @@ tern_status tern_reduce_to(tern_communicator *comm, const void *send, void *recv
 	TN_TRY(tn_coll_check_reduce(comm, count, dtype, reduce));
 	TN_TRY(tn_coll_check_root(comm, root));
 	TN_TRY(tn_coll_begin(comm, TN_COLL_REDUCE_TO, count * each, dtype, reduce));
+	TN_COLL_TIMED(comm);
 	if (!is_root)
 		TN_TRY(tn_coll_scratch(comm, count * each + 1, &work));
 	if (work != send && count)

@@ -94,3 +94,12 @@ const char *tn_coll_operation_name(uint8_t operation)
 
 	return names[operation < sizeof(names) / sizeof(*names) ? operation : 0];
 }
+
+const char *tn_coll_operation_kind(uint8_t operation)
+{
+	static const char *const kinds[] = {"coll.other",     "coll.all_reduce", "coll.reduce_scatter",
+					    "coll.reduce",    "coll.all_gather", "coll.all_to_all",
+					    "coll.broadcast", "coll.barrier",    "coll.message"};
+
+	return kinds[operation < sizeof(kinds) / sizeof(*kinds) ? operation : 0];
+}

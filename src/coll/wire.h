@@ -48,5 +48,7 @@ bool tn_coll_hello_read(const void *in, uint64_t bytes, tn_coll_hello *hello);
 
 /* "all-reduce", ... "?" */
 const char *tn_coll_operation_name(uint8_t operation);
+/* "coll.all_reduce", as spans name it. */
+const char *tn_coll_operation_kind(uint8_t operation);
 
 #endif

@@ -23,6 +23,7 @@
 typedef struct page {
 	unsigned status;
 	const char *type;
+	uint64_t since; /* of the query, 0 without */
 	tn_str text;
 } page;
 
@@ -73,13 +74,25 @@ static void state(tern_http *http, page *p)
 	tn_http_state(http, &p->text);
 }
 
+static void waits(tern_http *http, page *p)
+{
+	tn_http_waits(http, &p->text);
+}
+
+static void trace(tern_http *http, page *p)
+{
+	p->type = "application/json";
+	tn_http_trace(http, p->since, &p->text);
+}
+
 typedef struct route {
 	const char *path;
 	void (*make)(tern_http *http, page *p);
 } route;
 
 static const route routes[] = {{"/", front},           {"/metrics", metrics},    {"/healthz", health},
-			       {"/readyz", readiness}, {"/status.json", status}, {"/state", state}};
+			       {"/readyz", readiness}, {"/status.json", status}, {"/state", state},
+			       {"/trace.json", trace}, {"/waits", waits}};
 
 static void make_page(tern_http *http, const char *path, page *p)
 {
@@ -90,7 +103,9 @@ static void make_page(tern_http *http, const char *path, page *p)
 		}
 	}
 	p->status = MHD_HTTP_NOT_FOUND;
-	tn_str_add(&p->text, "There are /, /metrics, /healthz, /readyz, /status.json and /state.\n");
+	tn_str_add(
+		&p->text,
+		"There are /, /metrics, /healthz, /readyz, /status.json, /waits, /trace.json and /state.\n");
 }
 
 /* A web page could have its own name point to loopback: a browser says in Host which name it followed. */
@@ -108,6 +123,7 @@ static enum MHD_Result answer(void *arg, struct MHD_Connection *connection, cons
 {
 	tern_http *http = arg;
 	page p = {.status = MHD_HTTP_OK, .type = "text/plain; charset=utf-8"};
+	const char *since = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "since");
 	struct MHD_Response *response;
 	enum MHD_Result result = MHD_NO;
 	char *text;
@@ -122,6 +138,7 @@ static enum MHD_Result answer(void *arg, struct MHD_Connection *connection, cons
 		return MHD_YES;
 	}
 	tn_str_init(&p.text);
+	p.since = since ? strtoull(since, NULL, 10) : 0;
 	if (strcmp(method, MHD_HTTP_METHOD_GET) && strcmp(method, MHD_HTTP_METHOD_HEAD)) {
 		p.status = MHD_HTTP_METHOD_NOT_ALLOWED;
 		tn_str_add(&p.text, "Nothing here can be changed: GET and HEAD.\n");
@@ -248,7 +265,9 @@ tern_status tern_http_start(tern_ctx *ctx, const tern_http_params *params, tern_
 		return tn_fail(TERN_E_NOMEM, "no memory for an HTTP endpoint");
 	http->ctx = ctx;
 	http->params = params ? *params : (tern_http_params){0};
-	status = open_socket(http->params.listen ? http->params.listen : "127.0.0.1:0", http, &fd);
+	status = tern_ctx_record(ctx, 0);
+	if (status == TERN_OK)
+		status = open_socket(http->params.listen ? http->params.listen : "127.0.0.1:0", http, &fd);
 	if (status != TERN_OK) {
 		free(http);
 		return status;

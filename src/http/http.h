@@ -13,6 +13,7 @@
 #include <tern/channel.h>
 #include <tern/http.h>
 #include <tern/mem.h>
+#include <tern/watch.h>
 
 #include "base/json.h"
 
@@ -30,6 +31,9 @@ struct tern_http {
 void tn_http_metrics(tern_http *http, tn_str *out);
 void tn_http_status(tern_http *http, tn_str *out);
 void tn_http_state(tern_http *http, tn_str *out);
+void tn_http_waits(tern_http *http, tn_str *out);
+/* trace.c: spans from number `since` on. */
+void tn_http_trace(tern_http *http, uint64_t since, tn_str *out);
 const char *tn_http_link_state(tern_link_state state);
 
 /* The page at /, with its length (made of page.html when tern is built). */

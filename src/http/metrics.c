@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/limits.h"
 #include "http/http.h"
 
 typedef struct link_row {
@@ -129,12 +130,76 @@ static void own_row(const char *name, const char *labels, double value, void *ar
 	tn_str_addf(arg, labels[0] ? "%s{%s} %.17g\n" : "%s%s %.17g\n", name, labels, value);
 }
 
+/* A bucket of Prometheus has all that are shorter as well. */
+static void on_latency(const tern_latency *l, void *arg)
+{
+	uint64_t below = 0;
+	tn_str *out = arg;
+
+	for (unsigned i = 0; i + 1 < TERN_LATENCY_BUCKETS; i++) {
+		below += l->buckets[i];
+		tn_str_addf(out, "tern_latency_seconds_bucket{operation=\"%s\",le=\"%.9g\"} %" PRIu64 "\n",
+			    l->kind, (double)(UINT64_C(1) << (i + 7)) * 1e-9, below);
+	}
+	tn_str_addf(out, "tern_latency_seconds_bucket{operation=\"%s\",le=\"+Inf\"} %" PRIu64 "\n", l->kind,
+		    l->count);
+	tn_str_addf(out, "tern_latency_seconds_sum{operation=\"%s\"} %.9f\n", l->kind,
+		    (double)l->sum_ns * 1e-9);
+	tn_str_addf(out, "tern_latency_seconds_count{operation=\"%s\"} %" PRIu64 "\n", l->kind, l->count);
+}
+
+static void on_quantiles(const tern_latency *l, void *arg)
+{
+	const struct {
+		const char *quantile;
+		uint64_t ns;
+	} rows[] = {{"0.5", l->p50_ns}, {"0.99", l->p99_ns}, {"0.999", l->p999_ns}, {"1", l->max_ns}};
+
+	for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+		tn_str_addf(arg, "tern_latency_quantile_seconds{operation=\"%s\",quantile=\"%s\"} %.9f\n",
+			    l->kind, rows[i].quantile, (double)rows[i].ns * 1e-9);
+}
+
+typedef struct waiting {
+	uint64_t count, oldest_ns;
+} waiting;
+
+static void on_wait(const tern_wait *wait, void *arg)
+{
+	waiting *w = arg;
+
+	w->count += wait->count;
+	w->oldest_ns = TN_MAX(w->oldest_ns, wait->since_ns);
+}
+
+static void add_waits(tern_http *http, tn_str *out)
+{
+	waiting w = {0};
+
+	tern_ctx_waits(http->ctx, on_wait, &w);
+	tn_str_addf(out, "# TYPE tern_waits gauge\ntern_waits %" PRIu64 "\n", w.count);
+	tn_str_addf(out, "# TYPE tern_longest_wait_seconds gauge\ntern_longest_wait_seconds %.9f\n",
+		    (double)w.oldest_ns * 1e-9);
+}
+
 void tn_http_metrics(tern_http *http, tn_str *out)
 {
-	tn_str_addf(out, "# TYPE tern_build_info gauge\ntern_build_info{version=\"%s\"} 1\n", tern_version());
+	char name[280], address[200];
+
+	label(name, sizeof(name), "name", tern_ctx_name(http->ctx));
+	label(address, sizeof(address), "address", tern_ctx_address(http->ctx));
+	tn_str_addf(out, "# TYPE tern_build_info gauge\ntern_build_info{version=\"%s\",%s,%s} 1\n",
+		    tern_version(), name, address);
 	tern_ctx_counters(http->ctx, on_counter, out);
 	add_memory(http, out);
 	add_links(http, out);
+	add_waits(http, out);
+	tn_str_add(out, "# HELP tern_latency_seconds How long operations took.\n# TYPE tern_latency_seconds "
+			"histogram\n");
+	tern_ctx_latencies(http->ctx, on_latency, out);
+	tn_str_add(out, "# HELP tern_latency_quantile_seconds Since recording began.\n# TYPE "
+			"tern_latency_quantile_seconds gauge\n");
+	tern_ctx_latencies(http->ctx, on_quantiles, out);
 	if (http->params.rows)
 		http->params.rows(own_row, out, http->params.arg);
 }

@@ -67,6 +67,38 @@ static void on_row(const char *name, const char *labels, double value, void *arg
 	tn_json_end_object(j);
 }
 
+static void on_latency(const tern_latency *l, void *arg)
+{
+	tn_json *j = arg;
+
+	tn_json_object(j);
+	words(j, "operation", l->kind);
+	number(j, "count", l->count);
+	number(j, "sum_ns", l->sum_ns);
+	number(j, "p50_ns", l->p50_ns);
+	number(j, "p99_ns", l->p99_ns);
+	number(j, "p999_ns", l->p999_ns);
+	number(j, "max_ns", l->max_ns);
+	tn_json_key(j, "buckets");
+	tn_json_array(j);
+	for (unsigned i = 0; i < TERN_LATENCY_BUCKETS; i++)
+		tn_json_u64(j, l->buckets[i]);
+	tn_json_end_array(j);
+	tn_json_end_object(j);
+}
+
+static void on_wait(const tern_wait *wait, void *arg)
+{
+	tn_json *j = arg;
+
+	tn_json_object(j);
+	words(j, "what", wait->what);
+	words(j, "whom", wait->whom);
+	number(j, "since_ns", wait->since_ns);
+	number(j, "count", wait->count);
+	tn_json_end_object(j);
+}
+
 static void add_memory(tern_http *http, tn_json *j)
 {
 	tern_mem_stats s;
@@ -91,11 +123,20 @@ void tn_http_status(tern_http *http, tn_str *out)
 	tn_json_init(&j, out, 0);
 	tn_json_object(&j);
 	words(&j, "version", tern_version());
+	words(&j, "name", tern_ctx_name(http->ctx));
 	words(&j, "address", tern_ctx_address(http->ctx));
 	add_memory(http, &j);
 	tn_json_key(&j, "links");
 	tn_json_array(&j);
 	tern_ctx_links(http->ctx, 0, on_link, &j);
+	tn_json_end_array(&j);
+	tn_json_key(&j, "latencies");
+	tn_json_array(&j);
+	tern_ctx_latencies(http->ctx, on_latency, &j);
+	tn_json_end_array(&j);
+	tn_json_key(&j, "waits");
+	tn_json_array(&j);
+	tern_ctx_waits(http->ctx, on_wait, &j);
 	tn_json_end_array(&j);
 	tn_json_key(&j, "rows");
 	tn_json_array(&j);
@@ -110,22 +151,26 @@ void tn_http_status(tern_http *http, tn_str *out)
 	tn_str_add(out, "\n");
 }
 
-static void print_link(const tern_link_info *info, void *arg)
+/* ---- lines for other programs ---- */
+
+static void wait_line(const tern_wait *wait, void *arg)
 {
-	tn_str_addf(arg, "link to %s at %s over %s: %s\n%s\n", info->peer_name[0] ? info->peer_name : "?",
-		    info->peer_address, info->transport, tn_http_link_state(info->state), info->dump);
+	tn_str_addf(arg, "%llu\t%llu\t%s\t%s\n", (unsigned long long)wait->since_ns,
+		    (unsigned long long)wait->count, wait->whom, wait->what);
 }
 
-static void print_counter(const char *name, uint64_t value, void *arg)
+void tn_http_waits(tern_http *http, tn_str *out)
 {
-	if (value)
-		tn_str_addf(arg, "%s %llu\n", name, (unsigned long long)value);
+	tern_ctx_waits(http->ctx, wait_line, out);
+}
+
+static void on_line(const char *text, void *arg)
+{
+	tn_str_add(arg, text);
+	tn_str_add(arg, "\n");
 }
 
 void tn_http_state(tern_http *http, tn_str *out)
 {
-	tn_str_addf(out, "tern %s at %s\n\n", tern_version(), tern_ctx_address(http->ctx));
-	tern_ctx_links(http->ctx, TERN_LINKS_DUMP, print_link, out);
-	tn_str_add(out, "counters that are not 0\n");
-	tern_ctx_counters(http->ctx, print_counter, out);
+	tern_ctx_report(http->ctx, on_line, out);
 }

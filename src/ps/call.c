@@ -56,6 +56,9 @@ static void complete(ps_call *call)
 	uint64_t length = atomic_load_explicit(&call->length, memory_order_relaxed);
 
 	tn_ps_call_combine(call);
+	if (TN_UNLIKELY(tn_spans_on(ps->spans)))
+		tn_spans_add(ps->spans, ps->kinds[call->kind], call->start_ns, tn_ctx_now(ps->ctx),
+			     call->count);
 	if (call->lease)
 		tn_ps_lease_put(ps, call->lease);
 	call->user = NULL;

@@ -96,6 +96,10 @@ static tern_ps *ps_new(tern_ctx *ctx, const tern_ps_params *p)
 	ps->ctx = ctx;
 	ps->mem = tern_ctx_mem(ctx);
 	ps->counters = &state->counters;
+	ps->spans = tn_ctx_spans(ctx);
+	ps->kinds[PS_PULL] = tn_spans_kind(ps->spans, "ps.pull");
+	ps->kinds[PS_PUSH] = tn_spans_kind(ps->spans, "ps.push");
+	ps->kinds[PS_ERASE] = tn_spans_kind(ps->spans, "ps.erase");
 	ps->timeout_ns = p->timeout_ns ? p->timeout_ns : 30000000000ull;
 	ps->retry_ns = tn_opt_u64(options, tn_ps_options, "retry");
 	ps->limit = tn_opt_u64(options, tn_ps_options, "in_flight");

@@ -167,6 +167,8 @@ struct tern_ps {
 	tern_ctx *ctx;
 	tern_mem *mem;
 	tn_ps_counters *counters;
+	tn_spans *spans;
+	tn_span_kind *kinds[3]; /* by ps_kind */
 	uint64_t id;
 	uint64_t timeout_ns, retry_ns, limit;
 	char transports[64];

@@ -31,6 +31,7 @@
 #include <tern/ps_group.h>
 #include <tern/rpc.h>
 
+#include "base/fail.h"
 #include "channel/ctx_slots.h"
 #include "ps/round.h"
 #include "store/barrier.h"
@@ -83,6 +84,17 @@ typedef struct tn_ps_groups {
 	tn_list waits; /* requests that wait */
 	bool closing;
 } tn_ps_groups;
+
+/* Who waits, for monitors. */
+#define TN_PS_GROUP_WAITS_MAX 32u
+typedef struct tn_ps_group_waits {
+	uint32_t n;
+	struct {
+		char text[TN_DETAIL_MAX];
+		uint64_t since_ns; /* how long */
+	} row[TN_PS_GROUP_WAITS_MAX];
+} tn_ps_group_waits;
+void tn_ps_groups_waits(tn_ps_groups *groups, tn_ps_group_waits *waits);
 
 /* ---- members ---- */
 

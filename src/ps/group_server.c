@@ -34,6 +34,7 @@ typedef struct group_wait {
 	tn_clock_waiter step;
 	tn_barrier_waiter barrier;
 	bool at_barrier, to_close;
+	uint64_t since_ns;
 	words words;                 /* of its answer */
 	char name[TERN_PS_NAME_MAX]; /* of the barrier */
 	tern_status status;
@@ -139,6 +140,23 @@ static void say_missing(group_wait *wait)
 	}
 }
 
+void tn_ps_groups_waits(tn_ps_groups *groups, tn_ps_group_waits *waits)
+{
+	uint64_t now = tn_ctx_now(groups->ctx);
+
+	pthread_mutex_lock(&groups->lock);
+	TN_LIST_FOREACH(node, &groups->waits) {
+		group_wait *wait = TN_CONTAINER_OF(node, group_wait, node);
+
+		if (waits->n == TN_PS_GROUP_WAITS_MAX)
+			break;
+		say_missing(wait);
+		memcpy(waits->row[waits->n].text, wait->detail, sizeof(wait->detail));
+		waits->row[waits->n++].since_ns = now - TN_MIN(now, wait->since_ns);
+	}
+	pthread_mutex_unlock(&groups->lock);
+}
+
 /* False: somebody else answers it. */
 static bool claim_if_waiting(group_wait *wait, tern_status status)
 {
@@ -185,6 +203,7 @@ static tern_status hold(tn_ps_groups *groups, ps_group *group, tern_rpc_request 
 	wait->group = group;
 	wait->request = request;
 	wait->status = TERN_BUSY;
+	wait->since_ns = tn_ctx_now(groups->ctx);
 	wait->timer.run = on_time;
 	wait->words.count = 1;
 	wait->to_close = msg->op == TN_GROUP_CLOSE;

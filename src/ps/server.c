@@ -154,6 +154,7 @@ static void unserve(tern_ps_server *server)
 /* Nobody calls it any more. */
 static void server_end(tern_ps_server *server)
 {
+	tn_ps_state_watch(server->state, NULL);
 	tn_ps_saver_close(&server->saver);
 	tn_ps_groups_close(&server->groups);
 	tn_ps_follow_close(server);
@@ -204,6 +205,7 @@ tern_status tern_ps_server_open(tern_ctx *ctx, const tern_ps_server_params *para
 		return status;
 	}
 	atomic_store_explicit(&state->server, server, memory_order_release);
+	tn_ps_state_watch(state, &server->groups);
 	if (params->join)
 		TN_LOG(INFO, PS, "server at %s, of those that joined %s", tern_ctx_address(ctx),
 		       params->join[0] ? params->join : "it");

@@ -361,17 +361,12 @@ void tn_ps_on_load(tern_rpc_request *request, const void *args, uint64_t bytes, 
 	tn_ps_share_put(share);
 }
 
-void tn_ps_on_stats(tern_rpc_request *request, const void *args, uint64_t bytes, void *arg)
+static void share_stats(ps_share *share, tern_table_stats *stats)
 {
-	ps_share *share = named(arg, request, args, bytes);
-	uint8_t out[TN_PS_STATS_BYTES];
-	tern_table_stats stats;
 	tn_table_stats s;
 
-	if (!share)
-		return;
 	tn_table_stats_get(share->engine, &s);
-	stats = (tern_table_stats){
+	*stats = (tern_table_stats){
 		.rows = s.rows,
 		.bytes = s.bytes,
 		.record_bytes = s.record_bytes,
@@ -388,9 +383,52 @@ void tn_ps_on_stats(tern_rpc_request *request, const void *args, uint64_t bytes,
 		.cold_bytes = s.cold_bytes,
 		.duplicates = atomic_load_explicit(&share->duplicates, memory_order_relaxed),
 	};
+}
+
+void tn_ps_on_stats(tern_rpc_request *request, const void *args, uint64_t bytes, void *arg)
+{
+	ps_share *share = named(arg, request, args, bytes);
+	uint8_t out[TN_PS_STATS_BYTES];
+	tern_table_stats stats;
+
+	if (!share)
+		return;
+	share_stats(share, &stats);
 	tn_ps_stats_encode(out, &stats);
 	tern_rpc_reply(request, TERN_OK, out, sizeof(out));
 	tn_ps_share_put(share);
+}
+
+/* The table of the least name above `name`, with a reference; NULL: none. */
+static ps_share *share_after(tern_ps_server *server, const char *name)
+{
+	ps_share *share = NULL;
+
+	pthread_mutex_lock(&server->tables_lock); /* they are sorted */
+	for (uint32_t i = 0; i < server->share_count && !share; i++)
+		if (strcmp(server->shares[i]->schema.name, name) > 0)
+			share = server->shares[i];
+	if (share)
+		atomic_fetch_add_explicit(&share->refs, 1, memory_order_relaxed);
+	pthread_mutex_unlock(&server->tables_lock);
+	return share;
+}
+
+void tern_ps_server_tables(tern_ps_server *server,
+			   void (*fn)(const tern_table_schema *schema, const tern_table_stats *stats,
+				      void *arg),
+			   void *arg)
+{
+	char name[TERN_TABLE_NAME_MAX] = "";
+	tern_table_stats stats;
+	ps_share *share;
+
+	while ((share = share_after(server, name)) != NULL) {
+		snprintf(name, sizeof(name), "%s", share->schema.name);
+		share_stats(share, &stats);
+		fn(&share->schema, &stats, arg);
+		tn_ps_share_put(share);
+	}
 }
 
 #define LIST_BYTES 16384u

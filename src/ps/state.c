@@ -6,6 +6,8 @@
 
 #include <stdlib.h>
 
+#include "ps/group.h"
+
 #define ROW(row_name, row_type, row_dflt, row_min, row_max, row_help)                                \
 	{                                                                                            \
 		.layer = "ps", .name = row_name, .type = row_type, .dflt = row_dflt, .min = row_min, \
@@ -43,8 +45,29 @@ static void state_counters(tn_ctx_slot *slot, tern_counter_fn fn, void *arg)
 #undef ROW
 }
 
+static void state_waits(tn_ctx_slot *slot, void (*fn)(const tern_wait *wait, void *arg), void *arg)
+{
+	tn_ps_state *state = (tn_ps_state *)slot;
+	tn_ps_group_waits *waits = calloc(1, sizeof(*waits));
+
+	if (!waits)
+		return;
+	pthread_mutex_lock(&state->watch_lock);
+	if (state->groups)
+		tn_ps_groups_waits(state->groups, waits);
+	pthread_mutex_unlock(&state->watch_lock);
+	for (uint32_t i = 0; i < waits->n; i++)
+		fn(&(tern_wait){.what = waits->row[i].text,
+				.whom = "",
+				.since_ns = waits->row[i].since_ns,
+				.count = 1},
+		   arg);
+	free(waits);
+}
+
 static void state_destroy(tn_ctx_slot *slot)
 {
+	pthread_mutex_destroy(&((tn_ps_state *)slot)->watch_lock);
 	free(slot);
 }
 
@@ -58,10 +81,19 @@ tn_ps_state *tn_ps_state_get(tern_ctx *ctx)
 	state = calloc(1, sizeof(*state));
 	if (!state)
 		return NULL;
+	pthread_mutex_init(&state->watch_lock, NULL);
 	state->slot.destroy = state_destroy;
 	state->slot.counters = state_counters;
+	state->slot.waits = state_waits;
 	winner = (tn_ps_state *)tn_ctx_slot_set(ctx, TN_SLOT_PS, &state->slot);
 	if (winner != state)
-		free(state);
+		state_destroy(&state->slot);
 	return winner;
+}
+
+void tn_ps_state_watch(tn_ps_state *state, tn_ps_groups *groups)
+{
+	pthread_mutex_lock(&state->watch_lock);
+	state->groups = groups;
+	pthread_mutex_unlock(&state->watch_lock);
 }

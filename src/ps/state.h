@@ -50,9 +50,13 @@ typedef struct tn_ps_state {
 	tn_ctx_slot slot; /* first */
 	tn_ps_counters counters;
 	_Atomic(struct tern_ps_server *) server;
+	pthread_mutex_t watch_lock; /* held while somebody looks at: */
+	struct tn_ps_groups *groups;
 } tn_ps_state;
 
 /* Made at first use. NULL: out of memory. */
 tn_ps_state *tn_ps_state_get(tern_ctx *ctx);
+/* The groups whose waits are shown; NULL: none, and nobody looks at the last ones any more. */
+void tn_ps_state_watch(tn_ps_state *state, struct tn_ps_groups *groups);
 
 #endif

@@ -125,6 +125,8 @@ static void finish(rpc_call *c, tern_status status, uint64_t length, const char 
 	bool end;
 
 	c->op = NULL;
+	if (user)
+		tn_rpc_call_timed(c);
 	tn_rpc_call_set_state(c, CALL_FREE);
 	tn_rpc_stream_advance(stream);
 	if (status == TERN_E_INDETERMINATE)

@@ -66,6 +66,7 @@ void tn_rpc_call_end(rpc_call *c, tern_status status, uint64_t length, const cha
 	tn_rpc_stream_advance(c->stream);
 	if (!op)
 		return;
+	tn_rpc_call_timed(c);
 	if (status == TERN_E_INDETERMINATE)
 		TN_RPC_COUNT(rpc->counters, indeterminate, 1);
 	pthread_mutex_unlock(&rpc->lock);

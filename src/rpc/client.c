@@ -219,6 +219,8 @@ static tern_rpc *client_new(tern_ctx *ctx)
 	rpc->ctx = ctx;
 	rpc->server = server;
 	rpc->counters = tn_rpc_counters_of(server);
+	rpc->spans = tn_ctx_spans(ctx);
+	rpc->call_span = tn_spans_kind(rpc->spans, "rpc.call");
 	pthread_mutex_init(&rpc->lock, NULL);
 	rpc->refs = 1;
 	rpc->timer_at = TN_TIME_NEVER;

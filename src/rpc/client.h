@@ -120,6 +120,8 @@ struct tern_rpc {
 	tern_ctx *ctx;
 	tn_rpc_server *server;
 	tn_rpc_counters *counters;
+	tn_spans *spans;
+	tn_span_kind *call_span;
 	pthread_mutex_t lock;
 	tn_rpc_client_id id;
 	uint64_t default_timeout_ns;
@@ -181,6 +183,15 @@ void tn_rpc_call_unpost(rpc_call *c);
 /* It was not sent, or may not have been. Free meanwhile. */
 void tn_rpc_call_unsent(rpc_call *c, tern_status status, const char *text);
 
+/* Lock held: the user's operation of a call is over. */
+static inline void tn_rpc_call_timed(const rpc_call *c)
+{
+	const tern_rpc *rpc = c->stream->rpc;
+
+	if (TN_UNLIKELY(tn_spans_on(rpc->spans)))
+		tn_spans_add(rpc->spans, rpc->call_span, c->started_ns, tn_ctx_now(rpc->ctx), c->method);
+}
+
 /* ---- stream.c: lock held ---- */
 
 /* The client's stream of a class; made at first use. NULL: out of memory. */
@@ -221,6 +232,9 @@ uint64_t tn_rpc_line_pause(tern_rpc *rpc);
 bool tn_rpc_line_lasts(const tern_rpc *rpc);
 /* The client is over: let go of the link and of the owner's reference. Lock not held. */
 void tn_rpc_line_end(tern_rpc *rpc);
+
+/* ---- watch.c: of a server's slot, whose lock comes before a client's ---- */
+void tn_rpc_clients_waits(tn_ctx_slot *slot, void (*fn)(const tern_wait *wait, void *arg), void *arg);
 
 /* ---- hedge.c ---- */
 

@@ -79,7 +79,8 @@ tern_rpc_request *tn_rpc_request_new(rpc_conn *conn, const tn_rpc_request_head *
 	atomic_fetch_add_explicit(&conn->refs, 1, memory_order_relaxed);
 	req->method = head->method;
 	req->seq = head->seq;
-	req->deadline_ns = tn_deadline(tn_ctx_now(conn->server->ctx), head->timeout_ns);
+	req->came_ns = tn_ctx_now(conn->server->ctx);
+	req->deadline_ns = tn_deadline(req->came_ns, head->timeout_ns);
 	req->sink_count = head->sink_count;
 	req->early = head->flags & TN_RPC_EARLY;
 	memcpy(req->sinks, sinks, head->sink_count * sizeof(*sinks));
@@ -333,6 +334,9 @@ static void answer(tern_rpc_request *req, tern_status status, uint64_t value, co
 	uint8_t *copy = NULL;
 	bool held, orphan;
 
+	if (TN_UNLIKELY(tn_spans_on(server->spans)))
+		tn_spans_add(server->spans, server->serve_span, req->came_ns, tn_ctx_now(server->ctx),
+			     req->method);
 	if (bytes > TN_RPC_INLINE_BYTES) {
 		copy = bytes <= TERN_RPC_INLINE_MAX ? tn_rpc_spare_take(&server->spare, bytes) : NULL;
 		if (!copy) {

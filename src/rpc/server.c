@@ -92,7 +92,10 @@ static tn_rpc_server *server_new(tern_ctx *ctx)
 		return NULL;
 	server->slot.destroy = server_destroy;
 	server->slot.counters = server_counters;
+	server->slot.waits = tn_rpc_clients_waits;
 	server->ctx = ctx;
+	server->spans = tn_ctx_spans(ctx);
+	server->serve_span = tn_spans_kind(server->spans, "rpc.serve");
 	server->timer.run = tn_rpc_retry;
 	server->keep_timer.run = tn_rpc_keep_timer;
 	server->keep_ns = tn_opt_u64(tn_ctx_options(ctx), tn_rpc_options, "keep");

@@ -82,6 +82,8 @@ struct tn_rpc_server {
 	tn_ctx_slot slot; /* first */
 	tern_ctx *ctx;
 	tn_rpc_counters counters;
+	tn_spans *spans;
+	tn_span_kind *serve_span;
 	pthread_mutex_t lock;
 	tn_list records; /* the newest first */
 	uint32_t record_count;
@@ -144,6 +146,7 @@ struct tern_rpc_request {
 	tn_rpc_server *server;
 	rpc_record *record;
 	uint64_t seq;
+	uint64_t came_ns;
 	uint64_t deadline_ns;
 	uint32_t method;
 	unsigned sink_count;

@@ -30,6 +30,9 @@ _tern_options() { # COMMAND or COMMAND/SUBCOMMAND
 	bench) echo ps --help ;;
 	bench/ps) echo --servers --clients --threads --keys --skew --dim --dtype --optimizer --batch --reads --consistency \
 		--staleness --duration --warmup --transport --spin --seed --check --json --quiet --help ;;
+	top) echo --interval --count --help ;;
+	status) echo --json --state --help ;;
+	trace) echo --seconds --output --quiet --help ;;
 	run) echo --nproc --port --keep-backend --show --json --help ;;
 	demo) echo --epochs --steps --data --quiet --help ;;
 	esac
@@ -71,7 +74,7 @@ _tern() {
 		previous=${COMP_WORDS[COMP_CWORD - 2]}
 	fi
 	if ((COMP_CWORD == 1)); then
-		words="train perf server table cluster bench run info doctor demo --help --version"
+		words="train perf server table cluster bench run top status trace info doctor demo --help --version"
 	else
 		case $previous in
 		--model | --transport | --comm | --role | --dtype | --optimizer | --init | --eviction | \
@@ -85,7 +88,7 @@ _tern() {
 			compopt -o filenames 2>/dev/null
 			return
 			;;
-		--losses | --cluster | --text | --report | --conformance)
+		--losses | --cluster | --text | --report | --conformance | --output)
 			mapfile -t COMPREPLY < <(compgen -f -- "$current")
 			compopt -o filenames 2>/dev/null
 			return
@@ -95,7 +98,7 @@ _tern() {
 			--sizes | --rounds | --round-time | --threads | --sequence | --rate | --keep | --deltas-max | --step | --to | --version | --name | --join | --replicas | --first | --drain | --map-version | --budget | \
 			--ps-workers | --server | --dim | --rows | --init-value | --ttl | --admit-after | \
 			--clients | --keys | --skew | --reads | --staleness | --duration | --warmup | --nproc | --port | --http | --window | --negative | --min-count | --sample | --pairs | \
-			--samples | --vocabulary | --hot)
+			--samples | --vocabulary | --hot | --interval | --count | --seconds)
 			return
 			;;
 		*)

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <tern/ctx.h>
 #include <tern/ps_group.h>
+#include <tern/watch.h>
 
 #include "base/check.h"
 #include "base/os.h"
@@ -86,6 +87,47 @@ static void time_limits_name_the_missing(void **state)
 	tern_ps_group_leave(b);
 	tern_ps_group_leave(a);
 	tern_ps_group_leave(NULL);
+	job_end(&j);
+}
+
+static void *begin_later(void *group)
+{
+	assert_ok(tern_ps_group_begin(group, 1, 20 * SECOND));
+	return NULL;
+}
+
+static void on_wait(const tern_wait *wait, void *arg)
+{
+	if (strstr(wait->what, "training"))
+		snprintf(arg, TN_DETAIL_MAX, "%s", wait->what);
+}
+
+/* A monitor of the server sees who is missing while it is waited for. */
+static void who_waits_is_seen(void **state)
+{
+	char what[TN_DETAIL_MAX] = "";
+	tern_ps_group *a, *b;
+	pthread_t thread;
+	job j;
+
+	(void)state;
+	job_start(&j, "shm,tcp");
+	a = join(&j, 0, "worker a", NULL);
+	b = join(&j, 0, "worker b", NULL);
+	assert_ok(tern_ps_group_begin(a, 0, SECOND));
+	assert_ok(tern_ps_group_end(a, 0));
+	assert_int_equal(pthread_create(&thread, NULL, begin_later, a), 0);
+	while (!what[0])
+		tern_ctx_waits(j.server_ctx, on_wait, what);
+	assert_string_equal(what, "step 1 of group training waits for 1 of 2 workers: worker b (step 0)");
+	assert_ok(tern_ps_group_begin(b, 0, SECOND));
+	assert_ok(tern_ps_group_end(b, 0));
+	pthread_join(thread, NULL);
+	what[0] = '\0';
+	tern_ctx_waits(j.server_ctx, on_wait, what);
+	assert_string_equal(what, "");
+	tern_ps_group_leave(b);
+	tern_ps_group_leave(a);
 	job_end(&j);
 }
 
@@ -231,6 +273,7 @@ int main(void)
 		cmocka_unit_test(requests_survive_the_wire_and_junk_does_not),
 		cmocka_unit_test(time_limits_name_the_missing),
 		cmocka_unit_test(uneven_workers_never_hang_and_keep_the_bound),
+		cmocka_unit_test(who_waits_is_seen),
 		cmocka_unit_test(a_server_that_closes_ends_the_waits),
 	};
 
