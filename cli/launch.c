@@ -386,6 +386,7 @@ static void collect(const launch *l, train_result *r)
 		r->copy_bytes += p->copy_bytes;
 		r->writes += p->writes;
 		r->staging_copies += p->staging_copies;
+		r->cpu_seconds += (double)p->cpu_ns * 1e-9;
 		if (!p->is_worker)
 			continue;
 		correct += p->correct;
@@ -394,6 +395,8 @@ static void collect(const launch *l, train_result *r)
 		r->compute_seconds += (double)p->compute_ns * 1e-9 / (double)o->workers;
 		if (p->seconds > r->seconds)
 			r->seconds = p->seconds;
+		if ((double)p->step_ns * 1e-9 > r->step_seconds)
+			r->step_seconds = (double)p->step_ns * 1e-9;
 		snprintf(r->transport, sizeof(r->transport), "%s", p->transport);
 	}
 	r->accuracy = rows ? (double)correct / (double)rows : NAN;
@@ -521,6 +524,8 @@ static void print_json(const train_options *o, const train_result *r)
 	json_u64(&j, "writes", r->writes);
 	json_real(&j, "comm_seconds", r->comm_seconds);
 	json_real(&j, "compute_seconds", r->compute_seconds);
+	json_real(&j, "step_seconds", r->step_seconds);
+	json_real(&j, "cpu_seconds", r->cpu_seconds);
 	json_string(&j, "transport", r->transport);
 	json_object(&j, "options");
 	json_string(&j, "data", o->data);

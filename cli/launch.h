@@ -34,8 +34,8 @@ typedef struct proc {
 	float *losses; /* workers: [steps] */
 	uint64_t steps_max;
 	char error[512];
-	uint64_t bytes, copies, copy_bytes, staging_copies, writes, comm_ns, wait_ns, compute_ns, correct,
-		rows;
+	uint64_t bytes, copies, copy_bytes, staging_copies, writes, comm_ns, wait_ns, compute_ns, step_ns,
+		cpu_ns, correct, rows;
 	double seconds, loss;
 	char transport[32];
 } proc;

@@ -105,6 +105,8 @@ static void parse_result(proc *p, char *text)
 			       {"comm_ns", &p->comm_ns},
 			       {"wait_ns", &p->wait_ns},
 			       {"compute_ns", &p->compute_ns},
+			       {"step_ns", &p->step_ns},
+			       {"cpu_ns", &p->cpu_ns},
 			       {"correct", &p->correct},
 			       {"rows", &p->rows}};
 

@@ -118,6 +118,22 @@ void batcher_fill(batcher *b, uint64_t step);
 void batcher_rows(batcher *b, uint64_t first);
 void batcher_fini(batcher *b);
 
+/* ---- train_time.c: what the steps of one process cost ---- */
+
+#define TRAIN_TIMES 4096 /* the latest steps are looked at */
+
+typedef struct train_time {
+	uint64_t cpu_ns; /* of the process; while it runs: at the beginning */
+	uint64_t last_ns, count;
+	uint64_t step_ns[TRAIN_TIMES];
+} train_time;
+
+void train_time_begin(train_time *t);
+void train_time_step(train_time *t);
+void train_time_end(train_time *t);
+/* Sorts. 0 without a step. */
+uint64_t train_time_median(train_time *t);
+
 /* ---- report.c: lines to the launcher ---- */
 
 void report_init(uint64_t fd);
@@ -162,6 +178,8 @@ typedef struct train_result {
 	double seconds, steps_per_s, images_per_s;
 	uint64_t bytes, copies, copy_bytes, staging_copies, writes;
 	double comm_seconds, compute_seconds; /* mean of the workers */
+	double step_seconds;                  /* median of the steps, of the slowest worker */
+	double cpu_seconds;                   /* of all processes while they trained */
 	uint64_t parameters;
 	char transport[32];
 } train_result;

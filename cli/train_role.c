@@ -68,6 +68,7 @@ typedef struct part {
 	bool told; /* what is wrong was said already */
 	train_output out;
 	train_share share;
+	train_time time;
 } part;
 
 /* The peer refused us: what to compare with its command line. */
@@ -152,10 +153,11 @@ static void report_stats(part *p, const char *more)
 	       "result steps=%llu bytes=%llu copies=%llu copy_bytes=%llu writes=%llu staging_copies=%llu "
 	       "comm_ns=%llu "
 	       "wait_ns=%llu "
-	       "compute_ns=%llu transport=%s %s",
+	       "compute_ns=%llu step_ns=%llu cpu_ns=%llu transport=%s %s",
 	       (unsigned long long)s.steps, (unsigned long long)s.bytes_sent, (unsigned long long)s.copies,
 	       (unsigned long long)s.copy_bytes, (unsigned long long)s.writes, (unsigned long long)staged,
 	       (unsigned long long)s.comm_ns, (unsigned long long)s.wait_ns, (unsigned long long)s.compute_ns,
+	       (unsigned long long)train_time_median(&p->time), (unsigned long long)p->time.cpu_ns,
 	       tern_session_transport(p->session), more);
 }
 
@@ -192,7 +194,9 @@ static int serve(part *p)
 		return failed(p, "cannot start", status);
 	tern_session_stats_reset(p->session);
 	report(true, "started");
+	train_time_begin(&p->time);
 	status = tern_session_run(p->session, p->job.steps);
+	train_time_end(&p->time);
 	if (status != TERN_OK)
 		return failed(p, "training", status);
 	status = tern_session_finish(p->session, o->timeout_ns);
@@ -270,6 +274,7 @@ static tern_status train_steps_of(part *p, batcher *b, uint64_t *done, float *lo
 			report(false, "step %llu %a", (unsigned long long)*done, (double)*loss);
 		if (status == TERN_OK)
 			output_loss(&p->out, *done, (double)*loss);
+		train_time_step(&p->time);
 		if (status == TERN_OK && !isfinite(*loss)) {
 			fprintf(stderr, "%s: the loss is %f at step %llu: a smaller --lr may help\n", p->name,
 				(double)*loss, (unsigned long long)*done);
@@ -318,7 +323,9 @@ static int work(part *p, const dataset *train, const dataset *test)
 		tern_session_stats_reset(p->session);
 		report(true, "started");
 		clock_gettime(CLOCK_MONOTONIC, &start);
+		train_time_begin(&p->time);
 		status = train_steps_of(p, &b, &done, &loss);
+		train_time_end(&p->time);
 		seconds = seconds_since(&start);
 	}
 	if (status == TERN_OK)

@@ -59,6 +59,12 @@ class Train(DataCase):
         result = self.train("--sync", "--steps", 6, "--no-eval", "--comm", "none")
         self.assertEqual((result["steps"], result["bytes"], result["copies"], result["writes"]), (6, 0, 0, 0))
 
+    def test_a_step_is_part_of_the_whole(self):
+        result = self.train("--sync", "--steps", 9, "--no-eval")
+        self.assertGreater(result["step_seconds"], 0)
+        self.assertLessEqual(result["step_seconds"] * 4, result["seconds"])  # of 8 steps half take the median or more
+        self.assertGreater(result["cpu_seconds"], 0)
+
     def test_two_workers_with_half_the_batch(self):
         """The gradient of 2 workers x B/2 is that of one process with B, within float tolerance."""
         _, one = self.with_losses("--servers", 0, "--workers", 1, "--steps", 10, "--batch", 64, "--sync")

@@ -67,8 +67,7 @@ struct Xfer {
 	std::condition_variable changed;
 	uint64_t events = 0, seen = 0;
 	bool closing = false;
-	tern_status status = TERN_OK;
-	std::string text;
+	std::vector<std::string> lost;          /* per device: why; "" while it is there */
 	std::vector<std::unique_ptr<End>> ends; /* by id */
 	std::vector<std::unique_ptr<Client>> clients;
 	std::unique_ptr<Server> server;
@@ -80,12 +79,13 @@ struct Xfer {
 		changed.notify_one();
 	}
 
-	void fails(const End *end, tern_status why, const std::string &words)
+	/* The peer of an end is gone. One that has all it wants may go while others are served. */
+	void lose(const End *end, const std::string &words)
 	{
-		if (status == TERN_OK && !closing) {
-			status = why;
-			text = end ? end->peer_name + ", tensor '" + end->name + "': gRPC: " + words : words;
-		}
+		std::string &text = lost[end->peer];
+
+		if (text.empty() && !closing)
+			text = end->peer_name + ", tensor '" + end->name + "': gRPC: " + words;
 		touch();
 	}
 
@@ -95,9 +95,12 @@ struct Xfer {
 		counters.copy_bytes += passes * bytes;
 	}
 
-	tern_status broken()
+	/* TERN_AGAIN, or that the peer is gone. */
+	tern_status look(const End *end)
 	{
-		return ops->fail(status, text.c_str());
+		const std::string &text = lost[end->peer];
+
+		return text.empty() ? TERN_AGAIN : ops->fail(TERN_E_PEER_LOST, text.c_str());
 	}
 
 	End *find(uint32_t id)
@@ -184,7 +187,7 @@ void on_pulled(Xfer *x, End *end, bool ok, const std::string &text, Arrived tens
 
 	end->pulling--;
 	if (!ok || tensor.bytes != end->bytes)
-		x->fails(end, TERN_E_PEER_LOST, ok ? "a tensor of another size" : text);
+		x->lose(end, ok ? "a tensor of another size" : text);
 	else
 		end->arrived[tensor.number] = std::move(tensor);
 	x->touch();
@@ -265,7 +268,7 @@ void on_gone(Xfer *x, const Request *request)
 					continue;
 				found = end->pulls[i];
 				end->pulls.erase(end->pulls.begin() + static_cast<long>(i));
-				x->fails(end.get(), TERN_E_PEER_LOST, "the caller is gone");
+				x->lose(end.get(), "the caller is gone");
 			}
 		}
 	}
@@ -391,7 +394,7 @@ void push(Xfer *x, End *end, uint64_t number, const void *data)
 
 			end->pushing = false;
 			if (!ok)
-				x->fails(end, TERN_E_PEER_LOST, text);
+				x->lose(end, text);
 			x->touch();
 		});
 }
@@ -406,10 +409,8 @@ tern_status x_send_post(tn_xfer_end *base, const void *data, uint64_t bytes, uin
 	{
 		std::lock_guard<std::mutex> guard(x->lock);
 
-		if (x->status != TERN_OK)
-			return x->broken();
 		if (end->reading || (end->calls ? end->pushing : end->pulls.empty()))
-			return TERN_AGAIN;
+			return x->look(end);
 		if (!end->calls) {
 			request = end->pulls.front();
 			end->pulls.erase(end->pulls.begin());
@@ -439,10 +440,8 @@ tern_status x_send_test(tn_xfer_end *base)
 	End *end = of(base);
 	std::lock_guard<std::mutex> guard(end->xfer->lock);
 
-	if (end->xfer->status != TERN_OK)
-		return end->xfer->broken();
 	/* A push is over when it was answered: whoever closes before would lose it. */
-	return end->reading || end->pushing ? TERN_AGAIN : TERN_OK;
+	return end->reading || end->pushing ? end->xfer->look(end) : TERN_OK;
 }
 
 tern_status x_recv_poll(tn_xfer_end *base, const void **data)
@@ -454,7 +453,7 @@ tern_status x_recv_poll(tn_xfer_end *base, const void **data)
 	auto it = end->arrived.find(end->next_in);
 
 	if (it == end->arrived.end())
-		return x->status == TERN_OK ? TERN_AGAIN : x->broken();
+		return x->look(end);
 	end->current = std::move(it->second);
 	end->arrived.erase(it);
 	end->next_in++;
@@ -593,6 +592,7 @@ tern_status open_module(const tn_xfer_module_params *params, tn_xfer **xfer)
 	x->device = params->device;
 	x->dialed.assign(params->dialed, params->dialed + params->devices);
 	x->clients.resize(params->devices);
+	x->lost.resize(params->devices);
 	*xfer = &x->base;
 	return TERN_OK;
 }
