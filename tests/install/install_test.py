@@ -11,28 +11,7 @@ import subprocess
 import sys
 import tempfile
 
-PROGRAM = '''
-#include <stdio.h>
-#include <string.h>
-#include <tern/ctx.h>
-#include <tern/mem.h>
-int main(void)
-{
-	tern_provider_info info;
-	puts(tern_version());
-	/* the composition is whole: providers register, statuses have names */
-	if (strcmp(tern_version(), TERN_VERSION_STRING) || tern_provider_probe(0, &info) != TERN_OK)
-		return 1;
-	return strcmp(tern_status_name(TERN_E_BOUNDS), "TERN_E_BOUNDS") != 0;
-}
-'''
-PROJECT = '''
-cmake_minimum_required(VERSION 3.25)
-project(stranger LANGUAGES C)
-find_package(tern 0.1 REQUIRED)
-add_executable(program program.c)
-target_link_libraries(program PRIVATE tern::tern)
-'''
+HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def run(*args, **kwargs):
@@ -40,6 +19,43 @@ def run(*args, **kwargs):
     if result.returncode:
         sys.exit(f'{" ".join(args)}\n{result.stdout}{result.stderr}')
     return result.stdout
+
+
+def look_around(prefix, libdir):
+    assert os.path.islink(os.path.join(libdir, 'libtern.so.1')), 'libtern.so.1 is missing'
+    leaked = [h for h in glob.glob(os.path.join(prefix, 'include/**/*'), recursive=True)
+              if os.path.isfile(h) and os.path.dirname(h) != os.path.join(prefix, 'include/tern')]
+    assert not leaked, leaked
+    for page in ('man1/tern.1', 'man1/tern-train.1', 'man3/tern_put.3'):
+        assert os.path.isfile(os.path.join(prefix, 'share/man', page)), f'{page} is missing'
+    package = os.path.join(prefix, 'lib/python3/dist-packages/tern')
+    for name in ('_headers.py', '_site/sitecustomize.py', 'torch/distributed.py'):
+        assert os.path.isfile(os.path.join(package, name)), f'{name} of the Python package is missing'
+    said = run(os.path.join(prefix, 'bin/tern'), 'run', '--nproc', '1', 'printenv', 'PYTHONPATH',
+               env=dict(os.environ, LD_LIBRARY_PATH=libdir))
+    assert os.path.realpath(said.split(':')[0]) == os.path.realpath(f'{package}/_site'), said
+    suite = os.path.join(prefix, 'libexec/tern/tern-conformance')
+    assert 'write_sizes' in run(suite, '--list').split(), f'{suite} lists no cases'
+
+
+def by_pkg_config(folder, prefix, libdir, cc):
+    env = dict(os.environ, PKG_CONFIG_PATH=os.path.join(libdir, 'pkgconfig'), LD_LIBRARY_PATH=libdir)
+    for program, packages in (('transfer', ['tern']), ('parts', ['tern-graph', 'tern-http'])):
+        if not all(os.path.exists(os.path.join(libdir, 'pkgconfig', f'{p}.pc')) for p in packages):
+            continue
+        # the file names the prefix of configuring; this one lies elsewhere
+        flags = run('pkg-config', f'--define-variable=prefix={prefix}', '--cflags', '--libs', *packages, env=env).split()
+        run(cc, '-o', program, os.path.join(HERE, 'consumer', f'{program}.c'), *flags, cwd=folder, env=env)
+        said = run(f'./{program}', cwd=folder, env=env)
+        assert 'transferred over shm' in said or '235146 parameters' in said, said
+
+
+def by_cmake(folder, prefix, cmake, cc):
+    build = os.path.join(folder, 'b')
+    run(cmake, '-S', os.path.join(HERE, 'consumer'), '-B', build, f'-DCMAKE_PREFIX_PATH={prefix}',
+        f'-DCMAKE_C_COMPILER={cc}')
+    run(cmake, '--build', build)
+    assert 'transferred over tcp' in run('./b/transfer', 'tcp', cwd=folder)
 
 
 def main():
@@ -50,32 +66,9 @@ def main():
         run(cmake, '--install', build, '--prefix', prefix)
         pc = glob.glob(os.path.join(prefix, 'lib*/**/tern.pc'), recursive=True)[0]
         libdir = os.path.dirname(os.path.dirname(pc))
-        soname = os.path.join(libdir, 'libtern.so.1')
-        assert os.path.islink(soname), f'{soname} is missing'
-        leaked = [h for h in glob.glob(os.path.join(prefix, 'include/**/*'), recursive=True)
-                  if os.path.isfile(h) and os.path.dirname(h) != os.path.join(prefix, 'include/tern')]
-        assert not leaked, leaked
-        package = os.path.join(prefix, 'lib/python3/dist-packages/tern')
-        for name in ('_headers.py', '_site/sitecustomize.py', 'torch/distributed.py'):
-            assert os.path.isfile(os.path.join(package, name)), f'{name} of the Python package is missing'
-        said = run(os.path.join(prefix, 'bin/tern'), 'run', '--nproc', '1', 'printenv', 'PYTHONPATH',
-                   env=dict(os.environ, LD_LIBRARY_PATH=libdir))
-        assert os.path.realpath(said.split(':')[0]) == os.path.realpath(f'{package}/_site'), said
-        suite = os.path.join(prefix, 'libexec/tern/tern-conformance')
-        assert 'write_sizes' in run(suite, '--list').split(), f'{suite} lists no cases'
-        with open(os.path.join(folder, 'program.c'), 'w', encoding='utf-8') as f:
-            f.write(PROGRAM)
-        env = dict(os.environ, PKG_CONFIG_PATH=os.path.dirname(pc), LD_LIBRARY_PATH=libdir)
-        # the file names the prefix of configuring; this one lies elsewhere
-        flags = run('pkg-config', f'--define-variable=prefix={prefix}', '--cflags', '--libs', 'tern', env=env).split()
-        run(cc, '-o', 'by-pkg-config', 'program.c', *flags, cwd=folder, env=env)
-        version = run('./by-pkg-config', cwd=folder, env=env)
-        with open(os.path.join(folder, 'CMakeLists.txt'), 'w', encoding='utf-8') as f:
-            f.write(PROJECT)
-        run(cmake, '-S', folder, '-B', os.path.join(folder, 'b'), f'-DCMAKE_PREFIX_PATH={prefix}',
-            f'-DCMAKE_C_COMPILER={cc}')
-        run(cmake, '--build', os.path.join(folder, 'b'))
-        assert run('./b/program', cwd=folder) == version
+        look_around(prefix, libdir)
+        by_pkg_config(folder, prefix, libdir, cc)
+        by_cmake(folder, prefix, cmake, cc)
     finally:
         shutil.rmtree(folder)
 

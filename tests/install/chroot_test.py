@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The Debian packages: built on a fresh Debian, installed on another that has nothing of it, used there, removed again.
+
+Usage: chroot_test.py [--twice] SUITE...     (bookworm, trixie)
+
+--twice: built again elsewhere and in another order of time, and compared byte by byte. With lintian, too, where the
+chroot can have it. Exit status 77: chroots are impossible here (no root, no debootstrap, no network), with the reason.
+"""
+import filecmp
+import glob
+import os
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+# What a stranger's machine has: a compiler, and the data set of `tern train`.
+STRANGER = 'gcc libc6-dev cmake make pkg-config dataset-fashion-mnist'
+
+
+def run(*args):
+    """Output goes through; 77 is passed on."""
+    status = subprocess.run(args, cwd=ROOT, check=False).returncode
+    if status:
+        sys.stdout.flush()
+        sys.exit(77 if status == 77 else f'chroot_test: {" ".join(args)}: status {status}')
+
+
+def chroot(suite, packages, *command, folder):
+    run('tools/chroot', '--with', packages, '--bind', f'{folder}:/packages', '--bind', f'{HERE}:/install', suite, *command)
+
+
+def build(suite, folder):
+    print(f'== {suite}: building the packages', flush=True)
+    run('tools/package', '--in', suite, folder)
+    found = {os.path.basename(path).split('_')[0] for path in glob.glob(f'{folder}/*.deb')}
+    wanted = {'libtern1', 'libtern-graph1', 'libtern-http1', 'libtern-dev', 'tern', 'python3-tern'}
+    if not wanted <= found:
+        sys.exit(f'chroot_test: no package {wanted - found}')
+
+
+def same_again(suite, folder):
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(folder), prefix='again-') as other:
+        build(suite, other)
+        differ = [path for path in sorted(glob.glob(f'{folder}/*.deb'))
+                  if not filecmp.cmp(path, os.path.join(other, os.path.basename(path)), shallow=False)]
+    if differ:
+        sys.exit(f'chroot_test: built twice, and not the same: {differ}')
+    print(f'== {suite}: built twice, the same bytes', flush=True)
+
+
+def main():
+    suites = [a for a in sys.argv[1:] if not a.startswith('-')]
+    if not suites:
+        sys.exit(__doc__)
+    for suite in suites:
+        folder = os.path.join(ROOT, 'build/packages', suite)
+        build(suite, folder)
+        if '--twice' in sys.argv:
+            same_again(suite, folder)
+        print(f'== {suite}: lintian', flush=True)
+        chroot(suite, 'lintian', 'sh', '-c', 'lintian --allow-root -I --fail-on error,warning,info --tag-display-limit 0 '
+               '--info /packages/*.changes', folder=folder)
+        print(f'== {suite}: installing and using them', flush=True)
+        chroot(suite, STRANGER, '/install/use_packages', '/packages', '/install/consumer', folder=folder)
+
+
+if __name__ == '__main__':
+    main()
