@@ -12,6 +12,14 @@
 #include "channel/ctx_impl.h"
 #include "channel/shell.h"
 
+/* Is `text`, as far as there is room for it, what stands there? */
+static bool same_text(const char stored[TN_DETAIL_BYTES], const char *text)
+{
+	uint64_t bytes = strnlen(text, TN_DETAIL_BYTES - 1);
+
+	return memcmp(stored, text, bytes) == 0 && stored[bytes] == 0;
+}
+
 uint64_t tn_details_put(tern_ctx *ctx, const char *text)
 {
 	tn_details *d = &ctx->details;
@@ -20,7 +28,7 @@ uint64_t tn_details_put(tern_ctx *ctx, const char *text)
 	if (!text || !text[0])
 		return 0;
 	tn_lock_take(&d->lock);
-	if (d->last == 0 || strncmp(d->text[d->last % TN_DETAILS], text, TN_DETAIL_BYTES - 1) != 0) {
+	if (d->last == 0 || !same_text(d->text[d->last % TN_DETAILS], text)) {
 		d->last++;
 		snprintf(d->text[d->last % TN_DETAILS], TN_DETAIL_BYTES, "%s", text);
 	}

@@ -100,6 +100,7 @@ static inline void world_run(world *w, void (*fn)(rank *r), const void *arg)
 		assert_int_equal(pthread_create(&w->ranks[i].thread, NULL, world_thread, &w->ranks[i]), 0);
 	for (uint32_t i = 0; i < w->size; i++)
 		pthread_join(w->ranks[i].thread, NULL);
+	w->arg = NULL;
 	for (uint32_t i = 0; i < w->size; i++)
 		if (w->ranks[i].wrong[0])
 			fail_msg("%s", w->ranks[i].wrong);
