@@ -282,8 +282,8 @@ typedef enum tern_comm {
 	TERN_COMM_ZEROCOPY, /* from registered memory straight into the receiver's slot, one write each */
 	TERN_COMM_COPY,     /* staged through a registered buffer on both sides */
 	TERN_COMM_RPC,      /* serialised into a message of a general RPC and out of it */
-	TERN_COMM_GRPC,     /* by gRPC, for comparison: needs the module of tern's benches (option graph.grpc_module) */
-	TERN_COMM_NONE,     /* only the order of tensors, not their bytes: what a step costs without them */
+	TERN_COMM_GRPC, /* by gRPC, for comparison: needs the module of tern's benches (option graph.grpc_module) */
+	TERN_COMM_NONE, /* only the order of tensors, not their bytes: what a step costs without them */
 } tern_comm;
 
 /*
@@ -291,6 +291,7 @@ typedef enum tern_comm {
  * TERN_COMM_NONE zero-copy; unset: nothing. tern_plan_create applies it by itself. TERN_E_OPTION.
  */
 tern_status tern_comm_switched(tern_comm *comm);
+#define TERN_PLAN_DIMS_MAX 4
 
 /* Zero it, then set what differs. */
 typedef struct tern_plan_params {
@@ -299,6 +300,29 @@ typedef struct tern_plan_params {
 	int sync; /* 1: gradients of all workers are averaged in worker order; 0: applied as they come */
 	tern_comm comm;
 	tern_optimizer optimizer;
+	/* sync 0: how many steps a worker may be ahead of the slowest (stale synchronous); 0: any number */
+	uint32_t stale;
+	/*
+	 * Model parallelism: the devices that a copy of the model is split over. Nodes that tern_graph_place or
+	 * tern_graph_set_device gave a device stay there, the others go where a balanced minimum cut puts them.
+	 * 0: as many as the graph's nodes name, 1 if they name none.
+	 */
+	uint32_t stages;
+	/*
+	 * A worker's rows go through its stages in so many pieces, one behind the other; gradients are added in
+	 * their order. 0 = 1. What a graph computes over a whole batch (BatchNormTrain) is then over a piece.
+	 */
+	uint32_t micro_batches;
+	uint64_t split_bytes; /* variables of more are split by rows over the servers; 0 = 4 MiB */
+	/*
+	 * Sizes of symbolic dims, as far as they are known: only shapes with known and fixed sizes are static.
+	 * varies: the size differs from step to step, and `size` is what to expect. A NULL name ends the list.
+	 */
+	struct {
+		const char *name;
+		uint64_t size;
+		int varies;
+	} dims[TERN_PLAN_DIMS_MAX];
 } tern_plan_params;
 
 #define TERN_PLAN_WORKERS_MAX 256u

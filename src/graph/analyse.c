@@ -16,29 +16,54 @@
 #include "graph/plan.h"
 
 static const char reason_static[] = "every dim is known before the first step";
+static const char reason_bound[] =
+	"every dim is known before the first step: the job gives symbols their sizes";
 
+bool tn_plan_dim(const tern_plan *plan, const char *symbol, uint64_t *size, bool *varies)
+{
+	for (uint32_t i = 0; i < TERN_PLAN_DIMS_MAX && plan->params.dims[i].name; i++) {
+		*varies = plan->params.dims[i].varies != 0;
+		if (tn_symbol_size(symbol, plan->params.dims[i].name, plan->params.dims[i].size, size))
+			return true;
+	}
+	return false;
+}
+
+/* Static: every dim is a number or has a size that is known and stays. Binds what is known. */
 static tern_status analyse_shape(const tern_plan *plan, tn_edge *e)
 {
 	const tern_graph *g = plan->devices[e->src].graph;
+	tern_shape bound = e->shape;
+	bool known = true, symbolic = false;
 	tn_str text;
 
 	tn_str_init(&text);
-	e->is_static = !tn_shape_symbolic(&e->shape);
-	if (e->is_static) {
-		tn_str_add(&text, reason_static);
-	} else {
-		for (uint32_t i = 0; i < e->shape.rank; i++) {
-			if (!tn_dim_symbolic(e->shape.dims[i]))
-				continue;
-			tn_str_addf(&text, "dim %u (%s) is known only when a step runs", i,
-				    g->symbols[tn_dim_symbol(e->shape.dims[i])]);
-			break;
-		}
+	e->is_static = true;
+	for (uint32_t i = 0; i < e->shape.rank; i++) {
+		const char *symbol;
+		bool varies = true, sized;
+
+		if (!tn_dim_symbolic(e->shape.dims[i]))
+			continue;
+		symbol = g->symbols[tn_dim_symbol(e->shape.dims[i])];
+		sized = tn_plan_dim(plan, symbol, &bound.dims[i], &varies);
+		known &= sized;
+		symbolic = true;
+		if ((!sized || varies) && e->is_static)
+			tn_str_addf(&text,
+				    sized ? "dim %u (%s) differs from step to step"
+					  : "dim %u (%s) is known only when a step runs",
+				    i, symbol);
+		e->is_static &= sized && !varies;
 	}
+	if (e->is_static)
+		tn_str_add(&text, symbolic ? reason_bound : reason_static);
 	e->reason = tn_str_take(&text);
 	if (!e->reason)
 		return tn_fail(TERN_E_NOMEM, "no memory for the plan");
-	return e->is_static ? tn_shape_bytes(&e->shape, e->dtype, &e->bytes) : TERN_OK;
+	if (e->is_static)
+		e->shape = bound;
+	return known ? tn_shape_bytes(&bound, e->dtype, &e->bytes) : TERN_OK;
 }
 
 /* Why the sender's memory cannot be registered; NULL if it can. */
@@ -50,8 +75,6 @@ static const char *unregistered(const tern_plan *plan, const tn_edge *e)
 
 	if (op == TN_OP_PLACEHOLDER)
 		return "the caller feeds this tensor from memory of its own: staged at the sender";
-	if (tn_op_flags(op) & TN_OPF_RECV)
-		return "forwarded from a receive slot, which goes back to its sender: staged at the sender";
 	return NULL;
 }
 

@@ -22,7 +22,8 @@ typedef struct cutter {
 	uint32_t *home;      /* per placed tensor: its number in the graph of its own device */
 	uint32_t *home_node; /* per placed node: the same */
 	uint32_t *local;     /* per placed tensor: its number in the device that is being made, or TN_NONE */
-	uint32_t *of_edge;   /* per edge: the placed tensor */
+	uint32_t *of_edge;   /* per edge: the placed tensor, or TN_NONE for a control edge */
+	uint32_t *before;    /* per edge: the placed node that a control edge starts at, or TN_NONE */
 } cutter;
 
 static uint32_t device_of(const cutter *c, uint32_t tensor)
@@ -30,57 +31,87 @@ static uint32_t device_of(const cutter *c, uint32_t tensor)
 	return (uint32_t)c->placed->nodes[c->placed->tensors[tensor].node].device;
 }
 
-static tern_status add_edge(cutter *c, uint32_t tensor, uint32_t dst)
+static tern_status grow_edges(cutter *c)
 {
-	const tn_tensor *t = &c->placed->tensors[tensor];
+	tern_plan *p = c->plan;
+	uint32_t cap = p->cap_edges ? p->cap_edges * 2 : 32;
+	tn_edge *edges = realloc(p->edges, cap * sizeof(*edges));
+	uint32_t *more;
+
+	if (edges)
+		p->edges = edges;
+	more = edges ? realloc(c->of_edge, cap * sizeof(*more)) : NULL;
+	if (more)
+		c->of_edge = more;
+	more = more ? realloc(c->before, cap * sizeof(*more)) : NULL;
+	if (!more)
+		return tn_fail(TERN_E_NOMEM, "no memory for %u edges", cap);
+	c->before = more;
+	p->cap_edges = cap;
+	return TERN_OK;
+}
+
+static tern_status add_edge(cutter *c, const tn_edge *edge, uint32_t tensor, uint32_t before)
+{
 	tern_plan *p = c->plan;
 
-	if (p->n_edges == p->cap_edges) {
-		uint32_t cap = p->cap_edges ? p->cap_edges * 2 : 32;
-		tn_edge *edges = realloc(p->edges, cap * sizeof(*edges));
-		uint32_t *of_edge;
-
-		if (!edges)
-			return tn_fail(TERN_E_NOMEM, "no memory for %u edges", cap);
-		p->edges = edges;
-		of_edge = realloc(c->of_edge, cap * sizeof(*of_edge));
-		if (!of_edge)
-			return tn_fail(TERN_E_NOMEM, "no memory for %u edges", cap);
-		c->of_edge = of_edge;
-		p->cap_edges = cap;
-	}
-	p->edges[p->n_edges] = (tn_edge){.name = strdup(t->name),
-					 .src = device_of(c, tensor),
-					 .dst = dst,
-					 .dtype = t->dtype,
-					 .shape = t->shape,
-					 .copy_reason = ""};
+	if (p->n_edges == p->cap_edges)
+		TN_TRY(grow_edges(c));
+	p->edges[p->n_edges] = *edge;
+	p->edges[p->n_edges].copy_reason = "";
+	p->edges[p->n_edges].name = strdup(edge->name);
 	if (!p->edges[p->n_edges].name)
 		return tn_fail(TERN_E_NOMEM, "no memory for an edge");
-	c->of_edge[p->n_edges++] = tensor;
+	c->of_edge[p->n_edges] = tensor;
+	c->before[p->n_edges++] = before;
 	return TERN_OK;
+}
+
+/* A Recv for the edge that is made next. */
+static tern_status add_recv(cutter *c, const tn_edge *edge, uint32_t *node)
+{
+	tn_attr attr = tn_attr_int(TN_ATTR_EDGE, c->plan->n_edges);
+	tn_node_spec spec = {.op = TN_OP_RECV,
+			     .name = edge->name,
+			     .attrs = &attr,
+			     .n_attrs = 1,
+			     .device = (int32_t)edge->dst,
+			     .dtype = edge->dtype,
+			     .shape = &edge->shape};
+
+	return tn_graph_add(c->plan->devices[edge->dst].graph, &spec, node);
 }
 
 /* The Recv of a tensor that another device makes. */
 static tern_status receive(cutter *c, uint32_t tensor, uint32_t device)
 {
 	const tn_tensor *t = &c->placed->tensors[tensor];
-	tn_attr edge = tn_attr_int(TN_ATTR_EDGE, c->plan->n_edges);
-	tn_node_spec spec = {.op = TN_OP_RECV,
-			     .name = t->name,
-			     .attrs = &edge,
-			     .n_attrs = 1,
+	tn_edge edge = {.name = t->name,
+			.src = device_of(c, tensor),
+			.dst = device,
+			.dtype = t->dtype,
+			.shape = t->shape};
+
+	TN_TRY(add_recv(c, &edge, &edge.recv_node));
+	TN_TRY(add_edge(c, &edge, tensor, TN_NONE));
+	c->local[tensor] = c->plan->devices[device].graph->nodes[edge.recv_node].out[0];
+	return TERN_OK;
+}
+
+/* A constant of another device: the same bytes are here as well, which costs nothing per step. */
+static tern_status take_constant(cutter *c, uint32_t tensor, uint32_t device)
+{
+	const tn_tensor *t = &c->placed->tensors[tensor];
+	const tn_node *from = &c->placed->nodes[t->node];
+	tn_node_spec spec = {.op = from->op,
+			     .name = from->name,
 			     .device = (int32_t)device,
 			     .dtype = t->dtype,
-			     .shape = &t->shape};
+			     .shape = &t->shape,
+			     .values = from->data};
 	uint32_t node;
-	tern_status st = add_edge(c, tensor, device);
 
-	if (st == TERN_OK)
-		st = tn_graph_add(c->plan->devices[device].graph, &spec, &node);
-	if (st != TERN_OK)
-		return st;
-	c->plan->edges[c->plan->n_edges - 1].recv_node = node;
+	TN_TRY(tn_graph_add(c->plan->devices[device].graph, &spec, &node));
 	c->local[tensor] = c->plan->devices[device].graph->nodes[node].out[0];
 	return TERN_OK;
 }
@@ -105,7 +136,10 @@ static tern_status take_node(cutter *c, uint32_t i, uint32_t device)
 	tern_status st = in ? TERN_OK : tn_fail(TERN_E_NOMEM, "no memory for node '%s'", from->name);
 
 	for (uint32_t k = 0; k < from->n_in && st == TERN_OK; k++) {
-		if (c->local[from->in[k]] == TN_NONE)
+		if (c->local[from->in[k]] == TN_NONE &&
+		    c->placed->nodes[c->placed->tensors[from->in[k]].node].op == TN_OP_CONSTANT)
+			st = take_constant(c, from->in[k], device);
+		else if (c->local[from->in[k]] == TN_NONE)
 			st = receive(c, from->in[k], device);
 		if (st == TERN_OK)
 			in[k] = c->local[from->in[k]];
@@ -136,28 +170,50 @@ static tern_status make_device(cutter *c, uint32_t device)
 	return st;
 }
 
-static tern_status take_controls(cutter *c)
+/*
+ * A control edge from another device is an empty tensor that is sent when `before` is done, once per node and
+ * destination. Gives the Recv.
+ */
+static tern_status receive_control(cutter *c, uint32_t before, uint32_t device, uint32_t *recv)
 {
-	tern_status st = TERN_OK;
+	const tn_node *n = &c->placed->nodes[before];
+	char name[2 * TN_NAME_MAX];
+	tn_edge edge = {.name = name,
+			.src = (uint32_t)n->device,
+			.dst = device,
+			.dtype = TERN_U8,
+			.shape = {.rank = 1, .dims = {0}}};
 
-	for (uint32_t i = 0; i < c->placed->n_nodes; i++) {
-		const tn_node *n = &c->placed->nodes[i];
-
-		for (uint32_t k = 0; k < n->n_ctrl && st == TERN_OK; k++) {
-			const tn_node *before = &c->placed->nodes[n->ctrl[k]];
-
-			if (before->device != n->device) {
-				return tn_fail(TERN_E_UNSUPPORTED,
-					       "control edge from '%s' on %s to '%s' on %s: only data "
-					       "crosses devices",
-					       before->name, c->plan->devices[before->device].name, n->name,
-					       c->plan->devices[n->device].name);
-			}
-			st = tn_graph_add_control(c->plan->devices[n->device].graph, c->home_node[n->ctrl[k]],
-						  c->home_node[i]);
+	for (uint32_t e = 0; e < c->plan->n_edges; e++) {
+		if (c->before[e] == before && c->plan->edges[e].dst == device) {
+			*recv = c->plan->edges[e].recv_node;
+			return TERN_OK;
 		}
 	}
-	return st;
+	snprintf(name, sizeof(name), "done/%s", n->name);
+	TN_TRY(add_recv(c, &edge, &edge.recv_node));
+	*recv = edge.recv_node;
+	return add_edge(c, &edge, TN_NONE, before);
+}
+
+static tern_status take_controls(cutter *c)
+{
+	for (uint32_t i = 0; i < c->placed->n_nodes; i++) {
+		const tn_node *n = &c->placed->nodes[i];
+		tern_graph *g = c->plan->devices[n->device].graph;
+
+		for (uint32_t k = 0; k < n->n_ctrl; k++) {
+			const tn_node *before = &c->placed->nodes[n->ctrl[k]];
+			uint32_t node = c->home_node[n->ctrl[k]];
+
+			if (tn_op_flags(before->op) & TN_OPF_SOURCE && before->device != n->device)
+				continue; /* there before everything */
+			if (before->device != n->device)
+				TN_TRY(receive_control(c, n->ctrl[k], (uint32_t)n->device, &node));
+			TN_TRY(tn_graph_add_control(g, node, c->home_node[i]));
+		}
+	}
+	return TERN_OK;
 }
 
 static tern_status take_ports(cutter *c)
@@ -176,8 +232,10 @@ static tern_status take_ports(cutter *c)
 /* What is sent for a variable: the output of the Apply op whose result device dst wants, if there is one. */
 static uint32_t after_apply(const cutter *c, uint32_t tensor, uint32_t dst)
 {
-	uint32_t found = TN_NONE;
+	uint32_t found = TN_NONE, stages = TN_MAX(c->plan->params.stages, 1);
 
+	if (c->placed->nodes[c->placed->tensors[tensor].node].op != TN_OP_VARIABLE)
+		return TN_NONE;
 	for (uint32_t i = 0; i < c->placed->n_nodes; i++) {
 		const tn_node *n = &c->placed->nodes[i];
 		int64_t for_device;
@@ -185,7 +243,8 @@ static uint32_t after_apply(const cutter *c, uint32_t tensor, uint32_t dst)
 		if (!(tn_op_flags(n->op) & TN_OPF_INPLACE) || n->in[0] != tensor)
 			continue;
 		for_device = tn_node_int(n, TN_ATTR_FOR_DEVICE, -1);
-		if (for_device == (int64_t)dst)
+		/* the worker's first device: all of its devices want the same value */
+		if (for_device >= 0 && dst >= (uint64_t)for_device && dst < (uint64_t)for_device + stages)
 			return n->out[0];
 		if (for_device < 0)
 			found = n->out[0];
@@ -193,23 +252,90 @@ static uint32_t after_apply(const cutter *c, uint32_t tensor, uint32_t dst)
 	return found;
 }
 
+/* The empty tensor that a control edge carries: one for all that start at the node. */
+static tern_status add_token(cutter *c, uint32_t edge, uint32_t *tensor)
+{
+	const tn_edge *e = &c->plan->edges[edge];
+	tern_graph *g = c->plan->devices[e->src].graph;
+	uint8_t none = 0;
+	tn_node_spec spec = {.op = TN_OP_CONSTANT,
+			     .name = e->name,
+			     .device = (int32_t)e->src,
+			     .dtype = e->dtype,
+			     .shape = &e->shape,
+			     .data = &none};
+	uint32_t node = tn_graph_find(g, e->name);
+
+	if (node == TN_NONE)
+		TN_TRY(tn_graph_add(g, &spec, &node));
+	*tensor = g->nodes[node].out[0];
+	return TERN_OK;
+}
+
 static tern_status send(cutter *c, uint32_t edge)
 {
 	tn_edge *e = &c->plan->edges[edge];
-	uint32_t tensor = c->of_edge[edge], applied = after_apply(c, tensor, e->dst);
+	tern_graph *g = c->plan->devices[e->src].graph;
+	uint32_t tensor = c->of_edge[edge], applied = TN_NONE, in;
 	tn_attr attrs[2] = {tn_attr_int(TN_ATTR_EDGE, edge), tn_attr_int(TN_ATTR_PROLOGUE, 1)};
 	char name[3 * TN_NAME_MAX];
-	uint32_t in = c->home[applied != TN_NONE ? applied : tensor];
 	tn_node_spec spec = {.op = TN_OP_SEND,
 			     .name = name,
 			     .in = &in,
 			     .n_in = 1,
 			     .attrs = attrs,
-			     .n_attrs = applied != TN_NONE ? 2 : 1,
+			     .n_attrs = 1,
 			     .device = (int32_t)e->src};
 
+	if (tensor == TN_NONE) {
+		TN_TRY(add_token(c, edge, &in));
+	} else {
+		applied = after_apply(c, tensor, e->dst);
+		in = c->home[applied != TN_NONE ? applied : tensor];
+		spec.n_attrs += applied != TN_NONE;
+	}
 	snprintf(name, sizeof(name), "send/%s/%s", e->name, c->plan->devices[e->dst].name);
-	return tn_graph_add(c->plan->devices[e->src].graph, &spec, &e->send_node);
+	TN_TRY(tn_graph_add(g, &spec, &e->send_node));
+	return tensor == TN_NONE ? tn_graph_add_control(g, c->home_node[c->before[edge]], e->send_node)
+				 : TERN_OK;
+}
+
+/* Parts that are all received can be received where they belong: the Join is a view then. */
+static tern_status receive_joined(tern_plan *plan, tn_device *d)
+{
+	for (uint32_t i = 0; i < d->graph->n_nodes; i++) {
+		tn_node *n = &d->graph->nodes[i];
+		uint64_t whole = 0, bytes, at = 0;
+		bool received = n->op == TN_OP_JOIN;
+
+		for (uint32_t k = 0; k < n->n_in && received; k++) {
+			const tn_tensor *t = &d->graph->tensors[n->in[k]];
+			uint32_t node = t->node;
+
+			received = d->graph->nodes[node].op == TN_OP_RECV && !tn_shape_symbolic(&t->shape) &&
+				   plan->edges[tn_node_int(&d->graph->nodes[node], TN_ATTR_EDGE, 0)]
+						   .whole_bytes == 0;
+			for (uint32_t o = 0; o < k && received; o++)
+				received = n->in[o] != n->in[k];
+		}
+		if (!received)
+			continue;
+		TN_TRY(tn_shape_bytes(&d->graph->tensors[n->out[0]].shape, d->graph->tensors[n->out[0]].dtype,
+				      &whole));
+		for (uint32_t k = 0; k < n->n_in && whole; k++) {
+			const tn_tensor *t = &d->graph->tensors[n->in[k]];
+			tn_edge *e = &plan->edges[tn_node_int(&d->graph->nodes[t->node], TN_ATTR_EDGE, 0)];
+
+			TN_TRY(tn_shape_bytes(&t->shape, t->dtype, &bytes));
+			e->whole = i;
+			e->whole_bytes = whole;
+			e->whole_offset = at;
+			at += bytes;
+		}
+		TN_ASSERT(at == whole);
+		n->op = whole ? TN_OP_JOIN_RECV : n->op;
+	}
+	return TERN_OK;
 }
 
 static tern_status check_placement(const tern_graph *placed, const tern_plan *plan)
@@ -244,11 +370,14 @@ tern_status tn_cut(const tern_graph *placed, tern_plan *plan)
 	for (uint32_t e = 0; e < plan->n_edges && st == TERN_OK; e++)
 		st = send(&c, e);
 	for (uint32_t d = 0; d < plan->n_devices && st == TERN_OK; d++)
+		st = receive_joined(plan, &plan->devices[d]);
+	for (uint32_t d = 0; d < plan->n_devices && st == TERN_OK; d++)
 		st = tn_hazards(plan->devices[d].graph);
 	free(c.home);
 	free(c.home_node);
 	free(c.local);
 	free(c.of_edge);
+	free(c.before);
 	return st;
 }
 

@@ -50,7 +50,7 @@ static tern_status make_fixed(tn_exec *e)
 		TN_TRY(tn_shape_bytes(&t->shape, t->dtype, &bytes));
 		TN_TRY(tn_exec_alloc(e, bytes, e->registered[n->out[0]], &e->fixed[n->out[0]]));
 		if (n->op == TN_OP_VARIABLE)
-			tn_init_fill(&n->init, n->name, &t->shape, e->fixed[n->out[0]]);
+			tn_variable_fill(n, &t->shape, e->fixed[n->out[0]]);
 		else if (bytes)
 			memcpy(e->fixed[n->out[0]], n->data, bytes);
 	}
@@ -70,7 +70,10 @@ static tern_status open_end(tn_exec *e, uint32_t edge_id, bool is_send)
 			     .bytes = edge->bytes,
 			     .peer = peer,
 			     .peer_name = e->plan->devices[peer].name,
-			     .one_sided = edge->one_sided};
+			     .one_sided = edge->one_sided,
+			     .whole = edge->whole,
+			     .whole_bytes = edge->whole_bytes,
+			     .whole_offset = edge->whole_offset};
 	exec_end *end = &e->ends[e->n_ends];
 	uint32_t node = is_send ? edge->send_node : edge->recv_node;
 
@@ -123,6 +126,27 @@ static tern_status alloc_tables(tn_exec *e)
 	return TERN_OK;
 }
 
+/* A plan that was made for other sizes has slots of another size. */
+static tern_status check_ends(const tn_exec *e)
+{
+	for (uint32_t i = 0; i < e->n_ends; i++) {
+		const exec_end *end = &e->ends[i];
+		const tn_node *n = &e->graph->nodes[end->node];
+		uint32_t tensor = end->is_send ? n->in[0] : n->out[0];
+		uint64_t bytes = e->progs[TN_PROG_TRAIN].tensors[tensor].bytes;
+
+		if (bytes != end->edge->bytes) {
+			return tn_fail(TERN_E_INVALID,
+				       "%s: '%s' has %" PRIu64 " bytes with a batch of %" PRIu64
+				       ", but the plan was "
+				       "made for %" PRIu64,
+				       e->graph->name, end->edge->name, bytes, e->params.batch,
+				       end->edge->bytes);
+		}
+	}
+	return TERN_OK;
+}
+
 static tern_status set_up(tn_exec *e)
 {
 	TN_TRY(alloc_tables(e));
@@ -131,6 +155,7 @@ static tern_status set_up(tn_exec *e)
 	TN_TRY(open_ends(e));
 	TN_TRY(make_fixed(e));
 	TN_TRY(tn_exec_prog_make(e, TN_PROG_TRAIN, e->params.batch));
+	TN_TRY(check_ends(e));
 	if (e->params.eval_batch)
 		TN_TRY(tn_exec_prog_make(e, TN_PROG_EVAL, e->params.eval_batch));
 	return tn_exec_alloc(e, e->scratch_bytes, false, &e->scratch);
@@ -242,7 +267,7 @@ tern_status tn_exec_fetch(tn_exec *e, tn_prog_id id, const char *port, tn_fetche
 	uint32_t number;
 
 	TN_TRY(find_port(e, id, port, false, &t, &number));
-	*fetched = (tn_fetched){.data = e->progs[id].tensors[t->root].data,
+	*fetched = (tn_fetched){.data = tn_exec_data(&e->progs[id], number),
 				.dtype = e->graph->tensors[number].dtype,
 				.shape = t->shape,
 				.bytes = t->bytes};

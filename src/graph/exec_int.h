@@ -4,7 +4,7 @@
  *
  *   chain.left  = nodes of the chain that are not done in this step
  *   node.pending = edges from nodes of the program that are not done in this step
- *   tensor.left = readers of a received tensor that are not done; at 0 its slot goes back
+ *   tensor.left = readers of a received or joined tensor that are not done; at 0 its slots go back
  *   root.posted = sends that read the root's memory now; an op that writes it waits for 0
  *   a node is in the queue at most once, so the queue never holds more than all nodes
  */
@@ -19,6 +19,7 @@
 typedef struct exec_tensor {
 	void *data; /* roots only; NULL until fed or received */
 	uint32_t root;
+	uint64_t offset;  /* where it begins in the memory of its root */
 	uint32_t readers; /* of a root: inputs of active nodes that are this memory */
 	uint32_t left;
 	uint32_t posted;  /* of a root */
@@ -93,6 +94,15 @@ struct tn_exec {
 	atomic_bool cancel;
 	tn_exec_stats stats;
 };
+
+/* Where a tensor is; NULL until it is fed or received. */
+static inline void *tn_exec_data(const exec_prog *p, uint32_t tensor)
+{
+	const exec_tensor *t = &p->tensors[tensor];
+	char *root = p->tensors[t->root].data;
+
+	return root ? root + t->offset : NULL;
+}
 
 /* exec.c */
 tern_status tn_exec_alloc(tn_exec *exec, uint64_t bytes, bool registered, void **ptr);

@@ -15,6 +15,12 @@
 
 /* ---- which nodes run ---- */
 
+static bool writes_variable(const tern_graph *g, const tn_node *n)
+{
+	return (tn_op_flags(n->op) & TN_OPF_INPLACE) &&
+	       g->nodes[g->tensors[tn_graph_root(g, n->in[0])].node].op == TN_OP_VARIABLE;
+}
+
 /* Marks what a tensor needs. Returns false if a variable is written on the way. */
 static bool mark_needed(const tern_graph *g, uint32_t tensor, bool *needed)
 {
@@ -30,7 +36,7 @@ static bool mark_needed(const tern_graph *g, uint32_t tensor, bool *needed)
 
 			if (!needed[i])
 				continue;
-			pure &= !(tn_op_flags(n->op) & TN_OPF_INPLACE);
+			pure &= !writes_variable(g, n);
 			for (uint32_t k = 0; k < n->n_in + n->n_ctrl; k++) {
 				uint32_t from =
 					k < n->n_in ? g->tensors[n->in[k]].node : n->ctrl[k - n->n_in];
@@ -41,6 +47,23 @@ static bool mark_needed(const tern_graph *g, uint32_t tensor, bool *needed)
 		}
 	}
 	return pure;
+}
+
+/* What EVAL receives must be there already: a variable, which is held since TRAIN. */
+static tern_status check_held(const tn_exec *e, uint32_t node)
+{
+	const tn_edge *edge;
+
+	if (!(tn_op_flags(e->graph->nodes[node].op) & TN_OPF_RECV))
+		return TERN_OK;
+	edge = &e->plan->edges[tn_node_int(&e->graph->nodes[node], TN_ATTR_EDGE, 0)];
+	if (tn_node_int(&e->plan->devices[edge->src].graph->nodes[edge->send_node], TN_ATTR_PROLOGUE, 0))
+		return TERN_OK;
+	return tn_fail(TERN_E_UNSUPPORTED,
+		       "%s: evaluation needs '%s' from %s in each step: a model on several devices is "
+		       "evaluated by its "
+		       "training steps alone; make the executor without eval_batch",
+		       e->graph->name, edge->name, e->plan->devices[edge->src].name);
 }
 
 static tern_status choose_nodes(const tn_exec *e, exec_prog *p)
@@ -62,6 +85,8 @@ static tern_status choose_nodes(const tn_exec *e, exec_prog *p)
 		if (tn_op_flags(g->nodes[k].op) & TN_OPF_SOURCE)
 			p->nodes[k].active = false;
 		p->n_active += p->nodes[k].active;
+		if (p->id == TN_PROG_EVAL && p->nodes[k].active)
+			TN_TRY(check_held(e, k));
 	}
 	return TERN_OK;
 }
@@ -70,20 +95,52 @@ static tern_status choose_nodes(const tn_exec *e, exec_prog *p)
 
 static tern_status bind_shape(const tern_graph *g, const tn_tensor *t, uint64_t batch, tern_shape *bound)
 {
-	uint32_t symbol = tn_graph_symbol_find(g, "batch");
-
 	*bound = t->shape;
 	for (uint32_t i = 0; i < bound->rank; i++) {
 		if (!tn_dim_symbolic(bound->dims[i]))
 			continue;
-		if (tn_dim_symbol(bound->dims[i]) != symbol || batch == 0) {
+		if (batch == 0 || !tn_symbol_size(g->symbols[tn_dim_symbol(bound->dims[i])], "batch", batch,
+						  &bound->dims[i])) {
 			return tn_fail(TERN_E_INVALID,
 				       "%s: dim %u of '%s' is the symbol '%s', which has no size", g->name, i,
 				       t->name, g->symbols[tn_dim_symbol(bound->dims[i])]);
 		}
-		bound->dims[i] = batch;
 	}
 	return TERN_OK;
+}
+
+static void count_readers(const tn_exec *e, exec_prog *p)
+{
+	for (uint32_t i = 0; i < e->graph->n_nodes; i++) {
+		const tn_node *n = &e->graph->nodes[i];
+
+		for (uint32_t k = 0; k < n->n_in && p->nodes[i].active; k++)
+			p->tensors[p->tensors[n->in[k]].root].readers++;
+	}
+	for (uint32_t i = 0; i < e->graph->n_ports; i++) {
+		exec_tensor *root = &p->tensors[p->tensors[e->graph->ports[i].tensor].root];
+		const tn_node *n =
+			&e->graph->nodes[e->graph->tensors[p->tensors[e->graph->ports[i].tensor].root].node];
+
+		root->pinned |= !e->graph->ports[i].is_input;
+		for (uint32_t k = 0; k < n->n_in && root->pinned && tn_op_flags(n->op) & TN_OPF_JOIN; k++)
+			p->tensors[n->in[k]].pinned = true;
+	}
+}
+
+/* Where the tensor is: the root, and how far from its beginning. Inputs have smaller numbers. */
+static void bind_memory(const tn_exec *e, exec_prog *p, uint32_t i)
+{
+	const tn_node *n = &e->graph->nodes[e->graph->tensors[i].node];
+	exec_tensor *t = &p->tensors[i];
+
+	t->root = tn_graph_root(e->graph, i);
+	t->data = e->fixed[i];
+	if (t->root == i)
+		return;
+	t->offset = p->tensors[n->in[0]].offset;
+	if (n->op == TN_OP_PART)
+		t->offset += tn_part_offset(n, &p->tensors[n->in[0]].shape, e->graph->tensors[i].dtype);
 }
 
 static tern_status bind_tensors(const tn_exec *e, exec_prog *p, uint64_t batch)
@@ -93,20 +150,9 @@ static tern_status bind_tensors(const tn_exec *e, exec_prog *p, uint64_t batch)
 
 		TN_TRY(bind_shape(e->graph, &e->graph->tensors[i], batch, &t->shape));
 		TN_TRY(tn_shape_bytes(&t->shape, e->graph->tensors[i].dtype, &t->bytes));
-		t->root = tn_graph_root(e->graph, i);
-		t->data = e->fixed[i];
+		bind_memory(e, p, i);
 	}
-	for (uint32_t i = 0; i < e->graph->n_nodes; i++) {
-		const tn_node *n = &e->graph->nodes[i];
-
-		for (uint32_t k = 0; k < n->n_in && p->nodes[i].active; k++)
-			p->tensors[p->tensors[n->in[k]].root].readers++;
-	}
-	for (uint32_t i = 0; i < e->graph->n_ports; i++) {
-		exec_tensor *root = &p->tensors[p->tensors[e->graph->ports[i].tensor].root];
-
-		root->pinned |= !e->graph->ports[i].is_input;
-	}
+	count_readers(e, p);
 	return TERN_OK;
 }
 
@@ -116,7 +162,7 @@ static tern_status alloc_outputs(tn_exec *e, exec_prog *p)
 	for (uint32_t i = 0; i < e->graph->n_nodes; i++) {
 		const tn_node *n = &e->graph->nodes[i];
 
-		if (!p->nodes[i].active || tn_op_flags(n->op) & TN_OPF_RECV)
+		if (!p->nodes[i].active || tn_op_flags(n->op) & (TN_OPF_RECV | TN_OPF_JOIN))
 			continue;
 		for (uint32_t k = 0; k < n->n_out; k++) {
 			exec_tensor *t = &p->tensors[n->out[k]];
@@ -146,7 +192,8 @@ static tern_status make_kernel(tn_exec *e, exec_prog *p, uint32_t i)
 	tn_kern_desc desc;
 	tern_status st;
 
-	if (!p->nodes[i].active || tn_op_flags(n->op) & (TN_OPF_VIEW | TN_OPF_SEND | TN_OPF_RECV))
+	if (!p->nodes[i].active ||
+	    tn_op_flags(n->op) & (TN_OPF_VIEW | TN_OPF_SEND | TN_OPF_RECV | TN_OPF_JOIN))
 		return TERN_OK;
 	in = calloc(n->n_in + 1, sizeof(*in));
 	if (!in)

@@ -65,7 +65,7 @@ static void arm_chain(tn_exec *e, exec_prog *p, exec_chain *c)
 
 		p->nodes[node].pending = p->nodes[node].pending_init;
 		p->nodes[node].posted = false;
-		if (tn_op_flags(e->graph->nodes[node].op) & TN_OPF_RECV) {
+		if (tn_op_flags(e->graph->nodes[node].op) & (TN_OPF_RECV | TN_OPF_JOIN)) {
 			exec_tensor *t = &p->tensors[e->graph->nodes[node].out[0]];
 
 			t->left = t->readers;
@@ -142,13 +142,16 @@ static tern_status run_send(tn_exec *e, exec_prog *p, uint32_t node, uint64_t st
 	if (p->nodes[node].posted) /* it was waiting for just that */
 		return TERN_OK;
 	t0 = tn_now();
-	st = comm_done(e, end, t0, e->xfer->ops->send_post(end->end, root->data, end->edge->bytes, step));
+	st = comm_done(e, end, t0,
+		       e->xfer->ops->send_post(end->end, tn_exec_data(p, e->graph->nodes[node].in[0]),
+					       end->edge->bytes, step));
 	if (st != TERN_OK)
 		return st;
 	end->posted = true;
 	root->posted++;
 	/* Memory that is not the executor's goes back at the end of the step: the send is done when it is free. */
-	p->nodes[node].posted = source == TN_OP_PLACEHOLDER || (tn_op_flags(source) & TN_OPF_RECV);
+	p->nodes[node].posted =
+		source == TN_OP_PLACEHOLDER || (tn_op_flags(source) & (TN_OPF_RECV | TN_OPF_JOIN));
 	return p->nodes[node].posted ? test_send(e, end) : TERN_OK;
 }
 
@@ -179,11 +182,33 @@ static tern_status run_recv(tn_exec *e, exec_prog *p, uint32_t node)
 	return TERN_OK;
 }
 
-/* A received tensor has lost its last reader of this step. */
+static tern_status was_read(tn_exec *e, exec_prog *p, uint32_t tensor);
+
+/* The parts lie in one memory, that of the transfer's whole: nothing to do but to say where. */
+static tern_status run_join(tn_exec *e, exec_prog *p, uint32_t node)
+{
+	const tn_node *n = &e->graph->nodes[node];
+	char *at = tn_exec_data(p, n->in[0]);
+
+	p->tensors[n->out[0]].data = at;
+	for (uint32_t k = 0; k < n->n_in; k++) {
+		TN_ASSERT((char *)tn_exec_data(p, n->in[k]) == at);
+		at += p->tensors[n->in[k]].bytes;
+	}
+	return TERN_OK;
+}
+
+/* A received or joined tensor has lost its last reader of this step. */
 static tern_status last_read(tn_exec *e, exec_prog *p, uint32_t root)
 {
-	exec_end *end = &e->ends[e->end_of[e->graph->tensors[root].node]];
+	const tn_node *n = &e->graph->nodes[e->graph->tensors[root].node];
+	exec_end *end;
 
+	for (uint32_t k = 0; k < n->n_in; k++) /* a join: its parts were read as well */
+		TN_TRY(was_read(e, p, n->in[k]));
+	if (n->n_in > 0)
+		return TERN_OK;
+	end = &e->ends[e->end_of[e->graph->tensors[root].node]];
 	if (p->id == TN_PROG_EVAL)
 		return TERN_OK;
 	if (p->tensors[root].pinned) {
@@ -191,6 +216,16 @@ static tern_status last_read(tn_exec *e, exec_prog *p, uint32_t root)
 		return TERN_OK;
 	}
 	return release(e, end);
+}
+
+static tern_status was_read(tn_exec *e, exec_prog *p, uint32_t tensor)
+{
+	uint32_t root = p->tensors[tensor].root;
+
+	if (!(tn_op_flags(e->graph->nodes[e->graph->tensors[root].node].op) & (TN_OPF_RECV | TN_OPF_JOIN)))
+		return TERN_OK;
+	TN_ASSERT(p->tensors[root].left > 0);
+	return --p->tensors[root].left == 0 ? last_read(e, p, root) : TERN_OK;
 }
 
 /* ---- compute ---- */
@@ -221,11 +256,11 @@ static void fill_pointers(const tn_exec *e, exec_prog *p, uint32_t node)
 	exec_node *x = &p->nodes[node];
 
 	for (uint32_t k = 0; k < n->n_in; k++) {
-		x->in[k] = p->tensors[p->tensors[n->in[k]].root].data;
+		x->in[k] = tn_exec_data(p, n->in[k]);
 		TN_ASSERT(x->in[k] != NULL);
 	}
 	for (uint32_t k = 0; k < n->n_out; k++)
-		x->out[k] = p->tensors[p->tensors[n->out[k]].root].data;
+		x->out[k] = tn_exec_data(p, n->out[k]);
 }
 
 static tern_status run_kernel(tn_exec *e, exec_prog *p, uint32_t node, uint64_t step)
@@ -257,6 +292,8 @@ static tern_status run_node(tn_exec *e, exec_prog *p, uint32_t node)
 		return run_recv(e, p, node);
 	if (flags & TN_OPF_VIEW)
 		return TERN_OK;
+	if (flags & TN_OPF_JOIN)
+		return run_join(e, p, node);
 	return run_kernel(e, p, node, step);
 }
 
@@ -266,16 +303,9 @@ static tern_status node_done(tn_exec *e, exec_prog *p, uint32_t node)
 	const tn_node *n = &e->graph->nodes[node];
 	exec_chain *c = &p->chains[p->nodes[node].chain];
 
-	for (uint32_t k = 0; k < n->n_in; k++) {
-		uint32_t root = p->tensors[n->in[k]].root;
-
-		if (!(tn_op_flags(e->graph->nodes[e->graph->tensors[root].node].op) & TN_OPF_RECV))
-			continue;
-		TN_ASSERT(p->tensors[root].left > 0);
-		if (--p->tensors[root].left == 0)
-			TN_TRY(last_read(e, p, root));
-	}
-	if ((tn_op_flags(n->op) & TN_OPF_RECV) && p->tensors[n->out[0]].readers == 0)
+	for (uint32_t k = 0; k < n->n_in && !(tn_op_flags(n->op) & TN_OPF_JOIN); k++)
+		TN_TRY(was_read(e, p, n->in[k]));
+	if ((tn_op_flags(n->op) & (TN_OPF_RECV | TN_OPF_JOIN)) && p->tensors[n->out[0]].readers == 0)
 		TN_TRY(last_read(e, p, n->out[0]));
 	for (uint32_t k = e->deps.first[node]; k < e->deps.first[node + 1]; k++) {
 		uint32_t next = e->deps.next[k];

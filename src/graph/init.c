@@ -6,8 +6,10 @@
  * Thread story: pure. Tests: tests/unit/graph/init_test.c pins values.
  */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "graph/ir.h"
 
 /* The finaliser of SplitMix64 (Steele, Lea, Flood 2014). */
@@ -42,16 +44,16 @@ static float bound_of(const tern_init *init, const tern_shape *shape)
 	return init->value;
 }
 
-void tn_init_fill(const tern_init *init, const char *name, const tern_shape *shape, float *data)
+/* Elements first .. first + n - 1 of the variable `name` of the given shape. */
+static void fill_range(const tern_init *init, const char *name, const tern_shape *shape, uint64_t first,
+		       uint64_t n, float *data)
 {
-	uint64_t n = 0, s = stream_of(init->seed, name);
+	uint64_t s = stream_of(init->seed, name);
 	float bound = bound_of(init, shape);
 
-	if (tn_shape_elements(shape, &n) != TERN_OK)
-		return; /* cannot be: checked when the variable was added */
 	if (init->kind == TERN_INIT_DATA) {
 		if (n)
-			memcpy(data, init->data, n * sizeof(*data));
+			memcpy(data, (const float *)init->data + first, n * sizeof(*data));
 		return;
 	}
 	if (init->kind == TERN_INIT_ZEROS || init->kind == TERN_INIT_CONSTANT) {
@@ -63,8 +65,49 @@ void tn_init_fill(const tern_init *init, const char *name, const tern_shape *sha
 	}
 	for (uint64_t i = 0; i < n; i++) {
 		/* 24 random bits, centred: an exact float in [-2^23, 2^23), then two exact scalings */
-		int32_t r = (int32_t)(mix(s + (i + 1) * UINT64_C(0x9e3779b97f4a7c15)) >> 40) - (1 << 23);
+		int32_t r =
+			(int32_t)(mix(s + (first + i + 1) * UINT64_C(0x9e3779b97f4a7c15)) >> 40) - (1 << 23);
 
 		data[i] = (float)r * 0x1p-23f * bound;
 	}
+}
+
+void tn_init_fill(const tern_init *init, const char *name, const tern_shape *shape, float *data)
+{
+	uint64_t n = 0;
+
+	if (tn_shape_elements(shape, &n) == TERN_OK) /* it is: checked when the variable was added */
+		fill_range(init, name, shape, 0, n, data);
+}
+
+void tn_variable_name(const tn_node *node, char *name, size_t size)
+{
+	char *tail;
+
+	snprintf(name, size, "%s", node->name);
+	if (!tn_node_attr(node, TN_ATTR_PARTS))
+		return;
+	tail = strrchr(name, '/'); /* "/part3" */
+	TN_ASSERT(tail);
+	*tail = 0;
+}
+
+void tn_variable_fill(const tn_node *node, const tern_shape *shape, float *data)
+{
+	uint64_t parts = (uint64_t)tn_node_int(node, TN_ATTR_PARTS, 1), row = 1, n = 0;
+	tern_shape whole = *shape;
+	char name[TN_NAME_MAX];
+
+	if (parts > 1)
+		whole.dims[0] = (uint64_t)tn_node_int(node, TN_ATTR_ROWS, 0);
+	for (uint32_t i = 1; i < shape->rank; i++)
+		row *= shape->dims[i];
+	if (tn_shape_elements(shape, &n) != TERN_OK)
+		return;
+	tn_variable_name(node, name, sizeof(name));
+	fill_range(&node->init, name, &whole,
+		   parts > 1 ? row * tn_part_begin(whole.dims[0],
+						   (uint64_t)tn_node_int(node, TN_ATTR_PART, 0), parts)
+			     : 0,
+		   n, data);
 }

@@ -445,6 +445,7 @@ uint32_t tn_apply_slots(const tn_node *node)
 	switch (node->op) {
 	case TN_OP_APPLY_SGD:
 	case TN_OP_APPLY_EMA:
+	case TN_OP_ACCUMULATE:
 		return 1;
 	case TN_OP_APPLY_MOMENTUM:
 	case TN_OP_APPLY_ADAGRAD:

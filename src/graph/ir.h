@@ -178,6 +178,19 @@ static inline bool tn_node_writes_input(const tn_node *node, uint32_t i)
 	return i < tn_apply_slots(node);
 }
 
+/* The first row of part number `part` of `parts`: sizes differ by one row at most. */
+static inline uint64_t tn_part_begin(uint64_t rows, uint64_t part, uint64_t parts)
+{
+	return (uint64_t)((unsigned __int128)rows * part / parts);
+}
+/* Where a Part begins in its input, whose shape is bound, in bytes. */
+uint64_t tn_part_offset(const tn_node *part, const tern_shape *in, tern_dtype dtype);
+/*
+ * The size of a symbol where `name` has the size `size`: that, or size / n for the symbol "name/n" that
+ * micro-batches have. false if it is another symbol, or n does not divide the size.
+ */
+bool tn_symbol_size(const char *symbol, const char *name, uint64_t size, uint64_t *bound);
+
 /* The tensor whose memory `tensor` is. */
 uint32_t tn_graph_root(const tern_graph *graph, uint32_t tensor);
 
@@ -197,5 +210,9 @@ void tn_graph_node_text(tn_str *text, const tern_graph *graph, uint32_t node);
 
 /* init.c: fill a variable, element 0 first. The bytes are the same on every machine. */
 void tn_init_fill(const tern_init *init, const char *name, const tern_shape *shape, float *data);
+/* The same for a Variable node, which may be a part of a variable: its rows of the whole. */
+void tn_variable_fill(const tn_node *node, const tern_shape *shape, float *data);
+/* The name of the variable that a Variable node is, or is a part of ("fc1/w" of "fc1/w/part1"). */
+void tn_variable_name(const tn_node *node, char *name, size_t size);
 
 #endif

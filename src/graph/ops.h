@@ -33,6 +33,9 @@
 	X(FOR_DEVICE, "for_device", INT) /* Apply*: whose gradient it is; -1 = everybody's */ \
 	X(EDGE, "edge", INT) /* Send, Recv: number of the edge in the plan */ \
 	X(PROLOGUE, "prologue", INT) /* Send: runs once before step 0 as well */ \
+	X(PART, "part", INT) /* Part, Variable: which of `parts` ranges of rows */ \
+	X(PARTS, "parts", INT) \
+	X(ROWS, "rows", INT) /* Variable that is a part: rows of the whole */ \
 	X(AXIS, "axis", INT) /* negative: from the end */ \
 	X(ALPHA, "alpha", FLOAT) \
 	X(BETA, "beta", FLOAT) \
@@ -145,6 +148,7 @@ typedef enum tn_direction { TN_DIRECTION_FORWARD, TN_DIRECTION_REVERSE, TN_DIREC
 #define TN_OPF_RECV     16u /* output 0 is memory of the transfer, valid until released */
 #define TN_OPF_RDMA     32u /* one-sided, from and to registered memory */
 #define TN_OPF_INTERNAL 64u /* made by passes; not to be asked for by callers */
+#define TN_OPF_JOIN     128u /* output 0 is the memory of all inputs, which are received one behind the other */
 
 #define TN_APPLY_ATTRS                                                                      \
 	(TN_A(LR) | TN_A(LR_END) | TN_A(LR_STEPS) | TN_A(WEIGHT_DECAY) | TN_A(GRAD_SCALE) | \
@@ -164,7 +168,7 @@ typedef enum tn_direction { TN_DIRECTION_FORWARD, TN_DIRECTION_REVERSE, TN_DIREC
 /* clang-format off */
 #define TN_OP_MAP(X) \
 	X(PLACEHOLDER, "Placeholder", 0, 0, 1, TN_OPF_SOURCE | TN_OPF_INTERNAL, 0, 0, source, none) \
-	X(VARIABLE, "Variable", 0, 0, 1, TN_OPF_SOURCE | TN_OPF_INTERNAL, 0, 0, source, none) \
+	X(VARIABLE, "Variable", 0, 0, 1, TN_OPF_SOURCE | TN_OPF_INTERNAL, TN_A(PART) | TN_A(PARTS) | TN_A(ROWS), 0, source, none) \
 	X(CONSTANT, "Constant", 0, 0, 1, TN_OPF_SOURCE | TN_OPF_INTERNAL, 0, 0, source, none) \
 	/* views */ \
 	X(IDENTITY, "Identity", 1, 1, 1, TN_OPF_VIEW, 0, 0, identity, none) \
@@ -359,6 +363,13 @@ typedef enum tn_direction { TN_DIRECTION_FORWARD, TN_DIRECTION_REVERSE, TN_DIREC
 	X(GRAD_NORM, "GradNorm", 1, TN_MANY, 1, TN_OPF_INTERNAL, TN_A(SCALE), 0, norm, apply) /* (gradient...) -> scalar: scale * sqrt(sum of all squares) */ \
 	X(CLIP_SCALE, "ClipScale", 1, TN_MANY, 1, TN_OPF_INTERNAL, TN_A(CLIP_NORM), TN_A(CLIP_NORM), norm, apply) /* (norm...) -> scalar: min(1, clip_norm / (sqrt(sum of squares) + 1e-6)) */ \
 	/* made by passes */ \
+	/* range number `part` of the `parts` nearly equal ranges of rows (dim 0): tn_part_begin */ \
+	X(PART, "Part", 1, 1, 1, TN_OPF_VIEW | TN_OPF_INTERNAL, TN_A(PART) | TN_A(PARTS), TN_A(PART) | TN_A(PARTS), part, none) \
+	/* parts, one behind the other by rows: copied, or received where they belong */ \
+	X(JOIN, "Join", 1, TN_MANY, 1, TN_OPF_INTERNAL, 0, 0, join, part) \
+	X(JOIN_RECV, "JoinRecv", 1, TN_MANY, 1, TN_OPF_JOIN | TN_OPF_INTERNAL, 0, 0, join, none) \
+	/* (sum, term) -> sum */ \
+	X(ACCUMULATE, "Accumulate", 2, 2, 1, TN_OPF_INPLACE | TN_OPF_INTERNAL, 0, 0, accumulate, part) \
 	X(SEND, "Send", 1, 1, 0, TN_OPF_SEND | TN_OPF_INTERNAL, TN_A(EDGE) | TN_A(PROLOGUE), TN_A(EDGE), send, none) \
 	X(RECV, "Recv", 0, 0, 1, TN_OPF_RECV | TN_OPF_INTERNAL, TN_A(EDGE), TN_A(EDGE), source, none) \
 	X(RDMA_SEND, "RdmaSend", 1, 1, 0, TN_OPF_SEND | TN_OPF_RDMA | TN_OPF_INTERNAL, TN_A(EDGE) | TN_A(PROLOGUE), TN_A(EDGE), send, none) \

@@ -148,7 +148,7 @@ static bool is_async(const tn_update *u)
 
 static uint32_t worker_device(const tn_update *u, uint32_t worker)
 {
-	return u->params->servers + worker;
+	return u->params->servers + worker * u->stages;
 }
 
 /* ---- norms ---- */
@@ -162,9 +162,10 @@ static tern_status add_node(const tn_update *u, tn_op op, const char *name, cons
 /* scale[0]: for everybody. The sums of gradients take the place of grad[0][v]; they are not scaled yet. */
 static tern_status norm_of_sum(tn_update *u, uint32_t *scratch, uint32_t *scale)
 {
-	uint32_t workers = u->params->workers, servers = TN_MAX(u->params->servers, 1), n_norms = 0;
+	uint32_t workers = u->params->workers, n_norms = 0;
+	uint32_t servers = u->params->servers ? u->params->servers : u->stages; /* who has variables */
 	uint32_t *norms = scratch, *in = scratch + servers;
-	tn_attr mean = tn_attr_float(TN_ATTR_SCALE, 1.0 / workers);
+	tn_attr mean = tn_attr_float(TN_ATTR_SCALE, 1.0 / (workers * u->micro));
 	tn_attr limit = tn_attr_float(TN_ATTR_CLIP_NORM, (double)u->params->optimizer.clip_norm);
 	char name[2 * TN_NAME_MAX];
 
@@ -192,27 +193,39 @@ static tern_status norm_of_sum(tn_update *u, uint32_t *scratch, uint32_t *scale)
 			u->params->servers > 1 ? worker_device(u, 0) : 0, scale);
 }
 
-/* scale[w] for each worker. */
+/* scale[w] for each worker: each of its devices takes the norm of the gradients that it makes. */
 static tern_status norm_of_worker(const tn_update *u, uint32_t worker, uint32_t *scratch, uint32_t *scale)
 {
-	uint32_t n = 0, norm, device = worker_device(u, worker);
+	uint32_t device = worker_device(u, worker), n_norms = 0, *in = scratch + u->stages;
 	tn_attr limit = tn_attr_float(TN_ATTR_CLIP_NORM, (double)u->params->optimizer.clip_norm);
+	tn_attr mean = tn_attr_float(TN_ATTR_SCALE, 1.0 / u->micro);
 	char name[64];
 
-	for (uint32_t v = 0; v < u->n_vars; v++) {
-		if (!tn_update_ema(u, v))
-			scratch[n++] = u->grad[worker * u->n_vars + v];
+	for (uint32_t s = 0; s < u->stages; s++) {
+		uint32_t n = 0;
+
+		for (uint32_t v = 0; v < u->n_vars; v++) {
+			uint32_t grad = u->grad[worker * u->n_vars + v];
+
+			if (!tn_update_ema(u, v) &&
+			    u->placed->nodes[u->placed->tensors[grad].node].device == (int32_t)(device + s))
+				in[n++] = grad;
+		}
+		if (s == 0)
+			snprintf(name, sizeof(name), "worker%u/norm", worker);
+		else
+			snprintf(name, sizeof(name), "worker%u/norm%u", worker, s);
+		if (n)
+			TN_TRY(add_node(u, TN_OP_GRAD_NORM, name, in, n, mean, device + s,
+					&scratch[n_norms++]));
 	}
-	snprintf(name, sizeof(name), "worker%u/norm", worker);
-	TN_TRY(add_node(u, TN_OP_GRAD_NORM, name, scratch, n, tn_attr_float(TN_ATTR_SCALE, 1.0), device,
-			&norm));
 	snprintf(name, sizeof(name), "worker%u/clip", worker);
-	return add_node(u, TN_OP_CLIP_SCALE, name, &norm, 1, limit, device, scale);
+	return add_node(u, TN_OP_CLIP_SCALE, name, scratch, n_norms, limit, device, scale);
 }
 
 static tern_status add_norms(tn_update *u, uint32_t *scale)
 {
-	uint32_t room = u->n_vars + u->params->workers + u->params->servers + 1;
+	uint32_t room = u->n_vars + u->params->workers + u->params->servers + u->stages + 1;
 	uint32_t *scratch;
 	tern_status st = TERN_OK;
 
@@ -245,8 +258,8 @@ static tern_status add_apply(const tn_update *u, uint32_t v, tn_op op, uint32_t 
 		put_real(&attrs, TN_ATTR_MOMENTUM, u->ema[v]);
 	else
 		put_trained(&attrs, &u->params->optimizer);
-	if (workers > 1)
-		attrs.v[attrs.n++] = tn_attr_float(TN_ATTR_GRAD_SCALE, 1.0 / workers);
+	if (workers * u->micro > 1)
+		attrs.v[attrs.n++] = tn_attr_float(TN_ATTR_GRAD_SCALE, 1.0 / (workers * u->micro));
 	if (async)
 		attrs.v[attrs.n++] = tn_attr_int(TN_ATTR_FOR_DEVICE, worker_device(u, first));
 	if (clipped)

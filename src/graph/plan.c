@@ -14,6 +14,8 @@
 #include "base/fail.h"
 
 #define SERVERS_MAX 4096u
+#define STAGES_MAX  256u
+#define MICRO_MAX   1024u
 
 static tern_status check_params(const tern_plan_params *p)
 {
@@ -28,6 +30,12 @@ static tern_status check_params(const tern_plan_params *p)
 	}
 	if (p->comm > TERN_COMM_NONE)
 		return tn_fail(TERN_E_INVALID, "comm: %d is no mode", (int)p->comm);
+	if (p->stages > STAGES_MAX || p->micro_batches > MICRO_MAX)
+		return tn_fail(TERN_E_INVALID, "%u stages and %u micro-batches: use at most %u and %u",
+			       p->stages, p->micro_batches, STAGES_MAX, MICRO_MAX);
+	if (p->stale && p->sync)
+		return tn_fail(TERN_E_INVALID, "stale %u: a bound for asynchronous training; sync is 1",
+			       p->stale);
 	return tn_optimizer_check(&p->optimizer);
 }
 
@@ -52,13 +60,19 @@ static tern_status alloc_plan(const char *model, uint32_t n_devices, tern_plan *
 	return TERN_OK;
 }
 
-static tern_status name_device(tern_plan *p, uint32_t d, tern_role role, const char *prefix, uint32_t index)
+/* "server1", "worker0", "worker0/stage1". */
+static tern_status name_device(tern_plan *p, uint32_t d, tern_role role, const char *prefix, uint32_t index,
+			       uint32_t stage)
 {
 	char name[64];
 
-	snprintf(name, sizeof(name), "%s%u", prefix, index);
+	if (stage == TN_NONE)
+		snprintf(name, sizeof(name), "%s%u", prefix, index);
+	else
+		snprintf(name, sizeof(name), "%s%u/stage%u", prefix, index, stage);
 	p->devices[d].role = role;
 	p->devices[d].index = index;
+	p->devices[d].stage = stage == TN_NONE ? 0 : stage;
 	p->devices[d].name = strdup(name);
 	return p->devices[d].name ? TERN_OK : tn_fail(TERN_E_NOMEM, "no memory for a device");
 }
@@ -80,7 +94,7 @@ static tern_status run_passes(const tern_graph *placed, tern_plan *p)
 static tern_status make_plan(const tern_graph *graph, const tern_plan_params *params,
 			     const tern_graph *placed, tern_plan **plan)
 {
-	uint32_t n = params->servers ? params->servers + params->workers : 1;
+	uint32_t stages = TN_MAX(params->stages, 1), n = params->servers + params->workers * stages;
 	tern_graph_info info;
 	tern_plan *p = NULL;
 	tern_status st = alloc_plan(graph->name, n, &p);
@@ -91,13 +105,15 @@ static tern_status make_plan(const tern_graph *graph, const tern_plan_params *pa
 	p->params = *params;
 	p->parameters = info.parameters;
 	p->parameter_bytes = info.parameter_bytes;
-	if (params->servers == 0)
-		st = name_device(p, 0, TERN_ROLE_LOCAL, "local", 0);
-	for (uint32_t d = 0; d < n && params->servers && st == TERN_OK; d++) {
+	for (uint32_t d = 0; d < n && st == TERN_OK; d++) {
+		uint32_t worker = (d - params->servers) / stages, stage = (d - params->servers) % stages;
+
 		if (d < params->servers)
-			st = name_device(p, d, TERN_ROLE_SERVER, "server", d);
+			st = name_device(p, d, TERN_ROLE_SERVER, "server", d, TN_NONE);
 		else
-			st = name_device(p, d, TERN_ROLE_WORKER, "worker", d - params->servers);
+			st = name_device(p, d, params->servers ? TERN_ROLE_WORKER : TERN_ROLE_LOCAL,
+					 params->servers ? "worker" : "local", worker,
+					 stages > 1 ? stage : TN_NONE);
 	}
 	if (st == TERN_OK)
 		st = run_passes(placed, p);
@@ -108,19 +124,31 @@ static tern_status make_plan(const tern_graph *graph, const tern_plan_params *pa
 	return st;
 }
 
+/* The stages that the graph's nodes name, if the caller names none. */
+static uint32_t count_stages(const tern_graph *graph, const tern_plan_params *params)
+{
+	uint32_t n = TN_MAX(params->stages, 1);
+
+	for (uint32_t i = 0; i < graph->n_nodes && params->stages == 0; i++)
+		n = TN_MAX(n, (uint32_t)(graph->nodes[i].device + 1));
+	return n;
+}
+
 tern_status tern_plan_create(const tern_graph *graph, const tern_plan_params *asked, tern_plan **plan)
 {
-	tern_plan_params switched;
-	const tern_plan_params *params = &switched;
+	tern_plan_params own;
+	const tern_plan_params *params = &own;
 	tern_graph *placed;
 	tern_status st;
 
 	if (!graph || !asked || !plan)
 		return tn_fail(TERN_E_INVALID, "graph, params and plan must not be NULL");
-	switched = *asked;
+	own = *asked;
+	own.stages = count_stages(graph, asked);
+	own.micro_batches = TN_MAX(asked->micro_batches, 1);
 	st = check_params(params);
 	if (st == TERN_OK)
-		st = tern_comm_switched(&switched.comm);
+		st = tern_comm_switched(&own.comm);
 	if (st == TERN_OK)
 		st = tern_graph_check(graph);
 	if (st == TERN_OK)
@@ -147,7 +175,7 @@ tern_status tn_plan_placed(const tern_graph *placed, uint32_t n_devices, tern_co
 	p->parameters = info.parameters;
 	p->parameter_bytes = info.parameter_bytes;
 	for (uint32_t d = 0; d < n_devices && st == TERN_OK; d++)
-		st = name_device(p, d, TERN_ROLE_LOCAL, "device", d);
+		st = name_device(p, d, TERN_ROLE_LOCAL, "device", d, TN_NONE);
 	if (st == TERN_OK)
 		st = run_passes(placed, p);
 	if (st == TERN_OK)

@@ -31,9 +31,12 @@ typedef struct tn_edge {
 	uint32_t send_node, recv_node; /* in the graphs of src and dst */
 	tern_dtype dtype;
 	tern_shape shape;
-	uint64_t bytes; /* 0 for a dynamic edge: known per step only */
+	uint64_t bytes; /* of one tensor; of a dynamic edge what is expected, 0 if nothing is */
 	bool is_static;
 	bool one_sided; /* RdmaSend/RdmaRecv */
+	/* received as a part of the tensor that the JoinRecv node `whole` of dst yields; whole_bytes 0: not */
+	uint32_t whole;
+	uint64_t whole_bytes, whole_offset;
 	char *reason;
 	uint32_t copies;
 	const char *copy_reason;
@@ -43,6 +46,7 @@ typedef struct tn_device {
 	char *name;
 	tern_role role;
 	uint32_t index;
+	uint32_t stage; /* within the worker */
 	tern_graph *graph;
 } tn_device;
 
@@ -56,8 +60,32 @@ struct tern_plan {
 	uint32_t n_edges, cap_edges;
 };
 
-/* shard.c: server[i] for variable number i (in node order). Deterministic; greedy by falling bytes. */
-tern_status tn_shard(const tern_graph *model, uint32_t servers, uint32_t *server);
+/* What the spread over servers must know of a variable, and what it says. */
+typedef struct tn_variable {
+	tern_shape shape;
+	uint32_t readers; /* devices that fetch it each step */
+	uint64_t bytes, load;
+	uint32_t first, parts; /* its parts, one at least */
+} tn_variable;
+
+typedef struct tn_part {
+	uint32_t variable;
+	uint32_t part, parts;
+	uint32_t server; /* TN_NONE without servers */
+} tn_part;
+
+/*
+ * shard.c: shape and readers of each variable -> the rest, and a new array of the parts, those of a variable
+ * side by side. A pure function.
+ */
+tern_status tn_shard(tn_variable *vars, uint32_t n_vars, const tern_plan_params *params, tn_part **parts,
+		     uint32_t *n_parts);
+
+/*
+ * stages.c: gives every node of a model its stage as its device. Nodes that have a device keep it, the others
+ * are placed by a balanced minimum cut. TERN_E_INVALID names a node with a device that is no stage.
+ */
+tern_status tn_stages(tern_graph *model, uint32_t stages);
 
 /* replicate.c: the placed graph. Devices are numbered as in the plan. */
 tern_status tn_replicate(const tern_graph *model, const tern_plan_params *params, tern_graph **placed);
@@ -66,7 +94,8 @@ tern_status tn_replicate(const tern_graph *model, const tern_plan_params *params
 typedef struct tn_update {
 	tern_graph *placed;
 	const tern_plan_params *params;
-	uint32_t n_vars;
+	uint32_t stages, micro; /* devices of a worker, micro-batches whose gradients are added */
+	uint32_t n_vars;        /* variables, or parts of them */
 	const uint32_t *var;    /* tensor, per variable */
 	const uint32_t *device; /* per variable */
 	const float *ema; /* per variable: momentum if it is a moving average, below 0 if it is trained */
@@ -87,6 +116,8 @@ tern_status tn_cut(const tern_graph *placed, tern_plan *plan);
 tern_status tn_hazards(tern_graph *graph);
 
 /* analyse.c */
+/* The size that the plan's params give a symbol; false: none. */
+bool tn_plan_dim(const tern_plan *plan, const char *symbol, uint64_t *size, bool *varies);
 tern_status tn_analyse(tern_plan *plan);
 /* rewrite.c, part of analyse.c */
 void tn_rewrite(tern_plan *plan);

@@ -1,44 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Data parallelism: from a model to one placed graph of the whole job. Servers hold the variables and the
- * optimiser's slots and run Apply; each worker has a copy of the model with its gradients.
+ * From a model to one placed graph of the whole job. Servers hold the variables, whole or in parts, and the
+ * optimiser's slots and run Apply; each worker has a copy of the model with its gradients, on one device or
+ * split over stages (pipeline.c).
  *
- * Without a server the one worker has variables and Apply itself. What an update is made of: optimise.c.
- * ApplyEma nodes of the model become updates too: of what all workers yield, at the variable's server.
+ * Without a server the one worker has variables and Apply itself, each on the stage that uses it. What an
+ * update is made of: optimise.c. ApplyEma nodes of the model become updates too: of what all workers yield, at
+ * the variable's server.
  *
- * Thread story: see graph.h. Tests: tests/unit/graph/plan_test.c.
+ * Thread story: see graph.h. Tests: tests/unit/graph/plan_test.c, part_test.c, stage_test.c.
  */
+#include "graph/replicate.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/check.h"
 #include "base/fail.h"
-#include "graph/plan.h"
-
-typedef struct replica {
-	const tern_plan_params *params;
-	tern_graph *model; /* with gradients */
-	tern_graph *placed;
-	uint32_t n_vars;
-	uint32_t *var;         /* tensor in model, per variable */
-	uint32_t *grad;        /* tensor in model, per variable: its gradient, or what ApplyEma averages */
-	float *ema;            /* per variable: momentum of its ApplyEma; below 0: it is trained */
-	uint32_t *server;      /* device, per variable */
-	uint32_t *placed_var;  /* tensor in placed, per variable */
-	uint32_t *placed_grad; /* tensor in placed, per (worker, variable) */
-	uint32_t *tensor_map;  /* model -> placed, of the worker that is being copied */
-	uint32_t *node_map;
-} replica;
-
-static uint32_t worker_device(const replica *r, uint32_t worker)
-{
-	return r->params->servers + worker;
-}
 
 /* ---- the model with its gradients ---- */
 
 /* What ApplyEma nodes of the model write is no subject of the optimiser. */
-static void find_averages(replica *r)
+static void find_averages(tn_replica *r)
 {
 	for (uint32_t v = 0; v < r->n_vars; v++)
 		r->ema[v] = -1.0f;
@@ -55,7 +38,7 @@ static void find_averages(replica *r)
 }
 
 /* Gradients of the variables that are trained. */
-static tern_status add_gradients(replica *r, uint32_t loss)
+static tern_status add_gradients(tn_replica *r, uint32_t loss)
 {
 	uint32_t *wrt = calloc(2 * (size_t)r->n_vars, sizeof(*wrt)), *grads = wrt + r->n_vars, n = 0;
 	tern_status st;
@@ -75,13 +58,12 @@ static tern_status add_gradients(replica *r, uint32_t loss)
 	return st;
 }
 
-static tern_status differentiate(replica *r, const tern_graph *model)
+static tern_status differentiate(tn_replica *r, const tern_graph *model)
 {
-	uint32_t loss;
-	tern_status st = tn_graph_clone(model, &r->model);
+	uint32_t loss = tn_graph_port(model, "loss", false);
 
-	if (st != TERN_OK)
-		return st;
+	TN_TRY(tn_graph_clone(model, &r->model));
+	r->n_forward = model->n_nodes;
 	r->var = calloc(model->n_nodes + 1, sizeof(*r->var));
 	r->grad = calloc(model->n_nodes + 1, sizeof(*r->grad));
 	r->ema = calloc(model->n_nodes + 1, sizeof(*r->ema));
@@ -91,7 +73,6 @@ static tern_status differentiate(replica *r, const tern_graph *model)
 		if (model->nodes[i].op == TN_OP_VARIABLE)
 			r->var[r->n_vars++] = model->nodes[i].out[0];
 	}
-	loss = tn_graph_port(model, "loss", false);
 	if (loss == TN_NONE) {
 		return tn_fail(TERN_E_INVALID,
 			       "graph '%s' has no output port 'loss': name it with tern_graph_output",
@@ -99,139 +80,162 @@ static tern_status differentiate(replica *r, const tern_graph *model)
 	}
 	if (r->n_vars == 0)
 		return tn_fail(TERN_E_INVALID, "graph '%s' has no variables to train", model->name);
+	TN_TRY(tn_stages(r->model, r->stages));
 	find_averages(r);
 	return add_gradients(r, loss);
 }
 
 /* ---- variables ---- */
 
-static tern_status place_variable(replica *r, uint32_t v)
+/* Devices that fetch a variable: the stages with a node that reads it, once per worker. */
+static uint32_t count_readers(const tn_replica *r, uint32_t tensor)
 {
-	const tn_tensor *t = &r->model->tensors[r->var[v]];
+	uint32_t n = 0;
+
+	for (uint32_t s = 0; s < r->stages; s++) {
+		bool reads = false;
+
+		for (uint32_t i = 0; i < r->model->n_nodes && !reads; i++) {
+			const tn_node *node = &r->model->nodes[i];
+
+			for (uint32_t k = 0; k < node->n_in && (uint32_t)node->device == s; k++)
+				reads |= node->in[k] == tensor && node->op != TN_OP_APPLY_EMA;
+		}
+		n += reads;
+	}
+	return n * r->params->workers;
+}
+
+static tern_status split_variables(tn_replica *r)
+{
+	r->vars = calloc(r->n_vars + 1, sizeof(*r->vars));
+	if (!r->vars)
+		return tn_fail(TERN_E_NOMEM, "no memory for %u variables", r->n_vars);
+	for (uint32_t v = 0; v < r->n_vars; v++) {
+		r->vars[v].shape = r->model->tensors[r->var[v]].shape;
+		r->vars[v].readers = count_readers(r, r->var[v]);
+	}
+	TN_TRY(tn_shard(r->vars, r->n_vars, r->params, &r->parts, &r->n_parts));
+	r->part_var = calloc(r->n_parts, sizeof(*r->part_var));
+	r->worker_grad = calloc((size_t)r->n_vars * r->params->workers, sizeof(*r->worker_grad));
+	if (!r->part_var || !r->worker_grad)
+		return tn_fail(TERN_E_NOMEM, "no memory to place '%s'", r->model->name);
+	for (uint32_t p = 0; p < r->n_parts; p++) {
+		if (r->parts[p].server == TN_NONE)
+			r->parts[p].server =
+				(uint32_t)r->model
+					->nodes[r->model->tensors[r->var[r->parts[p].variable]].node]
+					.device;
+	}
+	return TERN_OK;
+}
+
+static tern_status place_part(tn_replica *r, uint32_t p)
+{
+	const tn_part *part = &r->parts[p];
+	const tn_tensor *t = &r->model->tensors[r->var[part->variable]];
 	const tn_node *from = &r->model->nodes[t->node];
+	tern_shape shape = t->shape;
+	tn_attr attrs[3] = {tn_attr_int(TN_ATTR_PART, part->part), tn_attr_int(TN_ATTR_PARTS, part->parts)};
+	char name[2 * TN_NAME_MAX];
 	tn_node_spec spec = {.op = TN_OP_VARIABLE,
-			     .name = from->name,
-			     .device = (int32_t)r->server[v],
+			     .name = name,
+			     .attrs = attrs,
+			     .n_attrs = part->parts > 1 ? 3 : 0,
+			     .device = (int32_t)part->server,
 			     .dtype = t->dtype,
-			     .shape = &t->shape,
+			     .shape = &shape,
 			     .init = &from->init,
 			     .values = from->data};
 	uint32_t node;
-	tern_status st = tn_graph_add(r->placed, &spec, &node);
 
-	if (st == TERN_OK)
-		r->placed_var[v] = r->placed->nodes[node].out[0];
-	return st;
+	snprintf(name, sizeof(name), "%s", from->name);
+	if (part->parts > 1) {
+		snprintf(name, sizeof(name), "%s/part%u", from->name, part->part);
+		attrs[2] = tn_attr_int(TN_ATTR_ROWS, (int64_t)shape.dims[0]);
+		shape.dims[0] = tn_part_begin(t->shape.dims[0], part->part + 1, part->parts) -
+				tn_part_begin(t->shape.dims[0], part->part, part->parts);
+	}
+	TN_TRY(tn_graph_add(r->placed, &spec, &node));
+	r->part_var[p] = r->placed->nodes[node].out[0];
+	return TERN_OK;
 }
 
-/* ---- workers ---- */
+/* ---- updates ---- */
 
-static tern_status copy_node(replica *r, uint32_t worker, uint32_t i)
+/* A worker's gradient of a part: rows of that of the variable, as a view on the worker. */
+static tern_status part_gradient(const tn_replica *r, uint32_t worker, uint32_t p, uint32_t *grad)
 {
-	const tn_node *from = &r->model->nodes[i];
-	const tn_tensor *out = from->n_out ? &r->model->tensors[from->out[0]] : NULL;
-	uint32_t *in = malloc((from->n_in + 1) * sizeof(*in));
-	char name[2 * TN_NAME_MAX];
-	tn_node_spec spec = {.op = from->op,
-			     .name = name,
-			     .in = in,
-			     .n_in = from->n_in,
-			     .attrs = from->attrs,
-			     .n_attrs = from->n_attrs,
-			     .device = (int32_t)worker_device(r, worker),
-			     .dtype = out ? out->dtype : TERN_F32,
-			     .shape = out ? &out->shape : NULL,
-			     .data = from->data};
+	const tn_part *part = &r->parts[p];
+	uint32_t whole = r->worker_grad[worker * r->n_vars + part->variable];
+	const tn_tensor *t = &r->placed->tensors[whole];
+	tn_attr attrs[2] = {tn_attr_int(TN_ATTR_PART, part->part), tn_attr_int(TN_ATTR_PARTS, part->parts)};
+	char name[3 * TN_NAME_MAX];
+
+	*grad = whole;
+	if (part->parts == 1)
+		return TERN_OK;
+	snprintf(name, sizeof(name), "%s/part%u", t->name, part->part);
+	return tn_graph_add1(r->placed, TN_OP_PART, name, &whole, 1, attrs, 2,
+			     r->placed->nodes[t->node].device, grad);
+}
+
+static tern_status update_parts(const tn_replica *r, uint32_t *device, uint32_t *grad, float *ema)
+{
+	for (uint32_t p = 0; p < r->n_parts; p++) {
+		device[p] = r->parts[p].server;
+		ema[p] = r->ema[r->parts[p].variable];
+		for (uint32_t w = 0; w < r->params->workers; w++)
+			TN_TRY(part_gradient(r, w, p, &grad[w * r->n_parts + p]));
+	}
+	return tn_optimise(&(tn_update){.placed = r->placed,
+					.params = r->params,
+					.stages = r->stages,
+					.micro = r->micro,
+					.n_vars = r->n_parts,
+					.var = r->part_var,
+					.device = device,
+					.ema = ema,
+					.grad = grad});
+}
+
+static tern_status add_updates(const tn_replica *r)
+{
+	uint32_t *device = calloc(r->n_parts, sizeof(*device));
+	uint32_t *grad = calloc((size_t)r->n_parts * r->params->workers, sizeof(*grad));
+	float *ema = calloc(r->n_parts, sizeof(*ema));
 	tern_status st;
 
-	if (!in)
-		return tn_fail(TERN_E_NOMEM, "no memory for node '%s'", from->name);
-	for (uint32_t k = 0; k < from->n_in; k++)
-		in[k] = r->tensor_map[from->in[k]];
-	if (r->params->servers)
-		snprintf(name, sizeof(name), "worker%u/%s", worker, from->name);
+	if (device && grad && ema)
+		st = update_parts(r, device, grad, ema);
 	else
-		snprintf(name, sizeof(name), "%s", from->name);
-	st = tn_graph_add(r->placed, &spec, &r->node_map[i]);
-	for (uint32_t k = 0; k < from->n_out && st == TERN_OK; k++)
-		r->tensor_map[from->out[k]] = r->placed->nodes[r->node_map[i]].out[k];
-	free(in);
-	return st;
-}
-
-/* Variables and what writes them are not the workers'. */
-static bool is_copied(const tn_node *node)
-{
-	return node->op != TN_OP_VARIABLE && node->op != TN_OP_APPLY_EMA;
-}
-
-static tern_status copy_worker(replica *r, uint32_t worker)
-{
-	tern_status st = TERN_OK;
-
-	for (uint32_t v = 0; v < r->n_vars; v++) {
-		r->tensor_map[r->var[v]] = r->placed_var[v];
-		r->node_map[r->model->tensors[r->var[v]].node] = r->placed->tensors[r->placed_var[v]].node;
-	}
-	for (uint32_t i = 0; i < r->model->n_nodes && st == TERN_OK; i++) {
-		if (is_copied(&r->model->nodes[i]))
-			st = copy_node(r, worker, i);
-	}
-	for (uint32_t i = 0; i < r->model->n_nodes && st == TERN_OK; i++) {
-		const tn_node *n = &r->model->nodes[i];
-
-		for (uint32_t k = 0; k < n->n_ctrl && is_copied(n) && st == TERN_OK; k++)
-			st = tn_graph_add_control(r->placed, r->node_map[n->ctrl[k]], r->node_map[i]);
-	}
-	for (uint32_t i = 0; i < r->model->n_ports && st == TERN_OK; i++) {
-		const tn_port *p = &r->model->ports[i];
-
-		st = tn_graph_add_port(r->placed, p->name, r->tensor_map[p->tensor], p->is_input);
-	}
-	for (uint32_t v = 0; v < r->n_vars; v++)
-		r->placed_grad[worker * r->n_vars + v] = r->tensor_map[r->grad[v]];
+		st = tn_fail(TERN_E_NOMEM, "no memory for the updates of '%s'", r->model->name);
+	free(device);
+	free(grad);
+	free(ema);
 	return st;
 }
 
 /* ---- all of it ---- */
 
-static tern_status build(replica *r, const tern_graph *model)
+static tern_status build(tn_replica *r, const tern_graph *model)
 {
-	tern_status st = differentiate(r, model);
-
-	if (st != TERN_OK)
-		return st;
-	r->server = calloc(r->n_vars, sizeof(*r->server));
-	r->placed_var = calloc(r->n_vars, sizeof(*r->placed_var));
-	r->placed_grad = calloc((size_t)r->n_vars * r->params->workers, sizeof(*r->placed_grad));
-	r->tensor_map = calloc(r->model->n_tensors, sizeof(*r->tensor_map));
-	r->node_map = calloc(r->model->n_nodes, sizeof(*r->node_map));
-	if (!r->server || !r->placed_var || !r->placed_grad || !r->tensor_map || !r->node_map)
-		return tn_fail(TERN_E_NOMEM, "no memory to place '%s'", model->name);
-	if (r->params->servers)
-		st = tn_shard(model, r->params->servers, r->server);
-	if (st == TERN_OK)
-		st = tern_graph_create(model->name, &r->placed);
-	if (st == TERN_OK)
-		st = tn_graph_copy_symbols(r->placed, r->model);
-	for (uint32_t v = 0; v < r->n_vars && st == TERN_OK; v++)
-		st = place_variable(r, v);
-	for (uint32_t w = 0; w < r->params->workers && st == TERN_OK; w++)
-		st = copy_worker(r, w);
-	if (st != TERN_OK)
-		return st;
-	return tn_optimise(&(tn_update){.placed = r->placed,
-					.params = r->params,
-					.n_vars = r->n_vars,
-					.var = r->placed_var,
-					.device = r->server,
-					.ema = r->ema,
-					.grad = r->placed_grad});
+	TN_TRY(differentiate(r, model));
+	TN_TRY(split_variables(r));
+	TN_TRY(tern_graph_create(model->name, &r->placed));
+	TN_TRY(tn_graph_copy_symbols(r->placed, r->model));
+	for (uint32_t p = 0; p < r->n_parts; p++)
+		TN_TRY(place_part(r, p));
+	for (uint32_t w = 0; w < r->params->workers; w++)
+		TN_TRY(tn_replicate_worker(r, w));
+	return add_updates(r);
 }
 
 tern_status tn_replicate(const tern_graph *model, const tern_plan_params *params, tern_graph **placed)
 {
-	replica r = {.params = params};
+	tn_replica r = {.params = params,
+			.stages = TN_MAX(params->stages, 1),
+			.micro = TN_MAX(params->micro_batches, 1)};
 	tern_status st;
 
 	TN_ASSERT(params->workers >= 1 && params->workers <= TERN_PLAN_WORKERS_MAX);
@@ -241,11 +245,10 @@ tern_status tn_replicate(const tern_graph *model, const tern_plan_params *params
 	free(r.var);
 	free(r.grad);
 	free(r.ema);
-	free(r.server);
-	free(r.placed_var);
-	free(r.placed_grad);
-	free(r.tensor_map);
-	free(r.node_map);
+	free(r.vars);
+	free(r.parts);
+	free(r.part_var);
+	free(r.worker_grad);
 	if (st == TERN_OK)
 		*placed = r.placed;
 	else

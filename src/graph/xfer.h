@@ -38,6 +38,13 @@ typedef struct tn_edge_desc {
 	uint32_t peer;  /* device number of the other end in the plan */
 	const char *peer_name;
 	bool one_sided; /* the plan wants one write from registered memory into the receiver's slot */
+	/*
+	 * A receiver may want the edge's tensors as parts of a whole: the received tensors of all its edges of
+	 * one `whole` lie in one memory of whole_bytes, each at its offset. They are polled and released in
+	 * step: the n-th tensors of the edges are parts of the n-th whole. whole_bytes 0: not a part.
+	 */
+	uint32_t whole; /* a number that other wholes of the device do not have */
+	uint64_t whole_bytes, whole_offset;
 } tn_edge_desc;
 
 typedef struct tn_xfer tn_xfer;

@@ -12,6 +12,13 @@
 #include "base/clock.h"
 #include "base/fail.h"
 
+struct tn_xfer_whole {
+	struct tn_xfer_whole *next;
+	uint32_t number;
+	bool is_whole; /* else one edge's alone */
+	_Alignas(64) uint8_t memory[];
+};
+
 tern_status tn_xfer_link_init(tn_xfer_link *xfer, const tn_xfer_ops *ops, const tn_xfer_link_params *params)
 {
 	xfer->base.ops = ops;
@@ -35,8 +42,38 @@ void tn_xfer_link_fini(tn_xfer_link *xfer)
 {
 	free(xfer->links);
 	free(xfer->dialed);
+	while (xfer->wholes) {
+		struct tn_xfer_whole *w = xfer->wholes;
+
+		xfer->wholes = w->next;
+		free(w);
+	}
 	xfer->links = NULL;
 	xfer->dialed = NULL;
+}
+
+tern_status tn_xfer_link_room(tn_xfer_link *xfer, const tn_edge_desc *desc, uint32_t copies, uint8_t **room,
+			      uint64_t *stride)
+{
+	uint64_t bytes = desc->whole_bytes ? desc->whole_bytes : desc->bytes;
+	struct tn_xfer_whole *w = desc->whole_bytes ? xfer->wholes : NULL;
+
+	*stride = (TN_MAX(bytes, 1) + 63) / 64 * 64;
+	while (w && (w->number != desc->whole || !w->is_whole))
+		w = w->next;
+	if (!w) {
+		w = aligned_alloc(64, sizeof(*w) + copies * *stride);
+		if (!w)
+			return tn_fail(TERN_E_NOMEM, "no memory for edge '%s' (%llu bytes)", desc->name,
+				       (unsigned long long)bytes);
+		memset(w, 0, sizeof(*w) + copies * *stride);
+		w->number = desc->whole;
+		w->is_whole = desc->whole_bytes > 0;
+		w->next = xfer->wholes;
+		xfer->wholes = w;
+	}
+	*room = w->memory + (w->is_whole ? desc->whole_offset : 0);
+	return TERN_OK;
 }
 
 tern_status tn_xfer_link_may_wait(const tn_xfer_link *xfer, const char *peer, const char *what,

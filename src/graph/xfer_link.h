@@ -56,7 +56,15 @@ typedef struct tn_xfer_link {
 	const atomic_bool *canceled;
 	uint64_t seen; /* events of the context up to the last wait: none after it is lost */
 	tn_xfer_counters counters;
+	struct tn_xfer_whole *wholes; /* of modes that copy out of messages or slots */
 } tn_xfer_link;
+
+/*
+ * Plain memory for `copies` tensors of an edge, bytes *stride apart: of its own, or, if the edge is a part, the
+ * ranges of the whole's memory. Freed with the transfer. TERN_E_NOMEM.
+ */
+tern_status tn_xfer_link_room(tn_xfer_link *xfer, const tn_edge_desc *desc, uint32_t copies, uint8_t **room,
+			      uint64_t *stride);
 
 tern_status tn_xfer_link_init(tn_xfer_link *xfer, const tn_xfer_ops *ops, const tn_xfer_link_params *params);
 void tn_xfer_link_fini(tn_xfer_link *xfer);

@@ -40,14 +40,21 @@ struct local_edge {
 	bool opened[2];    /* sender, receiver */
 	uint32_t device[2];
 	local_end end[2];
-	unsigned char *slot[SLOTS_MAX];
-	uint32_t oldest; /* slot that is held, or else polled next */
-	uint32_t used;   /* filling + full + held */
+	unsigned char *slot[SLOTS_MAX]; /* own memory, or ranges of a whole's */
+	uint32_t oldest;                /* slot that is held, or else polled next */
+	uint32_t used;                  /* filling + full + held */
 	uint32_t full;
 	bool held;
 	const void *lazy_source; /* lazy mode: posted and not copied yet */
 	uint32_t lazy_delay;
 };
+
+/* The memory of a whole of which several edges are parts. */
+typedef struct local_whole {
+	struct local_whole *next;
+	uint32_t device, number;
+	unsigned char *slot[SLOTS_MAX];
+} local_whole;
 
 struct local_xfer {
 	tn_xfer base;
@@ -64,6 +71,7 @@ struct tn_local_hub {
 	tn_local_params params;
 	uint64_t random;
 	local_edge **edges; /* by id */
+	local_whole *wholes;
 	uint32_t n_edges;
 	local_xfer *xfers;
 	bool *closed; /* per device */
@@ -116,6 +124,49 @@ static void lazy_poll(tn_local_hub *hub, local_edge *edge, bool now)
 
 /* ---- opening ---- */
 
+static tern_status make_slots(tn_local_hub *hub, uint64_t bytes, unsigned char **slot)
+{
+	uint64_t rounded = (TN_MAX(bytes, 1) + 63) / 64 * 64;
+
+	for (uint32_t i = 0; i < hub->params.slots; i++) {
+		slot[i] = aligned_alloc(64, rounded);
+		if (slot[i])
+			continue;
+		while (i-- > 0)
+			free(slot[i]);
+		return tn_fail(TERN_E_NOMEM, "no memory for %u slots of %" PRIu64 " bytes", hub->params.slots,
+			       bytes);
+	}
+	return TERN_OK;
+}
+
+/* The receiver's slots: of its own, or ranges of those of the whole. */
+static tern_status receiver_slots(tn_local_hub *hub, uint32_t device, local_edge *e, const tn_edge_desc *desc)
+{
+	local_whole *w = hub->wholes;
+
+	if (!desc->whole_bytes)
+		return make_slots(hub, desc->bytes, e->slot);
+	while (w && (w->device != device || w->number != desc->whole))
+		w = w->next;
+	if (!w) {
+		w = calloc(1, sizeof(*w));
+		if (!w || make_slots(hub, desc->whole_bytes, w->slot) != TERN_OK) {
+			free(w);
+			return tn_fail(TERN_E_NOMEM,
+				       "no memory for the parts of a tensor of %" PRIu64 " bytes",
+				       desc->whole_bytes);
+		}
+		w->device = device;
+		w->number = desc->whole;
+		w->next = hub->wholes;
+		hub->wholes = w;
+	}
+	for (uint32_t i = 0; i < hub->params.slots; i++)
+		e->slot[i] = w->slot[i] + desc->whole_offset;
+	return TERN_OK;
+}
+
 static tern_status find_edge(tn_local_hub *hub, const tn_edge_desc *desc, local_edge **edge)
 {
 	if (desc->id >= hub->n_edges) {
@@ -130,18 +181,9 @@ static tern_status find_edge(tn_local_hub *hub, const tn_edge_desc *desc, local_
 	}
 	if (!hub->edges[desc->id]) {
 		local_edge *e = calloc(1, sizeof(*e));
-		uint64_t rounded = (TN_MAX(desc->bytes, 1) + 63) / 64 * 64;
-		bool ok = e != NULL;
 
-		for (uint32_t i = 0; i < hub->params.slots && ok; i++)
-			ok = (e->slot[i] = aligned_alloc(64, rounded)) != NULL;
-		if (!ok) {
-			for (uint32_t i = 0; i < hub->params.slots && e; i++)
-				free(e->slot[i]);
-			free(e);
-			return tn_fail(TERN_E_NOMEM, "no memory for %u slots of %" PRIu64 " bytes",
-				       hub->params.slots, desc->bytes);
-		}
+		if (!e)
+			return tn_fail(TERN_E_NOMEM, "no memory for edge '%s'", desc->name);
 		e->desc = *desc;
 		hub->edges[desc->id] = e;
 	}
@@ -161,6 +203,12 @@ static tern_status open_side(local_xfer *x, const tn_edge_desc *desc, uint32_t s
 	if (e->desc.bytes != desc->bytes || e->desc.dtype != desc->dtype)
 		return tn_fail(TERN_E_SHAPE, "edge %u '%s': the ends differ in type or shape", desc->id,
 			       desc->name);
+	if (side == 1) {
+		st = receiver_slots(x->hub, x->device, e, desc);
+		if (st != TERN_OK)
+			return st;
+		e->desc.whole_bytes = desc->whole_bytes;
+	}
 	e->opened[side] = true;
 	e->device[side] = x->device;
 	e->device[1 - side] = desc->peer;
@@ -480,9 +528,19 @@ void tn_local_hub_destroy(tn_local_hub *hub)
 	for (uint32_t d = 0; d < hub->params.devices; d++)
 		pthread_cond_destroy(&hub->xfers[d].changed);
 	for (uint32_t i = 0; i < hub->n_edges; i++) {
-		for (uint32_t k = 0; k < hub->params.slots && hub->edges[i]; k++)
-			free(hub->edges[i]->slot[k]);
-		free(hub->edges[i]);
+		local_edge *e = hub->edges[i];
+
+		for (uint32_t k = 0; k < hub->params.slots && e && e->opened[1] && !e->desc.whole_bytes; k++)
+			free(e->slot[k]);
+		free(e);
+	}
+	while (hub->wholes) {
+		local_whole *w = hub->wholes;
+
+		hub->wholes = w->next;
+		for (uint32_t k = 0; k < hub->params.slots; k++)
+			free(w->slot[k]);
+		free(w);
 	}
 	pthread_mutex_destroy(&hub->lock);
 	free(hub->edges);

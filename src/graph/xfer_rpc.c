@@ -57,10 +57,14 @@ typedef struct rpc_end {
 	tern_rpc *rpc;
 	bool in_call;
 	tern_op op;
-	uint8_t *message; /* push: edge number and tensor, serialised; pull: where the answer goes */
+	uint8_t *message; /* push: edge number and tensor, serialised; pull: edge number */
+	/* receiving ends: memory of the tensors, RPC_SLOTS of them `stride` apart if pushed or parts of a whole */
+	uint8_t *slots;
+	uint64_t stride;
+	uint32_t n_slots;
+	uint64_t pulled; /* pull: tensors asked for */
 	/* a called end; xfer->lock */
 	tern_rpc_request *request; /* pull: the caller waits; push: waits for room */
-	uint8_t *slots;            /* push: tensors copied out of their messages */
 	uint64_t arrived, taken;   /* push */
 	bool held;                 /* a polled tensor is looked at */
 } rpc_end;
@@ -122,7 +126,7 @@ static void on_push(tern_rpc_request *request, const void *args, uint64_t bytes,
 		refuse(request);
 		return;
 	}
-	memcpy(end->slots + end->arrived % RPC_SLOTS * end->desc->bytes, (const uint8_t *)args + EDGE_BYTES,
+	memcpy(end->slots + end->arrived % RPC_SLOTS * end->stride, (const uint8_t *)args + EDGE_BYTES,
 	       end->desc->bytes);
 	copied(xfer, end->desc->bytes);
 	end->arrived++;
@@ -159,15 +163,17 @@ static tern_status make_call(rpc_end *end, uint32_t method, uint64_t bytes)
 	tern_status status;
 
 	if (method == METHOD_PULL) {
-		params.answer = end->message + EDGE_BYTES;
+		params.answer = end->slots + end->pulled % end->n_slots * end->stride;
 		params.answer_capacity = end->desc->bytes;
 	}
 	tern_op_init(&end->op, NULL, NULL);
 	end->op.timeout_ns = 3600ull * 1000000000ull; /* peers' deaths end it; a slow step must not */
 	status = tern_rpc_call(end->rpc, &params, &end->op);
-	if (status == TERN_OK)
-		end->in_call = true;
-	return status;
+	if (status != TERN_OK)
+		return status;
+	end->in_call = true;
+	end->pulled += method == METHOD_PULL;
+	return TERN_OK;
 }
 
 /* TERN_OK: no call is in flight and the last one succeeded. */
@@ -226,17 +232,18 @@ static tern_status end_open(rpc_xfer *xfer, const tn_edge_desc *desc, bool sends
 	end->sends = sends;
 	end->calls = xfer->link.dialed[desc->peer];
 	end->desc = tn_edge_desc_copy(desc);
+	end->n_slots = end->calls && !desc->whole_bytes ? 1 : RPC_SLOTS;
 	if (end->calls)
-		end->message = calloc(1, EDGE_BYTES + desc->bytes);
-	else if (!sends)
-		end->slots = calloc(RPC_SLOTS, desc->bytes ? desc->bytes : 1);
+		end->message = calloc(1, EDGE_BYTES + (sends ? desc->bytes : 0));
 	pthread_mutex_lock(&xfer->lock);
 	end->next = xfer->ends;
 	xfer->ends = end;
 	pthread_mutex_unlock(&xfer->lock);
-	if (!end->desc || (end->calls && !end->message) || (!end->calls && !sends && !end->slots))
+	if (!end->desc || (end->calls && !end->message))
 		return tn_fail(TERN_E_NOMEM, "no memory for edge '%s' (%llu bytes)", desc->name,
 			       (unsigned long long)desc->bytes);
+	if (!sends)
+		TN_TRY(tn_xfer_link_room(&xfer->link, desc, end->n_slots, &end->slots, &end->stride));
 	*out = &end->base;
 	if (!end->calls)
 		return TERN_OK;
@@ -352,7 +359,7 @@ static bool next_pushed(rpc_end *end, const void **data)
 	pthread_mutex_lock(&end->xfer->lock);
 	there = end->arrived != end->taken;
 	if (there)
-		*data = end->slots + end->taken % RPC_SLOTS * end->desc->bytes;
+		*data = end->slots + end->taken % RPC_SLOTS * end->stride;
 	pthread_mutex_unlock(&end->xfer->lock);
 	return there;
 }
@@ -382,7 +389,7 @@ static tern_status poll_pull(rpc_end *end, const void **data)
 	if (status != TERN_OK)
 		return status;
 	copied(end->xfer, end->desc->bytes); /* out of the message */
-	*data = end->message + EDGE_BYTES;
+	*data = end->slots + (end->pulled - 1) % end->n_slots * end->stride;
 	return TERN_OK;
 }
 
@@ -455,7 +462,6 @@ static void xfer_close(tn_xfer *base)
 		if (end->in_call)
 			tern_op_wait(xfer->link.ctx, &end->op, 0); /* completed by the client's close */
 		free(end->message);
-		free(end->slots);
 		free(end->desc);
 		free(end);
 	}

@@ -20,6 +20,8 @@ typedef struct stub_end {
 	tn_xfer_end base;
 	uint64_t bytes;
 	void *data; /* receives */
+	uint32_t whole;
+	void *owned; /* data, or the memory of the whole if this end was the first of its parts */
 	struct stub_end *next;
 } stub_end;
 
@@ -64,6 +66,26 @@ void tn_stub_fill_small(const tn_edge_desc *desc, void *data, void *arg)
 	}
 }
 
+/* An end of its own memory, or the first or a further part of a whole. */
+static tern_status stub_memory(stub_xfer *x, const tn_edge_desc *desc, stub_end *end)
+{
+	end->whole = desc->whole_bytes ? desc->whole : UINT32_MAX;
+	if (!desc->whole_bytes) {
+		TN_TRY(stub_alloc(&x->base, desc->bytes, &end->owned));
+		end->data = end->owned;
+		return TERN_OK;
+	}
+	for (stub_end *e = x->ends; e; e = e->next) {
+		if (e->whole == desc->whole && e->owned) {
+			end->data = (char *)e->owned + desc->whole_offset;
+			return TERN_OK;
+		}
+	}
+	TN_TRY(stub_alloc(&x->base, desc->whole_bytes, &end->owned));
+	end->data = (char *)end->owned + desc->whole_offset;
+	return TERN_OK;
+}
+
 static tern_status stub_open(stub_xfer *x, const tn_edge_desc *desc, bool receive, tn_xfer_end **end)
 {
 	stub_end *e = calloc(1, sizeof(*e));
@@ -74,7 +96,7 @@ static tern_status stub_open(stub_xfer *x, const tn_edge_desc *desc, bool receiv
 	e->base.xfer = &x->base;
 	e->bytes = desc->bytes;
 	if (receive)
-		st = stub_alloc(&x->base, desc->bytes, &e->data);
+		st = stub_memory(x, desc, e);
 	if (st != TERN_OK) {
 		free(e);
 		return st;
@@ -166,7 +188,7 @@ static void stub_close(tn_xfer *xfer)
 		stub_end *e = x->ends;
 
 		x->ends = e->next;
-		free(e->data);
+		free(e->owned);
 		free(e);
 	}
 	free(x);

@@ -19,6 +19,7 @@
 #include "base/check.h"
 #include "base/fail.h"
 #include "graph/xfer_link.h"
+#include "tensor/part.h"
 
 typedef struct tensor_xfer tensor_xfer;
 
@@ -28,17 +29,25 @@ typedef struct tensor_end {
 	tensor_xfer *xfer;
 	tn_edge_desc *desc;
 	tern_link *link;
-	tern_tensor_tx *tx; /* sending ends */
-	tern_tensor_rx *rx; /* receiving ends */
-	void *stage;        /* copy mode: sending ends stage in registered memory, ... */
-	void *private_copy; /* ... receiving ends copy out of the slot; hollow: the preset numbers */
-	bool posted;        /* op is in flight */
+	tern_tensor_tx *tx;    /* sending ends */
+	tern_tensor_rx *rx;    /* receiving ends */
+	void *stage;           /* copy mode: sending ends stage in registered memory, ... */
+	uint8_t *private_copy; /* ... receiving ends copy out of the slot; hollow: the preset numbers */
+	bool posted;           /* op is in flight */
 	tern_op op;
 } tensor_end;
+
+/* The slots of a tensor that comes in parts. */
+typedef struct tensor_whole {
+	struct tensor_whole *next;
+	uint32_t number;
+	tn_tensor_whole *slots;
+} tensor_whole;
 
 struct tensor_xfer {
 	tn_xfer_link link; /* first */
 	bool staged, hollow;
+	tensor_whole *wholes;
 	tensor_end *ends;
 };
 
@@ -84,21 +93,47 @@ static tern_status send_open(tn_xfer *base, const tn_edge_desc *desc, tn_xfer_en
 	return TERN_OK;
 }
 
+static tern_status whole_of(tensor_xfer *xfer, const tn_edge_desc *desc, tn_tensor_whole **slots)
+{
+	tensor_whole *w = xfer->wholes;
+
+	while (w && w->number != desc->whole)
+		w = w->next;
+	if (!w) {
+		w = calloc(1, sizeof(*w));
+		if (!w)
+			return tn_fail(TERN_E_NOMEM, "no memory for edge '%s'", desc->name);
+		w->number = desc->whole;
+		w->next = xfer->wholes;
+		xfer->wholes = w;
+		TN_TRY(tn_tensor_whole_create(xfer->link.ctx, desc->whole_bytes, 0, &w->slots));
+	}
+	*slots = w->slots;
+	return TERN_OK;
+}
+
 static tern_status recv_open(tn_xfer *base, const tn_edge_desc *desc, tn_xfer_end **out)
 {
 	tensor_xfer *xfer = (tensor_xfer *)base;
 	tern_tensor_params params;
 	tensor_end *end = NULL;
+	uint64_t stride;
 	char name[32];
 
 	TN_TRY(end_new(xfer, desc, &end));
 	edge_params(end, name, sizeof(name), &params);
-	if ((xfer->staged || xfer->hollow) && !(end->private_copy = calloc(1, desc->bytes ? desc->bytes : 1)))
-		return tn_fail(TERN_E_NOMEM, "no memory for edge '%s' (%llu bytes)", desc->name,
-			       (unsigned long long)desc->bytes);
+	if (xfer->staged || xfer->hollow)
+		TN_TRY(tn_xfer_link_room(&xfer->link, desc, 1, &end->private_copy, &stride));
 	if (xfer->hollow)
 		tn_stub_fill_small(desc, end->private_copy, NULL);
-	TN_TRY(tern_tensor_rx_create(xfer->link.ctx, &params, &end->rx));
+	if (desc->whole_bytes && !end->private_copy) {
+		tn_tensor_whole *whole = NULL;
+
+		TN_TRY(whole_of(xfer, desc, &whole));
+		TN_TRY(tn_tensor_rx_create_in(xfer->link.ctx, &params, whole, desc->whole_offset, &end->rx));
+	} else {
+		TN_TRY(tern_tensor_rx_create(xfer->link.ctx, &params, &end->rx));
+	}
 	*out = &end->base;
 	return TERN_OK;
 }
@@ -233,9 +268,15 @@ static void xfer_close(tn_xfer *base)
 		tern_tensor_tx_close(end->tx);
 		tern_tensor_rx_destroy(end->rx);
 		tn_xfer_link_free(base, end->stage);
-		free(end->private_copy);
 		free(end->desc);
 		free(end);
+	}
+	while (xfer->wholes) {
+		tensor_whole *w = xfer->wholes;
+
+		xfer->wholes = w->next;
+		tn_tensor_whole_release(w->slots);
+		free(w);
 	}
 	tn_xfer_link_fini(&xfer->link);
 	free(xfer);

@@ -216,9 +216,7 @@ static bool renew_keys(tern_tensor_rx *rx, tern_key *slot_key, tern_key *flag_ke
 {
 	tern_mem *mem = tern_ctx_mem(rx->state->ctx);
 
-	if (!tn_tensor_rx_revoke(rx, slot_key, flag_key) ||
-	    tern_mem_export(mem, rx->memory, rx->stride_bytes * rx->slots, TERN_ACCESS_WRITE, slot_key) !=
-		    TERN_OK)
+	if (!tn_tensor_rx_revoke(rx, slot_key, flag_key) || tn_tensor_rx_export(rx, slot_key) != TERN_OK)
 		return false;
 	return !rx->flags || tern_mem_export(mem, rx->flags, rx->slots * TN_TENSOR_FLAG_STRIDE,
 					     TERN_ACCESS_WRITE, flag_key) == TERN_OK;

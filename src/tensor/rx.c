@@ -58,7 +58,10 @@ static void rx_free(tern_tensor_rx *rx)
 	tn_ctx_timer_cancel(rx->state->ctx, &rx->flag_timer);
 	tn_mailbox_fini(&rx->box);
 	pthread_mutex_destroy(&rx->lock);
-	tern_mem_free(mem, rx->memory);
+	if (rx->whole)
+		tn_tensor_whole_release(rx->whole);
+	else
+		tern_mem_free(mem, rx->memory);
 	tern_mem_free(mem, rx->flags);
 	free(rx);
 }
@@ -120,18 +123,31 @@ static tern_status check_params(const tern_tensor_params *params)
 	return TERN_OK;
 }
 
-static tern_status rx_allocate(tern_tensor_rx *rx)
+tern_status tn_tensor_rx_export(tern_tensor_rx *rx, tern_key *key)
+{
+	/* A part ends with its own range of the last slot. */
+	uint64_t last = rx->whole ? TN_MAX(rx->bytes, 1) : rx->stride_bytes;
+
+	return tern_mem_export(tern_ctx_mem(rx->state->ctx), rx->memory,
+			       rx->stride_bytes * (rx->slots - 1) + last, TERN_ACCESS_WRITE, key);
+}
+
+static tern_status rx_allocate(tern_tensor_rx *rx, uint64_t offset)
 {
 	tern_mem *mem = tern_ctx_mem(rx->state->ctx);
-	uint64_t align = rx->bytes >= 65536 ? 4096 : 64;
 	uint64_t flag_bytes = rx->slots * TN_TENSOR_FLAG_STRIDE;
-	void *memory, *flags;
+	void *flags;
 
-	rx->stride_bytes = (TN_MAX(rx->bytes, 1) + align - 1) & ~(align - 1);
-	TN_TRY(tern_mem_alloc(mem, rx->stride_bytes * rx->slots, align, TERN_ACCESS_WRITE, TERN_MEM_HOST,
-			      &memory));
-	rx->memory = memory;
-	TN_TRY(tern_mem_export(mem, memory, rx->stride_bytes * rx->slots, TERN_ACCESS_WRITE, &rx->slot_key));
+	if (rx->whole) {
+		TN_ASSERT(rx->slots == rx->whole->slots && offset <= rx->whole->bytes &&
+			  rx->bytes <= rx->whole->bytes - offset);
+		rx->stride_bytes = rx->whole->stride_bytes;
+		rx->memory = rx->whole->memory + offset;
+	} else {
+		TN_TRY(tn_tensor_slots_alloc(rx->state->ctx, rx->bytes, rx->slots, &rx->stride_bytes,
+					     &rx->memory));
+	}
+	TN_TRY(tn_tensor_rx_export(rx, &rx->slot_key));
 	if (rx->notify != TERN_NOTIFY_FLAG)
 		return TERN_OK;
 	TN_TRY(tern_mem_alloc(mem, flag_bytes, 64, TERN_ACCESS_WRITE, TERN_MEM_HOST, &flags));
@@ -172,7 +188,7 @@ static void on_flag_sent(tern_op *op, void *arg);
 static void on_flag_timer(tn_ctx_timer *timer);
 
 static tern_status rx_create(tern_ctx *ctx, const tern_tensor_params *params, bool parts,
-			     tern_tensor_rx **out)
+			     tn_tensor_whole *whole, uint64_t offset, tern_tensor_rx **out)
 {
 	tn_tensor_state *state = tn_tensor_state_get(ctx);
 	tern_tensor_rx *rx;
@@ -191,11 +207,16 @@ static tern_status rx_create(tern_ctx *ctx, const tern_tensor_params *params, bo
 	rx->slots = params->slots ? params->slots : 2;
 	rx->notify = params->notify;
 	rx->parts = parts;
+	rx->whole = whole;
+	if (whole) {
+		rx->slots = whole->slots;
+		atomic_fetch_add_explicit(&whole->refs, 1, memory_order_relaxed);
+	}
 	pthread_mutex_init(&rx->lock, NULL);
 	tn_mailbox_init(&rx->box, on_box_idle);
 	tern_op_init(&rx->flag_op, on_flag_sent, rx);
 	rx->flag_timer.run = on_flag_timer;
-	status = rx_allocate(rx);
+	status = rx_allocate(rx, offset);
 	if (status == TERN_OK)
 		status = publish(rx);
 	if (status != TERN_OK) {
@@ -209,13 +230,19 @@ static tern_status rx_create(tern_ctx *ctx, const tern_tensor_params *params, bo
 
 tern_status tern_tensor_rx_create(tern_ctx *ctx, const tern_tensor_params *params, tern_tensor_rx **out)
 {
-	return rx_create(ctx, params, false, out);
+	return rx_create(ctx, params, false, NULL, 0, out);
 }
 
 tern_status tn_tensor_rx_create_parts(tern_ctx *ctx, const tern_tensor_params *params, tern_tensor_rx **out)
 {
 	TN_ASSERT(params->notify == TERN_NOTIFY_IMM); /* a flag says nothing of lengths */
-	return rx_create(ctx, params, true, out);
+	return rx_create(ctx, params, true, NULL, 0, out);
+}
+
+tern_status tn_tensor_rx_create_in(tern_ctx *ctx, const tern_tensor_params *params, tn_tensor_whole *whole,
+				   uint64_t offset, tern_tensor_rx **out)
+{
+	return rx_create(ctx, params, false, whole, offset, out);
 }
 
 uint64_t tn_tensor_rx_length(const tern_tensor_rx *rx)

@@ -71,6 +71,15 @@ struct tn_tensor_conn {
 	_Atomic uint32_t refs;      /* ends + mailboxes in flight + 1 while the channel lives */
 };
 
+/* Slots that several receivers share; part.h. */
+struct tn_tensor_whole {
+	tern_ctx *ctx;
+	uint8_t *memory; /* slots x stride */
+	uint64_t bytes, stride_bytes;
+	unsigned slots;
+	_Atomic uint32_t refs; /* the creator's and one per receiver */
+};
+
 struct tern_tensor_rx {
 	tn_tensor_state *state;
 	uint32_t id;
@@ -80,8 +89,9 @@ struct tern_tensor_rx {
 	uint64_t bytes, stride_bytes;
 	unsigned slots;
 	tern_notify_mode notify;
-	uint8_t *memory; /* slots x stride */
-	uint8_t *flags;  /* flag mode: slots x 64 bytes, a 64-bit generation each */
+	uint8_t *memory;               /* slots x stride */
+	struct tn_tensor_whole *whole; /* whose memory that is; NULL: it is this end's own */
+	uint8_t *flags;                /* flag mode: slots x 64 bytes, a 64-bit generation each */
 	tern_key slot_key, flag_key;
 	/* state->lock */
 	tern_tensor_rx *next_in_bucket;
@@ -199,6 +209,11 @@ void tn_mailbox_fini(tn_mailbox *box);
 tern_tensor_rx *tn_tensor_rx_find(tn_tensor_state *state, const char *name);
 /* state->lock held. Free a dead receiver once nobody can write into it; *unref gets its conn. */
 void tn_tensor_rx_try_free(tern_tensor_rx *rx, tn_tensor_conn **unref);
+/* A new key for the slots. */
+tern_status tn_tensor_rx_export(tern_tensor_rx *rx, tern_key *key);
+/* whole.c: slots whose bytes of one tensor are `bytes`, `stride` apart. */
+tern_status tn_tensor_slots_alloc(tern_ctx *ctx, uint64_t bytes, unsigned slots, uint64_t *stride,
+				  uint8_t **memory);
 /* May wait for accesses under way: no lock held. False: one did not end. */
 bool tn_tensor_rx_revoke(tern_tensor_rx *rx, const tern_key *slot_key, const tern_key *flag_key);
 

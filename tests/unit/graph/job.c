@@ -52,6 +52,14 @@ static void make_data(void)
 	}
 }
 
+/* A stage has only some of the ports. */
+static tern_status feed(device *d, const char *port, const void *data, uint64_t bytes)
+{
+	tern_status st = tn_exec_feed(d->exec, TN_PROG_TRAIN, port, data, bytes);
+
+	return st == TERN_E_NOT_FOUND ? TERN_OK : st;
+}
+
 static tern_status evaluate(device *d, uint32_t worker)
 {
 	tn_fetched f;
@@ -78,15 +86,17 @@ static tern_status work(device *d, uint32_t worker)
 
 		if (p->skewed)
 			tn_sleep_ns((worker + 1) * 200 * TN_NS_PER_US);
-		TN_TRY(tn_exec_feed(d->exec, TN_PROG_TRAIN, "images", images[at], rows * sizeof(images[0])));
-		TN_TRY(tn_exec_feed(d->exec, TN_PROG_TRAIN, "labels", &labels[at], rows * sizeof(labels[0])));
+		TN_TRY(feed(d, "images", images[at], rows * sizeof(images[0])));
+		TN_TRY(feed(d, "labels", &labels[at], rows * sizeof(labels[0])));
 		TN_TRY(tn_exec_step(d->exec, TN_PROG_TRAIN, TN_TIME_NEVER));
-		TN_TRY(tn_exec_fetch(d->exec, TN_PROG_TRAIN, "loss", &f));
-		memcpy(&d->result->loss[worker][step], f.data, 4);
+		if (tn_exec_fetch(d->exec, TN_PROG_TRAIN, "loss", &f) == TERN_OK)
+			memcpy(&d->result->loss[worker][step], f.data, 4);
+		if (tn_exec_fetch(d->exec, TN_PROG_TRAIN, "correct", &f) == TERN_OK)
+			memcpy(&d->result->correct[worker][step], f.data, 4);
 		if (p->eval_every && (step + 1) % p->eval_every == 0)
 			TN_TRY(evaluate(d, worker));
 	}
-	return evaluate(d, worker);
+	return p->plan.stages > 1 ? TERN_OK : evaluate(d, worker);
 }
 
 static tern_status run_device(device *d)
@@ -110,6 +120,28 @@ static void *device_main(void *arg)
 	return NULL;
 }
 
+/* The parts of a split variable, in order; gives their bytes. */
+static uint64_t gather_parts(const char *name, device *devices, uint32_t n, char *to)
+{
+	char part[TN_NAME_MAX + 16];
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0;; i++) {
+		tn_fetched f;
+		uint32_t d = 0;
+
+		snprintf(part, sizeof(part), "%s/part%u", name, i);
+		while (d < n && tn_exec_variable(devices[d].exec, part, &f) != TERN_OK)
+			d++;
+		if (d == n) {
+			assert_true(i > 1);
+			return bytes;
+		}
+		memcpy(to + bytes, f.data, f.bytes);
+		bytes += f.bytes;
+	}
+}
+
 /* Every variable from the device that has it. */
 static void gather(const tern_graph *model, device *devices, uint32_t n, job_result *r)
 {
@@ -127,7 +159,10 @@ static void gather(const tern_graph *model, device *devices, uint32_t n, job_res
 			continue;
 		while (d < n && tn_exec_variable(devices[d].exec, model->nodes[i].name, &f) != TERN_OK)
 			d++;
-		assert_true(d < n);
+		if (d == n) {
+			at += gather_parts(model->nodes[i].name, devices, n, (char *)r->weights + at);
+			continue;
+		}
 		memcpy((char *)r->weights + at, f.data, f.bytes);
 		at += f.bytes;
 	}
@@ -139,7 +174,7 @@ void job_run(const job_params *p, job_result *r)
 	tn_exec_params exec = {.backend = p->backend,
 			       .spin = p->spin,
 			       .batch = p->batch / p->plan.workers,
-			       .eval_batch = JOB_ROWS};
+			       .eval_batch = p->plan.stages > 1 ? 0 : JOB_ROWS};
 	tern_graph *model = job_model();
 	tern_plan *plan;
 	tn_local_hub *hub;
@@ -150,13 +185,17 @@ void job_run(const job_params *p, job_result *r)
 	make_data();
 	*r = (job_result){0};
 	assert_int_equal(JOB_ROWS % p->batch, 0);
+	for (uint32_t i = 0; i < model->n_nodes && p->place; i++)
+		model->nodes[i].device = p->place(&model->nodes[i]);
 	assert_ok(tern_plan_create(model, &p->plan, &plan));
 	n = tern_plan_devices(plan);
 	r->n_devices = n;
 	r->n_edges = tern_plan_edges(plan);
 	r->stats = calloc(n, sizeof(*r->stats));
-	for (uint32_t w = 0; w < p->plan.workers; w++)
+	for (uint32_t w = 0; w < p->plan.workers; w++) {
 		r->loss[w] = calloc(p->steps, sizeof(float));
+		r->correct[w] = calloc(p->steps, sizeof(int32_t));
+	}
 	assert_ok(tn_local_hub_create(
 		&(tn_local_params){.devices = n, .slots = p->slots, .lazy_seed = p->lazy_seed}, &hub));
 	devices = calloc(n, sizeof(*devices));
@@ -192,6 +231,8 @@ void job_free(job_result *r)
 {
 	for (uint32_t i = 0; i < JOB_WORKERS_MAX; i++)
 		free(r->loss[i]);
+	for (uint32_t i = 0; i < JOB_WORKERS_MAX; i++)
+		free(r->correct[i]);
 	free(r->weights);
 	free(r->stats);
 }

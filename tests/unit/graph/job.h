@@ -25,10 +25,13 @@ typedef struct job_params {
 	tn_backend backend;
 	bool spin;
 	bool skewed; /* worker w sleeps a little before each of its steps */
+	/* stages: the device of a node of the model, or NULL: the plan's choice; evaluation is left out */
+	int32_t (*place)(const tn_node *node);
 } job_params;
 
 typedef struct job_result {
-	float *loss[JOB_WORKERS_MAX]; /* per step */
+	float *loss[JOB_WORKERS_MAX];      /* per step */
+	int32_t *correct[JOB_WORKERS_MAX]; /* per step */
 	float eval_loss[JOB_WORKERS_MAX];
 	int32_t eval_correct[JOB_WORKERS_MAX];
 	float *weights; /* all variables, in the order of the model */

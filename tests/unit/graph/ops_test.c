@@ -60,7 +60,7 @@ static void tables_have_no_hole(void **state)
 	(void)state;
 	for (uint32_t i = 0; i < TN_OP_COUNT; i++) {
 		bool idle = (tn_op_table[i].flags &
-			     (TN_OPF_SOURCE | TN_OPF_VIEW | TN_OPF_SEND | TN_OPF_RECV)) != 0;
+			     (TN_OPF_SOURCE | TN_OPF_VIEW | TN_OPF_SEND | TN_OPF_RECV | TN_OPF_JOIN)) != 0;
 
 		assert_non_null(rules[i]);
 		if ((makers[i] == tn_kern_none_create) != idle)

@@ -36,6 +36,9 @@ static tern_link *links[2][2];
 static const bool dialed[2][2] = {{false, true}, {false, false}};
 static atomic_bool canceled;
 static edge edges[EDGES_MAX];
+/* parts: the edges of a direction are parts of one tensor; where its n-th value begins at the receiver */
+static uint32_t parts;
+static const char *begins[2][64];
 
 static int setup(void **state)
 {
@@ -44,6 +47,8 @@ static int setup(void **state)
 	links[0][1] = n.ab;
 	links[1][0] = n.ba;
 	atomic_store(&canceled, false);
+	parts = 0;
+	memset(begins, 0, sizeof(begins));
 	for (uint32_t i = 0; i < 2; i++) {
 		tn_xfer_link_params params = {.ctx = i ? n.b : n.a,
 					      .device = i,
@@ -91,7 +96,10 @@ static void open_edge(uint32_t id, uint32_t device)
 			     .bytes = BYTES,
 			     .peer = 1 - device,
 			     .peer_name = device ? "worker" : "server",
-			     .one_sided = true};
+			     .one_sided = true,
+			     .whole = 7,
+			     .whole_bytes = (uint64_t)parts * BYTES,
+			     .whole_offset = (uint64_t)(id / 2) * BYTES};
 	void *memory;
 
 	if (sender_of(id) != device) {
@@ -144,6 +152,13 @@ static void turn(uint32_t id, unsigned limit)
 		return;
 	if (how != HOLLOW)
 		assert_int_equal(*(const int32_t *)data, 1000 * id + e->got);
+	if (parts) {
+		const char **begin = &begins[id % 2][e->got];
+
+		if (!*begin)
+			*begin = (const char *)data - id / 2 * BYTES;
+		assert_ptr_equal(*begin, (const char *)data - id / 2 * BYTES);
+	}
 	e->got++;
 	assert_ok(ops->recv_release(e->rx));
 }
@@ -196,6 +211,15 @@ static void moves_and_counts(void **state)
 		else
 			assert_true(c.copies >= EDGES / 2 * STEPS);
 	}
+}
+
+/* Whoever sends them and in whatever order: the n-th parts are one tensor in one memory. */
+static void parts_land_in_one_tensor(void **state)
+{
+	(void)state;
+	parts = 5;
+	open_all(10);
+	run_steps(10, 20);
 }
 
 /* More edges per direction than calls fit a client's window, pulls that wait for pushes. */
@@ -310,9 +334,13 @@ int main(void)
 #f, f, setup, teardown, NULL \
 	}
 		const struct CMUnitTest tests[] = {
-			CASE(moves_and_counts),      CASE(many_edges),
-			CASE(canceled_start),        CASE(late_start),
-			CASE(server_opens_late),     CASE(modules_that_are_none),
+			CASE(moves_and_counts),
+			CASE(many_edges),
+			CASE(parts_land_in_one_tensor),
+			CASE(canceled_start),
+			CASE(late_start),
+			CASE(server_opens_late),
+			CASE(modules_that_are_none),
 			CASE(wait_fails_in_a_child),
 		};
 		char name[32];
