@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Kernels in plain C: elementwise ops, softmax, and a simple MatMul for the plain backend.
+ * Kernels in plain C: a few elementwise ops, and a simple MatMul for the plain backend.
  * Inner loops run along the last dim so that the compiler vectorises them without changing the order of any
  * sum. Reductions are in kern_reduce.c.
  *
@@ -14,7 +14,15 @@
 #include "base/check.h"
 #include "base/fail.h"
 #include "graph/kern.h"
-#include "graph/kern_plain.h"
+
+typedef struct tn_plain {
+	tn_kern base;
+	const char *name;
+	uint64_t n;                 /* elements = rows * cols */
+	uint64_t rows, cols, depth; /* depth: MatMul only */
+	float scale;
+	bool trans_a, trans_b;
+} tn_plain;
 
 /* ---- MatMul ---- */
 
@@ -68,17 +76,6 @@ static tern_status run_bias_add(tn_kern *kern, const tn_kern_io *io)
 	return TERN_OK;
 }
 
-static tern_status run_relu(tn_kern *kern, const tn_kern_io *io)
-{
-	const tn_plain *k = (const tn_plain *)kern;
-	const float *restrict x = io->in[0];
-	float *restrict y = io->out[0];
-
-	for (uint64_t i = 0; i < k->n; i++)
-		y[i] = x[i] > 0.0f ? x[i] : 0.0f;
-	return TERN_OK;
-}
-
 static tern_status run_relu_grad(tn_kern *kern, const tn_kern_io *io)
 {
 	const tn_plain *k = (const tn_plain *)kern;
@@ -87,28 +84,6 @@ static tern_status run_relu_grad(tn_kern *kern, const tn_kern_io *io)
 
 	for (uint64_t i = 0; i < k->n; i++)
 		dx[i] = y[i] > 0.0f ? dy[i] : 0.0f;
-	return TERN_OK;
-}
-
-static tern_status run_add(tn_kern *kern, const tn_kern_io *io)
-{
-	const tn_plain *k = (const tn_plain *)kern;
-	const float *a = io->in[0], *b = io->in[1];
-	float *restrict c = io->out[0];
-
-	for (uint64_t i = 0; i < k->n; i++)
-		c[i] = a[i] + b[i];
-	return TERN_OK;
-}
-
-static tern_status run_mul(tn_kern *kern, const tn_kern_io *io)
-{
-	const tn_plain *k = (const tn_plain *)kern;
-	const float *a = io->in[0], *b = io->in[1];
-	float *restrict c = io->out[0];
-
-	for (uint64_t i = 0; i < k->n; i++)
-		c[i] = a[i] * b[i];
 	return TERN_OK;
 }
 
@@ -123,59 +98,6 @@ static tern_status run_scale(tn_kern *kern, const tn_kern_io *io)
 	return TERN_OK;
 }
 
-/* ---- softmax ---- */
-
-static float row_max(const float *x, uint64_t n)
-{
-	float m = n ? x[0] : 0.0f;
-
-	for (uint64_t j = 1; j < n; j++)
-		m = x[j] > m ? x[j] : m;
-	return m;
-}
-
-/* y = softmax(x) */
-static void softmax_row(const float *x, float *y, uint64_t n)
-{
-	float m = row_max(x, n), sum = 0.0f, inv;
-
-	for (uint64_t j = 0; j < n; j++) {
-		y[j] = expf(x[j] - m);
-		sum += y[j];
-	}
-	inv = 1.0f / sum;
-	for (uint64_t j = 0; j < n; j++)
-		y[j] *= inv;
-}
-
-static tern_status run_softmax(tn_kern *kern, const tn_kern_io *io)
-{
-	const tn_plain *k = (const tn_plain *)kern;
-
-	for (uint64_t i = 0; i < k->rows; i++)
-		softmax_row((const float *)io->in[0] + i * k->cols, (float *)io->out[0] + i * k->cols,
-			    k->cols);
-	return TERN_OK;
-}
-
-/* dx = y * (dy - sum(dy * y)) */
-static tern_status run_softmax_grad(tn_kern *kern, const tn_kern_io *io)
-{
-	const tn_plain *k = (const tn_plain *)kern;
-
-	for (uint64_t i = 0; i < k->rows; i++) {
-		const float *dy = (const float *)io->in[0] + i * k->cols;
-		const float *y = (const float *)io->in[1] + i * k->cols;
-		float *dx = (float *)io->out[0] + i * k->cols, dot = 0.0f;
-
-		for (uint64_t j = 0; j < k->cols; j++)
-			dot += dy[j] * y[j];
-		for (uint64_t j = 0; j < k->cols; j++)
-			dx[j] = y[j] * (dy[j] - dot);
-	}
-	return TERN_OK;
-}
-
 /* ---- making ---- */
 
 typedef tern_status (*run_fn)(tn_kern *kern, const tn_kern_io *io);
@@ -183,15 +105,7 @@ typedef tern_status (*run_fn)(tn_kern *kern, const tn_kern_io *io);
 static const run_fn run_table[TN_OP_COUNT] = {
 	[TN_OP_MATMUL] = run_matmul,
 	[TN_OP_BIAS_ADD] = run_bias_add,
-	[TN_OP_RELU] = run_relu,
 	[TN_OP_RELU_GRAD] = run_relu_grad,
-	[TN_OP_SOFTMAX] = run_softmax,
-	[TN_OP_SOFTMAX_GRAD] = run_softmax_grad,
-	[TN_OP_REDUCE_SUM] = tn_run_reduce,
-	[TN_OP_REDUCE_MEAN] = tn_run_reduce,
-	[TN_OP_EXPAND_LIKE] = tn_run_expand,
-	[TN_OP_ADD] = run_add,
-	[TN_OP_MUL] = run_mul,
 	[TN_OP_SCALE] = run_scale,
 };
 
@@ -238,10 +152,6 @@ tern_status tn_kern_plain_create(tn_kern_ctx *ctx, const tn_kern_desc *desc, tn_
 	fill_matrix(k, desc);
 	if (node->op == TN_OP_MATMUL)
 		fill_matmul(k, desc);
-	if (node->op == TN_OP_REDUCE_SUM || node->op == TN_OP_REDUCE_MEAN)
-		tn_reduce_fill(k, desc, &desc->in[0].shape, node->op == TN_OP_REDUCE_MEAN);
-	if (node->op == TN_OP_EXPAND_LIKE)
-		tn_reduce_fill(k, desc, &desc->out[0].shape, tn_node_int(node, TN_ATTR_MEAN, 0) != 0);
 	*kern = &k->base;
 	return TERN_OK;
 }

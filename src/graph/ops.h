@@ -284,7 +284,7 @@ typedef enum tn_direction { TN_DIRECTION_FORWARD, TN_DIRECTION_REVERSE, TN_DIREC
 	X(REDUCE_LOG_SUM, "ReduceLogSum", 1, 1, 1, 0, TN_A(AXES) | TN_A(KEEP_DIMS), 0, reduce, reduce) \
 	X(REDUCE_LOG_SUM_EXP, "ReduceLogSumExp", 1, 1, 1, 0, TN_A(AXES) | TN_A(KEEP_DIMS), 0, reduce, reduce) \
 	X(REDUCE_SUM_SQUARE, "ReduceSumSquare", 1, 1, 1, 0, TN_A(AXES) | TN_A(KEEP_DIMS), 0, reduce, reduce) \
-	X(EXPAND_LIKE, "ExpandLike", 2, 2, 1, 0, TN_A(AXES) | TN_A(KEEP_DIMS) | TN_A(MEAN), 0, expand_like, plain) /* (small, like): the reverse of a sum */ \
+	X(EXPAND_LIKE, "ExpandLike", 2, 2, 1, 0, TN_A(AXES) | TN_A(KEEP_DIMS) | TN_A(MEAN), 0, expand_like, reduce) /* (small, like): the reverse of a sum */ \
 	X(SUM_TO, "SumTo", 1, 1, 1, 0, TN_A(SHAPE), TN_A(SHAPE), sum_to, reduce) /* the reverse of a broadcast from shape */ \
 	X(ARG_MAX, "ArgMax", 1, 1, 1, 0, TN_A(AXIS) | TN_A(KEEP_DIMS) | TN_A(LAST), 0, arg, arg) \
 	X(ARG_MIN, "ArgMin", 1, 1, 1, 0, TN_A(AXIS) | TN_A(KEEP_DIMS) | TN_A(LAST), 0, arg, arg) \
