@@ -28,6 +28,21 @@ typedef tern_status (*tn_grad_fn)(tn_grad *cx, const tn_node *node, const uint32
 /* X(OP, rule): the rule is tn_grad_rule_RULE. An op without a row has no gradient. */
 /* clang-format off */
 #define TN_GRAD_MAP(X) \
+	/* grad_nn.c */ \
+	X(CONV, conv) \
+	X(CONV_TRANSPOSE, conv_transpose) \
+	X(CONV_GRAD_DATA, conv_grad_data) \
+	X(MAX_POOL, max_pool) \
+	X(GLOBAL_MAX_POOL, max_pool) \
+	X(AVERAGE_POOL, average_pool) \
+	X(GLOBAL_AVERAGE_POOL, global_average_pool) \
+	X(BATCH_NORM_TRAIN, batch_norm_train) \
+	X(INSTANCE_NORM, instance_norm) \
+	X(LAYER_NORM, layer_norm) \
+	X(LRN, lrn) \
+	X(LSTM, recurrent) \
+	X(GRU, recurrent) \
+	X(RNN, recurrent) \
 	/* grad_elem.c */ \
 	X(IDENTITY, add) \
 	X(RELU, relu) \

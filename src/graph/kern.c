@@ -60,16 +60,6 @@ void tn_kern_leave(tn_kern_ctx *ctx, int token)
 		tn_dnnl_set_threads(token);
 }
 
-/* oneDNN has no use for empty operands. */
-static bool empty(const tn_kern_desc *desc)
-{
-	for (uint32_t i = 0; i < desc->node->n_in; i++) {
-		if (tn_dims_product(desc->in[i].shape.dims, desc->in[i].shape.rank) == 0)
-			return true;
-	}
-	return false;
-}
-
 tn_dnnl *tn_kern_ctx_dnnl(tn_kern_ctx *ctx)
 {
 	return ctx->dnnl;
@@ -78,19 +68,6 @@ tn_dnnl *tn_kern_ctx_dnnl(tn_kern_ctx *ctx)
 uint32_t tn_kern_ctx_threads(const tn_kern_ctx *ctx)
 {
 	return ctx->threads;
-}
-
-tern_status tn_kern_matmul_create(tn_kern_ctx *ctx, const tn_kern_desc *desc, tn_kern **made)
-{
-	tern_status st;
-	int token;
-
-	if (!ctx->dnnl || empty(desc))
-		return tn_kern_plain_create(ctx, desc, made);
-	token = tn_kern_enter(ctx);
-	st = tn_dnnl_matmul(ctx->dnnl, desc, made);
-	tn_kern_leave(ctx, token);
-	return st;
 }
 
 tern_status tn_kern_none_create(tn_kern_ctx *ctx, const tn_kern_desc *desc, tn_kern **made)

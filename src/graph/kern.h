@@ -84,7 +84,6 @@ tern_status tn_dnnl_create(tn_dnnl **dnnl);
 void tn_dnnl_destroy(tn_dnnl *dnnl);
 /* The thread's number of kernel threads; returns the one before. */
 int tn_dnnl_set_threads(int threads);
-tern_status tn_dnnl_matmul(tn_dnnl *dnnl, const tn_kern_desc *desc, tn_kern **kern);
 const char *tn_dnnl_version(void);
 
 /* A product of dims; shapes were checked when they were bound. */

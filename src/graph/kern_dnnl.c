@@ -1,29 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The only file that knows oneDNN. It speaks the C API of 2.x (Debian 12: 2.6) and of 3.x (Debian 13: 3.7),
- * which differ in how descriptors are made.
+ * oneDNN's engine, its threads, and kernels made of its primitives (kern_dnnl.h). The C API of 2.x (Debian 12:
+ * 2.6) and of 3.x (Debian 13: 3.7) differ only in kern_dnnl_v2.c and kern_dnnl_v3.c.
  *
  * A primitive is created once per node for fixed shapes, with a scratchpad that the caller owns; a run only
- * sets data handles and executes. Weights and results are plain row-major memory, transposes are strides, so
- * nothing is reordered and nothing copied.
+ * sets data handles and executes.
  *
  * Thread story: see kern.h. The number of OpenMP threads is a setting of the calling thread.
- * Tests: tests/unit/graph/kern_test.c.
+ * Tests: tests/unit/graph/kern_test.c, nn_test.c.
  */
+#include "graph/kern_dnnl.h"
+
 #include <dlfcn.h>
-#include <oneapi/dnnl/dnnl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/check.h"
 #include "base/fail.h"
-#include "graph/kern.h"
-
-struct tn_dnnl {
-	dnnl_engine_t engine;
-	dnnl_stream_t stream;
-};
 
 /*
  * The OpenMP runtime that this oneDNN was built on, whichever it is: looked up, not linked, so that there is
@@ -41,15 +35,7 @@ static void find_omp(void)
 	*(void **)&omp.get = dlsym(RTLD_DEFAULT, "omp_get_max_threads");
 }
 
-typedef struct matmul_kern {
-	tn_kern base;
-	const char *name;
-	dnnl_stream_t stream;
-	dnnl_primitive_t primitive;
-	dnnl_exec_arg_t args[4]; /* src, weights, dst, scratchpad */
-} matmul_kern;
-
-static tern_status failed(dnnl_status_t st, const char *what, const char *node)
+tern_status tn_dnnl_failed(dnnl_status_t st, const char *what, const char *node)
 {
 	if (st == dnnl_out_of_memory)
 		return tn_fail(TERN_E_NOMEM, "oneDNN: no memory for %s of '%s'", what, node);
@@ -78,7 +64,7 @@ tern_status tn_dnnl_create(tn_dnnl **dnnl)
 		st = dnnl_stream_create(&d->stream, d->engine, dnnl_stream_default_flags);
 	if (st != dnnl_success) {
 		tn_dnnl_destroy(d);
-		return failed(st, "engine", "cpu");
+		return tn_dnnl_failed(st, "engine", "cpu");
 	}
 	*dnnl = d;
 	return TERN_OK;
@@ -108,161 +94,174 @@ int tn_dnnl_set_threads(int threads)
 	return before;
 }
 
-/* ---- descriptors: the two APIs ---- */
+/* ---- kernels of primitives ---- */
 
-typedef struct mat {
-	dnnl_dims_t dims, strides;
-} mat;
-
-/* op(X) of a row-major matrix; a transpose is a swap of dims and strides. */
-static mat view_of(const tern_shape *shape, bool trans)
+static void add_bias(const tn_dk *k, const tn_kern_io *io)
 {
-	int64_t rows = (int64_t)shape->dims[0], cols = (int64_t)shape->dims[1];
+	const float *bias = io->in[k->bias];
+	float *y = io->out[0];
 
-	if (trans)
-		return (mat){.dims = {cols, rows}, .strides = {1, cols}};
-	return (mat){.dims = {rows, cols}, .strides = {cols, 1}};
+	for (int64_t i = 0; i < k->bias_n * k->bias_c; i++) {
+		for (int64_t p = 0; p < k->bias_plane; p++)
+			y[i * k->bias_plane + p] += bias[i % k->bias_c];
+	}
 }
 
-#if DNNL_VERSION_MAJOR >= 3
-typedef dnnl_memory_desc_t md;
-typedef const_dnnl_memory_desc_t const_md;
-
-static dnnl_status_t make_md(md *d, mat *m)
+static void *address(const tn_dk *k, const tn_kern_io *io, const dk_place *p)
 {
-	return dnnl_memory_desc_create_with_strides(d, 2, m->dims, dnnl_f32, m->strides);
+	switch (p->where) {
+	case DK_IN:
+		return io->in[p->at];
+	case DK_OUT:
+		return io->out[p->at];
+	default:
+		return (char *)io->scratch + (p->where == DK_PAD ? k->pieces : p->at);
+	}
 }
 
-static void free_md(md *d)
+static dnnl_status_t run_step(tn_dk *k, dk_step *s, const tn_kern_io *io)
 {
-	if (*d)
-		dnnl_memory_desc_destroy(*d);
+	for (uint32_t i = 0; i < s->n; i++) {
+		void *data = address(k, io, &s->places[i]);
+
+		if (data == s->last[i])
+			continue;
+		DK_TRY(dnnl_memory_set_data_handle(s->args[i].memory, data));
+		s->last[i] = data;
+	}
+	return dnnl_primitive_execute(s->primitive, k->dnnl->stream, (int)s->n, s->args);
 }
 
-static const_md ref_md(md *d)
+static tern_status dk_run(tn_kern *kern, const tn_kern_io *io)
 {
-	return *d;
-}
-
-static dnnl_status_t make_pd(dnnl_primitive_desc_t *pd, dnnl_engine_t engine, md *a, md *b, md *c,
-			     dnnl_primitive_attr_t attr)
-{
-	return dnnl_matmul_primitive_desc_create(pd, engine, *a, *b, NULL, *c, attr);
-}
-#else
-typedef dnnl_memory_desc_t md;
-typedef const dnnl_memory_desc_t *const_md;
-
-static dnnl_status_t make_md(md *d, mat *m)
-{
-	return dnnl_memory_desc_init_by_strides(d, 2, m->dims, dnnl_f32, m->strides);
-}
-
-static void free_md(md *d)
-{
-	(void)d;
-}
-
-static const_md ref_md(md *d)
-{
-	return d;
-}
-
-static dnnl_status_t make_pd(dnnl_primitive_desc_t *pd, dnnl_engine_t engine, md *a, md *b, md *c,
-			     dnnl_primitive_attr_t attr)
-{
-	dnnl_matmul_desc_t desc;
-	dnnl_status_t st = dnnl_matmul_desc_init(&desc, a, b, NULL, c);
-
-	return st == dnnl_success ? dnnl_primitive_desc_create(pd, &desc, attr, engine, NULL) : st;
-}
-#endif
-
-/* ---- MatMul ---- */
-
-static tern_status matmul_run(tn_kern *kern, const tn_kern_io *io)
-{
-	matmul_kern *k = (matmul_kern *)kern;
-	void *data[4] = {io->in[0], io->in[1], io->out[0], io->scratch};
+	tn_dk *k = (tn_dk *)kern;
 	dnnl_status_t st = dnnl_success;
 
-	for (uint32_t i = 0; i < 4 && st == dnnl_success; i++)
-		st = dnnl_memory_set_data_handle(k->args[i].memory, data[i]);
+	for (uint32_t i = 0; i < k->n_steps && st == dnnl_success; i++)
+		st = run_step(k, &k->steps[i], io);
 	if (st == dnnl_success)
-		st = dnnl_primitive_execute(k->primitive, k->stream, 4, k->args);
-	if (st == dnnl_success)
-		st = dnnl_stream_wait(k->stream);
-	return st == dnnl_success ? TERN_OK : failed(st, "execution", k->name);
+		st = dnnl_stream_wait(k->dnnl->stream);
+	if (st != dnnl_success)
+		return tn_dnnl_failed(st, "execution", k->name);
+	if (k->bias)
+		add_bias(k, io);
+	return TERN_OK;
 }
 
-static void matmul_destroy(tn_kern *kern)
+tn_dk *tn_dk_new(tn_dnnl *dnnl, const char *name)
 {
-	matmul_kern *k = (matmul_kern *)kern;
+	tn_dk *k = calloc(1, sizeof(*k));
 
-	for (uint32_t i = 0; i < 4; i++) {
-		if (k->args[i].memory)
-			dnnl_memory_destroy(k->args[i].memory);
+	if (!k)
+		return NULL;
+	k->base = (tn_kern){.run = dk_run, .destroy = tn_dk_destroy};
+	k->dnnl = dnnl;
+	k->name = name;
+	return k;
+}
+
+void tn_dk_destroy(tn_kern *kern)
+{
+	tn_dk *k = (tn_dk *)kern;
+
+	for (uint32_t i = 0; i < k->n_steps; i++) {
+		for (uint32_t a = 0; a < k->steps[i].n; a++)
+			dnnl_memory_destroy(k->steps[i].args[a].memory);
+		dnnl_primitive_destroy(k->steps[i].primitive);
 	}
-	if (k->primitive)
-		dnnl_primitive_destroy(k->primitive);
 	free(k);
 }
 
-static dnnl_status_t make_primitive(matmul_kern *k, dnnl_engine_t engine, md d[3])
+void tn_dk_finish(tn_dk *k)
 {
-	static const int what[4] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_SCRATCHPAD};
-	dnnl_primitive_attr_t attr = NULL;
-	dnnl_primitive_desc_t pd = NULL;
-	const_md scratch = NULL;
-	dnnl_status_t st = dnnl_primitive_attr_create(&attr);
+	k->base.scratch_bytes = k->pieces + k->pad;
+}
 
-	if (st == dnnl_success)
-		st = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
-	if (st == dnnl_success)
-		st = make_pd(&pd, engine, &d[0], &d[1], &d[2], attr);
-	if (st == dnnl_success)
-		st = dnnl_primitive_create(&k->primitive, pd);
-	if (st == dnnl_success) {
-		scratch = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
-		k->base.scratch_bytes = dnnl_memory_desc_get_size(scratch);
-	}
-	for (int i = 0; i < 4 && st == dnnl_success; i++) {
-		k->args[i].arg = what[i];
-		st = dnnl_memory_create(&k->args[i].memory, i < 3 ? ref_md(&d[i]) : scratch, engine,
-					DNNL_MEMORY_NONE);
-	}
-	if (pd)
-		dnnl_primitive_desc_destroy(pd);
-	if (attr)
-		dnnl_primitive_attr_destroy(attr);
+dk_place tn_dk_piece(tn_dk *k, uint64_t bytes)
+{
+	dk_place p = {DK_PIECE, k->pieces};
+
+	k->pieces += (bytes + 63) / 64 * 64;
+	return p;
+}
+
+static dnnl_status_t add_arg(tn_dk *k, dk_step *s, const dk_arg *arg)
+{
+	dnnl_memory_t memory;
+
+	TN_ASSERT(s->n < DK_ARGS);
+	DK_TRY(dnnl_memory_create(&memory, arg->md, k->dnnl->engine, DNNL_MEMORY_NONE));
+	s->args[s->n] = (dnnl_exec_arg_t){arg->arg, memory};
+	s->places[s->n++] = arg->place;
+	return dnnl_success;
+}
+
+dnnl_status_t tn_dk_step(tn_dk *k, dnnl_primitive_desc_t pd, const dk_arg *args, uint32_t n)
+{
+	dk_arg pad = {DNNL_ARG_SCRATCHPAD, {DK_PAD, 0}, tn_dk_wants(pd, dnnl_query_scratchpad_md)};
+	uint64_t bytes = pad.md ? dnnl_memory_desc_get_size(pad.md) : 0;
+	dk_step *s = &k->steps[k->n_steps];
+
+	TN_ASSERT(k->n_steps < DK_STEPS);
+	DK_TRY(dnnl_primitive_create(&s->primitive, pd));
+	k->n_steps++;
+	for (uint32_t i = 0; i < n; i++)
+		DK_TRY(add_arg(k, s, &args[i]));
+	k->pad = bytes > k->pad ? bytes : k->pad;
+	return bytes ? add_arg(k, s, &pad) : dnnl_success;
+}
+
+dnnl_status_t tn_dk_reorder(tn_dk *k, dk_place from, tn_md_ref has, dk_place to, tn_md_ref want)
+{
+	dk_arg args[2] = {{DNNL_ARG_FROM, from, has}, {DNNL_ARG_TO, to, want}};
+	dnnl_primitive_attr_t attr;
+	dnnl_primitive_desc_t pd;
+	dnnl_status_t st;
+
+	DK_TRY(tn_pd_attr(&attr, false));
+	st = dnnl_reorder_primitive_desc_create(&pd, has, k->dnnl->engine, want, k->dnnl->engine, attr);
+	dnnl_primitive_attr_destroy(attr);
+	DK_TRY(st);
+	st = tn_dk_step(k, pd, args, 2);
+	dnnl_primitive_desc_destroy(pd);
 	return st;
 }
 
-tern_status tn_dnnl_matmul(tn_dnnl *dnnl, const tn_kern_desc *desc, tn_kern **kern)
+dnnl_status_t tn_dk_bring(tn_dk *k, dk_place from, const tn_md *plain, tn_md_ref want, dk_place *used)
 {
-	mat m[3] = {view_of(&desc->in[0].shape, tn_node_int(desc->node, TN_ATTR_TRANS_A, 0) != 0),
-		    view_of(&desc->in[1].shape, tn_node_int(desc->node, TN_ATTR_TRANS_B, 0) != 0),
-		    view_of(&desc->out[0].shape, false)};
-	md d[3] = {0};
-	dnnl_status_t st = dnnl_success;
-	matmul_kern *k = calloc(1, sizeof(*k));
+	*used = tn_dk_aside(k, from, plain, want);
+	if (used->where == from.where)
+		return dnnl_success;
+	return tn_dk_reorder(k, from, tn_md_look(plain), *used, want);
+}
 
-	if (!k)
-		return tn_fail(TERN_E_NOMEM, "no memory for the kernel of '%s'", desc->node->name);
-	TN_ASSERT(m[0].dims[1] == m[1].dims[0]);
-	k->base = (tn_kern){.run = matmul_run, .destroy = matmul_destroy};
-	k->name = desc->node->name;
-	k->stream = dnnl->stream;
-	for (uint32_t i = 0; i < 3 && st == dnnl_success; i++)
-		st = make_md(&d[i], &m[i]);
-	if (st == dnnl_success)
-		st = make_primitive(k, dnnl->engine, d);
-	for (uint32_t i = 0; i < 3; i++)
-		free_md(&d[i]);
-	if (st != dnnl_success) {
-		matmul_destroy(&k->base);
-		return failed(st, "primitive", desc->node->name);
+dk_place tn_dk_aside(tn_dk *k, dk_place to, const tn_md *plain, tn_md_ref has)
+{
+	if (dnnl_memory_desc_equal(tn_md_look(plain), has))
+		return to;
+	return tn_dk_piece(k, dnnl_memory_desc_get_size(has));
+}
+
+dnnl_status_t tn_dk_deliver(tn_dk *k, dk_place from, tn_md_ref has, dk_place to, const tn_md *plain)
+{
+	return from.where == to.where ? dnnl_success : tn_dk_reorder(k, from, has, to, tn_md_look(plain));
+}
+
+tn_md_ref tn_dk_wants(dnnl_primitive_desc_t pd, dnnl_query_t what)
+{
+	return dnnl_primitive_desc_query_md(pd, what, 0);
+}
+
+tern_status tn_dk_result(tn_dk *k, dnnl_status_t st, tn_kern **kern)
+{
+	const char *name = k->name;
+
+	*kern = NULL;
+	if (st == dnnl_success) {
+		tn_dk_finish(k);
+		*kern = &k->base;
+		return TERN_OK;
 	}
-	*kern = &k->base;
-	return TERN_OK;
+	tn_dk_destroy(&k->base);
+	return st == dnnl_unimplemented ? TERN_OK : tn_dnnl_failed(st, "primitive", name);
 }

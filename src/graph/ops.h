@@ -93,6 +93,7 @@
 	X(CLIP, "clip", FLOAT) \
 	X(ACTIVATIONS, "activations", INTS) /* recurrent: tn_op of each */ \
 	X(P, "p", INT) /* LpPool: which norm */ \
+	X(GIVEN, "given", INT) /* recurrent gradients: which optional inputs are there, TN_GIVEN_* */ \
 	X(BETA1, "beta1", FLOAT) \
 	X(BETA2, "beta2", FLOAT) \
 	X(RHO, "rho", FLOAT) \
@@ -326,33 +327,36 @@ typedef enum tn_direction { TN_DIRECTION_FORWARD, TN_DIRECTION_REVERSE, TN_DIREC
 	X(SCATTER_ND, "ScatterND", 3, 3, 1, 0, TN_A(REDUCTION), 0, scatter_nd, scatter) \
 	X(ONE_HOT, "OneHot", 1, 1, 1, 0, TN_A(DEPTH) | TN_A(AXIS) | TN_A(ON_VALUE) | TN_A(OFF_VALUE) | TN_A(TO), TN_A(DEPTH), one_hot, one_hot) \
 	/* layers */ \
-	X(MATMUL, "MatMul", 2, 2, 1, 0, TN_A(TRANS_A) | TN_A(TRANS_B), 0, matmul, matmul) \
+	X(MATMUL, "MatMul", 2, 2, 1, 0, TN_A(TRANS_A) | TN_A(TRANS_B), 0, matmul, nn) /* (...,M,K) (...,K,N); batches broadcast */ \
 	X(MATMUL_ROWS, "MatMulRows", 2, 2, 1, 0, 0, 0, matmul_rows, matmul_rows) /* (X, Y) -> X^T Y over all rows: dW of weights that all matrices share */ \
 	X(CONV, "Conv", 2, 3, 1, 0, TN_CONV_ATTRS, 0, conv, nn) /* (X, W[, B]) */ \
 	X(CONV_GRAD_DATA, "ConvGradData", 2, 2, 1, 0, TN_CONV_ATTRS | TN_A(SHAPE), TN_A(SHAPE), conv_grad_data, nn) /* (dY, W) -> dX */ \
 	X(CONV_GRAD_WEIGHT, "ConvGradWeight", 2, 2, 1, 0, TN_CONV_ATTRS | TN_A(SHAPE), TN_A(SHAPE), conv_grad_weight, nn) /* (dY, X) -> dW */ \
 	X(CONV_GRAD_BIAS, "ConvGradBias", 1, 1, 1, 0, 0, 0, conv_grad_bias, nn) /* dY -> dB */ \
 	X(CONV_TRANSPOSE, "ConvTranspose", 2, 3, 1, 0, TN_CONV_ATTRS | TN_A(OUTPUT_PADDING), 0, conv_transpose, nn) /* (X, W[, B]) */ \
-	X(MAX_POOL, "MaxPool", 1, 1, 2, 0, TN_POOL_ATTRS | TN_A(STORAGE_ORDER), TN_A(KERNEL_SHAPE), max_pool, nn) /* -> Y, where the maxima are */ \
-	X(MAX_POOL_GRAD, "MaxPoolGrad", 2, 2, 1, 0, TN_POOL_ATTRS | TN_A(STORAGE_ORDER) | TN_A(SHAPE), TN_A(KERNEL_SHAPE) | TN_A(SHAPE), max_pool_grad, nn) /* (dY, where) */ \
+	X(MAX_POOL, "MaxPool", 1, 1, 1, 0, TN_POOL_ATTRS, TN_A(KERNEL_SHAPE), max_pool, nn) \
+	X(MAX_POOL_INDICES, "MaxPoolIndices", 1, 1, 2, 0, TN_POOL_ATTRS | TN_A(STORAGE_ORDER), TN_A(KERNEL_SHAPE), max_pool_indices, nn) /* -> Y, where the maxima are (ONNX's MaxPool) */ \
+	X(MAX_POOL_GRAD, "MaxPoolGrad", 2, 2, 1, 0, TN_POOL_ATTRS, 0, max_pool_grad, nn) /* (dY, X); no kernel_shape: of GlobalMaxPool */ \
 	X(AVERAGE_POOL, "AveragePool", 1, 1, 1, 0, TN_POOL_ATTRS | TN_A(COUNT_INCLUDE_PAD), TN_A(KERNEL_SHAPE), average_pool, nn) \
 	X(AVERAGE_POOL_GRAD, "AveragePoolGrad", 1, 1, 1, 0, TN_POOL_ATTRS | TN_A(COUNT_INCLUDE_PAD) | TN_A(SHAPE), TN_A(KERNEL_SHAPE) | TN_A(SHAPE), average_pool_grad, nn) /* dY */ \
 	X(LP_POOL, "LpPool", 1, 1, 1, 0, TN_POOL_ATTRS | TN_A(P), TN_A(KERNEL_SHAPE), average_pool, nn) \
 	X(GLOBAL_AVERAGE_POOL, "GlobalAveragePool", 1, 1, 1, 0, 0, 0, global_pool, nn) \
 	X(GLOBAL_MAX_POOL, "GlobalMaxPool", 1, 1, 1, 0, 0, 0, global_pool, nn) \
 	X(BATCH_NORM, "BatchNorm", 5, 5, 1, 0, TN_A(EPSILON), 0, batch_norm, nn) /* (X, scale, B, mean, var); inference */ \
-	X(BATCH_NORM_TRAIN, "BatchNormTrain", 3, 3, 3, 0, TN_A(EPSILON), 0, batch_norm_train, nn) /* (X, scale, B) -> Y, mean, 1 / deviation */ \
-	X(BATCH_NORM_GRAD, "BatchNormGrad", 5, 5, 3, 0, TN_A(EPSILON), 0, batch_norm_grad, nn) /* (dY, X, scale, mean, 1 / deviation) -> dX, dscale, dB */ \
+	X(BATCH_NORM_TRAIN, "BatchNormTrain", 3, 3, 3, 0, TN_A(EPSILON), 0, batch_norm_train, nn) /* (X, scale, B) -> Y, mean, variance (of the batch, biased) */ \
+	X(BATCH_NORM_GRAD, "BatchNormGrad", 5, 5, 3, 0, TN_A(EPSILON), 0, batch_norm_grad, nn) /* (dY, X, scale, mean, variance) -> dX, dscale, dB */ \
 	X(LRN, "LRN", 1, 1, 1, 0, TN_A(ALPHA) | TN_A(BETA) | TN_A(BIAS) | TN_A(SIZE), TN_A(SIZE), lrn, nn) \
-	X(LRN_GRAD, "LRNGrad", 3, 3, 1, 0, TN_A(ALPHA) | TN_A(BETA) | TN_A(BIAS) | TN_A(SIZE), TN_A(SIZE), lrn_grad, nn) /* (dY, X, Y) */ \
+	X(LRN_GRAD, "LRNGrad", 2, 2, 1, 0, TN_A(ALPHA) | TN_A(BETA) | TN_A(BIAS) | TN_A(SIZE), TN_A(SIZE), lrn_grad, nn) /* (dY, X) */ \
 	X(INSTANCE_NORM, "InstanceNorm", 3, 3, 1, 0, TN_A(EPSILON), 0, instance_norm, nn) /* (X, scale, B) */ \
+	X(INSTANCE_NORM_GRAD, "InstanceNormGrad", 3, 3, 3, 0, TN_A(EPSILON), 0, instance_norm_grad, nn) /* (dY, X, scale) -> dX, dscale, dB */ \
 	X(LAYER_NORM, "LayerNorm", 3, 3, 3, 0, TN_A(AXIS) | TN_A(EPSILON), 0, layer_norm, nn) /* (X, scale, B) -> Y, mean, 1 / deviation */ \
 	X(LAYER_NORM_GRAD, "LayerNormGrad", 5, 5, 3, 0, TN_A(AXIS) | TN_A(EPSILON), 0, layer_norm_grad, nn) /* (dY, X, scale, mean, 1 / deviation) -> dX, dscale, dB */ \
-	X(LSTM, "LSTM", 3, 8, 4, 0, TN_RECURRENT_ATTRS, 0, lstm, nn) /* -> Y, Y_h, Y_c, workspace */ \
-	X(LSTM_GRAD, "LSTMGrad", 3, TN_MANY, 6, 0, TN_RECURRENT_ATTRS, 0, lstm_grad, nn) \
-	X(GRU, "GRU", 3, 6, 3, 0, TN_RECURRENT_ATTRS | TN_A(LINEAR_BEFORE_RESET), 0, gru, nn) /* -> Y, Y_h, workspace */ \
-	X(GRU_GRAD, "GRUGrad", 3, TN_MANY, 5, 0, TN_RECURRENT_ATTRS | TN_A(LINEAR_BEFORE_RESET), 0, gru_grad, nn) \
-	X(RNN, "RNN", 3, 6, 2, 0, TN_RECURRENT_ATTRS, 0, rnn, nn) /* -> Y, Y_h */ \
+	X(LSTM, "LSTM", 4, 7, 4, 0, TN_RECURRENT_ATTRS, 0, lstm, nn) /* (X, W, R, B[, h0, c0[, P]]) -> Y, Y_h, Y_c, workspace */ \
+	X(LSTM_GRAD, "LSTMGrad", 6, 11, 6, 0, TN_RECURRENT_ATTRS | TN_A(GIVEN), TN_A(GIVEN), lstm_grad, nn) /* (X, W, R, B[, h0, c0], Y, workspace[, dY][, dY_h][, dY_c]) -> dX, dW, dR, dB, dh0, dc0 */ \
+	X(GRU, "GRU", 4, 5, 3, 0, TN_RECURRENT_ATTRS | TN_A(LINEAR_BEFORE_RESET), 0, gru, nn) /* (X, W, R, B[, h0]) -> Y, Y_h, workspace */ \
+	X(GRU_GRAD, "GRUGrad", 6, 9, 5, 0, TN_RECURRENT_ATTRS | TN_A(LINEAR_BEFORE_RESET) | TN_A(GIVEN), TN_A(GIVEN), gru_grad, nn) /* (X, W, R, B[, h0], Y, workspace[, dY][, dY_h]) -> dX, dW, dR, dB, dh0 */ \
+	X(RNN, "RNN", 4, 5, 2, 0, TN_RECURRENT_ATTRS, 0, rnn, nn) /* (X, W, R, B[, h0]) -> Y, Y_h */ \
+	X(RNN_GRAD, "RNNGrad", 5, 8, 5, 0, TN_RECURRENT_ATTRS | TN_A(GIVEN), TN_A(GIVEN), rnn_grad, nn) /* (X, W, R, B[, h0], Y[, dY][, dY_h]) -> dX, dW, dR, dB, dh0 */ \
 	/* (variable, slots..., [clip scale,] gradient...) -> variable: gradients are added from left to right; slots are written too */ \
 	X(APPLY_SGD, "ApplySGD", 2, TN_MANY, 1, TN_OPF_INPLACE | TN_OPF_INTERNAL, TN_APPLY_ATTRS, TN_A(LR), apply, apply) \
 	X(APPLY_MOMENTUM, "ApplyMomentum", 3, TN_MANY, 1, TN_OPF_INPLACE | TN_OPF_INTERNAL, TN_APPLY_ATTRS | TN_A(MOMENTUM), TN_A(LR) | TN_A(MOMENTUM), apply, apply) /* (variable, momentum, ...) */ \

@@ -78,28 +78,6 @@ void ref_close(ref_graph *ref)
 
 /* ---- ops ---- */
 
-static void matmul(const ref_graph *r, const tn_node *n)
-{
-	const ref_value *a = in(r, n, 0), *b = in(r, n, 1);
-	ref_value *c = out(r, n, 0);
-	int ta = tn_node_int(n, TN_ATTR_TRANS_A, 0) != 0, tb = tn_node_int(n, TN_ATTR_TRANS_B, 0) != 0;
-	uint64_t rows = c->shape.dims[0], cols = c->shape.dims[1], depth = a->shape.dims[ta ? 0 : 1];
-
-	for (uint64_t i = 0; i < rows; i++) {
-		for (uint64_t j = 0; j < cols; j++) {
-			double sum = 0;
-
-			for (uint64_t k = 0; k < depth; k++) {
-				double x = ta ? a->data[k * rows + i] : a->data[i * depth + k];
-				double y = tb ? b->data[j * depth + k] : b->data[k * cols + j];
-
-				sum += x * y;
-			}
-			c->data[i * cols + j] = sum;
-		}
-	}
-}
-
 static void softmax_row(const double *x, double *y, uint64_t n)
 {
 	double max = x[0], sum = 0;
@@ -213,10 +191,9 @@ static double element(const ref_graph *r, const tn_node *n, uint64_t i)
 
 static void run_node(const ref_graph *r, const tn_node *n)
 {
+	if (ref_nn_node(r, n))
+		return;
 	switch (n->op) {
-	case TN_OP_MATMUL:
-		matmul(r, n);
-		break;
 	case TN_OP_SOFTMAX:
 		softmax(r, n);
 		break;

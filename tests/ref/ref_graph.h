@@ -31,6 +31,9 @@ void ref_set(ref_graph *ref, uint32_t tensor, const void *data);
 /* Evaluate all nodes below n_nodes that are no sources. Apply ops write their variables. */
 void ref_run(ref_graph *ref, uint32_t n_nodes);
 
+/* ref_nn.c: evaluates the node if it is one of the neural-network ops. */
+bool ref_nn_node(const ref_graph *r, const tn_node *n);
+
 /* max |a - b| / (1 + |b|) of f32 data a against the reference b. */
 double ref_distance(const ref_value *b, const float *a);
 
