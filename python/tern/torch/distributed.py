@@ -356,8 +356,26 @@ def _create(store, rank, size, timeout):
 
 def register():
     """Make 'tern' known to torch.distributed. Idempotent."""
-    if not hasattr(dist.Backend, 'TERN'):
+    if hasattr(dist.Backend, 'TERN'):
+        return
+    try:
+        dist.Backend.register_backend('tern', _create, devices=['cpu'])
+    except TypeError:  # PyTorch 1
         dist.Backend.register_backend('tern', _create)
+    _look_at_store()
+
+
+def _look_at_store():
+    """A PyTorch that was built without libuv (that of Debian 13) asks its own store for it all the same, and fails."""
+    if 'USE_LIBUV' in os.environ:
+        return
+    try:
+        dist.TCPStore('127.0.0.1', 0, 1, True, wait_for_workers=False, use_libuv=True)
+    except RuntimeError as failure:
+        if 'libuv' in str(failure):
+            os.environ['USE_LIBUV'] = '0'
+    except TypeError:  # PyTorch 1 has nothing to choose from
+        pass
 
 
 @atexit.register
