@@ -16,7 +16,7 @@ from ._handle import Handle
 from ._lib import c_string, const, ffi, lib, sibling, text
 from .errors import check
 
-HTTP = 'libtern-http.so.0'
+HTTP = 'libtern-http.so.1'
 
 
 class Latency(NamedTuple):
