@@ -207,7 +207,7 @@ tern_status tern_ps_server_open(tern_ctx *ctx, const tern_ps_server_params *para
 tern_status tern_ps_server_remap(tern_ps_server *server, const tern_ps_server_params *params);
 /*
  * Give all slots of a server that has joined others to them, while it serves; returns when it has none: then it can be closed
- * and nobody is the worse. TERN_E_DEADLINE: it goes on giving. TERN_E_STATE: it has a list. Not from a callback.
+ * and nobody is the worse. TERN_E_DEADLINE: it goes on giving. TERN_E_STATE: it has a list, or there is no other server. Not from a callback.
  */
 tern_status tern_ps_server_drain(tern_ps_server *server, uint64_t timeout_ns);
 /*

@@ -11,6 +11,7 @@ Rows move without a copy between the servers and arrays of the context (`ctx.emp
 `torch.from_numpy`); other memory works and costs a copy.
 """
 import dataclasses
+import os
 
 from . import _buffers
 from ._handle import Handle
@@ -165,7 +166,7 @@ class Server(Handle):
         """Serve the checkpoints of a folder, read only, and each that comes; or stay at one of them."""
         if self._ptr is None:
             raise closed('the server')
-        words = c_string(str(folder)), c_string(name)
+        words = c_string(os.path.abspath(folder)), c_string(name)
         params = ffi.new('tern_ps_follow_params *')
         params.dir, params.name = words
         params.sequence, params.flags = sequence, const['TERN_PS_FOLLOW_IN_PLACE'] if in_place else 0
@@ -255,7 +256,7 @@ class Tables(Handle):
     def save(self, folder, sequence=0, keep=0, bytes_per_second=0, timeout=None, kind='alone', step=0, deltas_max=0):
         """Save all tables as one cut while training goes on; figures of the save. keep: so many checkpoints stay.
         kind: 'alone', 'base', 'delta' (what changed since the last one), 'auto' (a base after `deltas_max` deltas)."""
-        path, out = c_string(str(folder)), ffi.new('tern_ps_save_result *')
+        path, out = c_string(os.path.abspath(folder)), ffi.new('tern_ps_save_result *')
         params = ffi.new('tern_ps_save_params *')
         params.dir, params.sequence, params.keep = path, sequence, keep
         params.kind, params.step, params.deltas_max = _number(SAVES, kind, 'kind of save'), step, deltas_max
@@ -265,7 +266,7 @@ class Tables(Handle):
 
     def restore(self, folder, sequence=None, timeout=None):
         """Make and fill the tables of a checkpoint (None: the last one)."""
-        path, out = c_string(str(folder)), ffi.new('tern_ps_save_result *')
+        path, out = c_string(os.path.abspath(folder)), ffi.new('tern_ps_save_result *')
         number = const['TERN_CHECKPOINT_LAST'] if sequence is None else sequence
         check(lib.tern_ps_restore(self.alive(), path, number, nanoseconds(timeout), out))
         return {field: getattr(out, field) for field, _ in ffi.typeof('tern_ps_save_result').fields}

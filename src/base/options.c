@@ -307,7 +307,8 @@ static bool env_known(const tn_options *options, const char *entry, size_t lengt
 		if (strlen(name) == length && memcmp(name, entry, length) == 0)
 			return true;
 	}
-	return false;
+	/* Of libtern-graph and of the Python package: neither has to be in this process. */
+	return length == strlen("TERN_RDMA_OPT") && memcmp(entry, "TERN_RDMA_OPT", length) == 0;
 }
 
 /* TERN_* variables that no row has: a slip, or meant for another version. */

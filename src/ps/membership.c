@@ -102,6 +102,20 @@ static bool has_slots(tern_ps_server *server)
 	return any;
 }
 
+/* Is there a server that can take them? One that drains itself can't. */
+static bool has_takers(tern_ps_server *server)
+{
+	const ps_view *view;
+	bool any = false;
+	unsigned in;
+
+	view = tn_ps_view_enter(server, &in);
+	for (uint32_t i = 0; i < view->map.servers; i++)
+		any |= i != view->index && view->map.server[i].state == TN_CL_UP;
+	tn_ps_view_leave(server, in);
+	return any;
+}
+
 tern_status tern_ps_server_drain(tern_ps_server *server, uint64_t timeout_ns)
 {
 	uint64_t end = tn_deadline(tn_ctx_now(server->ctx), timeout_ns);
@@ -110,6 +124,8 @@ tern_status tern_ps_server_drain(tern_ps_server *server, uint64_t timeout_ns)
 		return tn_fail(TERN_E_STATE, "a server of a fixed list can't give its slots away");
 	tn_cluster_drain(server->cluster);
 	while (has_slots(server)) {
+		if (!has_takers(server))
+			return tn_fail(TERN_E_STATE, "no other server is there to take the slots");
 		if (tn_ctx_now(server->ctx) >= end)
 			return tn_fail(TERN_E_DEADLINE,
 				       "slots are still to be moved: is there another server?");

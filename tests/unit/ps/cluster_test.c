@@ -278,10 +278,26 @@ static void join_and_drain_with_backups(void **state)
 	end(0);
 }
 
+/* It does not wait for somebody who may never come. */
+static void alone_it_says_so(void **state)
+{
+	tern_status status;
+
+	(void)state;
+	begin(0, "", 1, 1);
+	do
+		status = tern_ps_server_drain(nodes[0].server, 60 * TN_NS_PER_SEC);
+	while (status == TERN_OK); /* no slots were given out yet */
+	assert_int_equal(status, TERN_E_STATE);
+	assert_string_equal(tern_detail(), "no other server is there to take the slots");
+	end(0);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {cmocka_unit_test(join_and_drain),
-					   cmocka_unit_test(join_and_drain_with_backups)};
+					   cmocka_unit_test(join_and_drain_with_backups),
+					   cmocka_unit_test(alone_it_says_so)};
 
 	if (argc > 1)
 		transport = argv[1];
