@@ -30,8 +30,8 @@ K, M = 1 << 10, 1 << 20
 
 # name: (program, arguments). Names are those of the tables.
 PEERS = {
-    'tern shm': ('tern', '--transport shm'), 'tern shm default': ('tern', '--transport shm --default'),
-    'tern tcp': ('tern', '--transport tcp'), 'tern tcp default': ('tern', '--transport tcp --default'),
+    'tern shm': ('tern', '--transport shm --default'), 'tern shm, no spin': ('tern', '--transport shm'),
+    'tern tcp': ('tern', '--transport tcp --default'), 'tern tcp, no spin': ('tern', '--transport tcp'),
     'unix socket': ('raw', '--transport unix'), 'tcp socket': ('raw', '--transport tcp'),
     'UCX posix': ('ucx', '--transport posix'), 'UCX sysv': ('ucx', '--transport sysv'), 'UCX tcp': ('ucx', '--transport tcp'),
     'libfabric shm': ('fabric', '--transport shm'), 'libfabric tcp': ('fabric', '--transport tcp'),
@@ -46,9 +46,9 @@ TUNABLES = 'glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=2
 
 GROUPS = {
     'shm-spin': ('tern shm', 'UCX posix', 'UCX sysv', 'libfabric shm', 'unix socket', 'ZeroMQ ipc'),
-    'shm-block': ('tern shm', 'tern shm default', 'unix socket', 'ZeroMQ ipc', 'NNG ipc', 'gRPC unix', 'gRPC generic unix'),
+    'shm-block': ('tern shm', 'tern shm, no spin', 'unix socket', 'ZeroMQ ipc', 'NNG ipc', 'gRPC unix', 'gRPC generic unix'),
     'tcp-spin': ('tern tcp', 'UCX tcp', 'libfabric tcp', 'tcp socket', 'ZeroMQ tcp'),
-    'tcp-block': ('tern tcp', 'tern tcp default', 'tcp socket', 'ZeroMQ tcp', 'NNG tcp', 'gRPC tcp', 'gRPC generic tcp',
+    'tcp-block': ('tern tcp', 'tern tcp, no spin', 'tcp socket', 'ZeroMQ tcp', 'NNG tcp', 'gRPC tcp', 'gRPC generic tcp',
                   'gloo tcp'),
 }
 

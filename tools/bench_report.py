@@ -54,7 +54,7 @@ def peers(data):
     for row in data['rows']:
         if row['peer'] not in seen and row['peer'] != 'copy':
             seen.append(row['peer'])
-    return sorted(seen, key=lambda name: (not name.startswith('tern'), 'default' in name))
+    return sorted(seen, key=lambda name: (not name.startswith('tern'), 'no spin' in name))
 
 
 def value(row, key):
@@ -111,7 +111,10 @@ def number(v):
 
 
 def ratio_text(r):
-    return f'{r[0]:.2f} ({r[1]:.2f} to {r[2]:.2f})' if r else 'cores moved'
+    if r is None:
+        return '-'
+    digits = 2 if r[0] >= 0.095 else 3
+    return f'{r[0]:.{digits}f} ({r[1]:.{digits}f} to {r[2]:.{digits}f})'
 
 
 def work_text(work):

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tern, through its public headers alone. Spinning: a single owner on each side, flags tell of puts. Blocking: the
+ * tern, through its public headers alone. Spinning: a single owner on each side, flags tell of puts where data comes by
+ * itself, else notifications. Blocking: the
  * helper of either side sleeps, waits sleep at once (ctx.spin_ns=0), notifications tell of puts. With --default waits
  * spin for 20 us before they sleep, as they do unasked.
  *
@@ -237,16 +238,15 @@ static void serve(h_env *e, const h_work *w)
 	t->passive = tern_link_caps(tern_channel_link(t->channel)) & TERN_LINK_CAN_PASSIVE;
 	if (!e->spin)
 		return; /* the helper answers */
-	if (w->op == H_PUT && w->depth == 1) {
+	if (w->op == H_PUT && w->depth == 1 && t->passive) {
 		for (uint64_t i = 0; i < w->count; i++) {
 			await_flag(t, ++e->put_seq);
 			put_flag(e, t, w->size, e->put_seq);
 			if (i % 64 == 0)
 				pump(t);
 		}
-		return;
 	}
-	while (!h_done(e)) {
+	while (!h_done(e)) { /* the last answer has to leave, too */
 		if (t->passive && w->op != H_CALL && w->op != H_STREAM)
 			(void)tern_ctx_wait(t->ctx, 2000000); /* nothing to do here: nobody spins */
 		else
@@ -257,7 +257,7 @@ static void serve(h_env *e, const h_work *w)
 static void ping_pong(h_env *e, t_state *t, const h_work *w)
 {
 	for (uint64_t i = 0; i < w->count; i++) {
-		if (e->spin) {
+		if (e->spin && t->passive) {
 			put_flag(e, t, w->size, ++e->put_seq);
 			await_flag(t, e->put_seq);
 			if (i % 64 == 0)
