@@ -43,7 +43,8 @@ typedef struct train_options {
 	double lr, momentum;
 	uint64_t kernel_threads;
 	bool spin, no_comm, no_eval;
-	const char *losses;
+	const char *losses, *trace;
+	bool profile;
 	uint64_t features, classes; /* 0: those of the data, or the assumption */
 	/* a job over hosts */
 	unsigned role;
@@ -134,6 +135,17 @@ void train_time_end(train_time *t);
 /* Sorts. 0 without a step. */
 uint64_t train_time_median(train_time *t);
 
+/* ---- train_trace.c ---- */
+
+#define TRAIN_TRACE_EVENTS (1u << 18) /* the latest of each process */
+
+/* Where the part of a process goes. False: too long. */
+bool train_trace_part(const char *path, const char *name, char *part, size_t bytes);
+/* The parts of these processes into one file; parts are removed. False: printed. */
+bool train_trace_merge(const char *path, char (*names)[32], unsigned count);
+/* The nodes that cost most, on standard error. */
+void train_profile(tern_session *session, const char *name);
+
 /* ---- report.c: lines to the launcher ---- */
 
 void report_init(uint64_t fd);
@@ -180,6 +192,8 @@ typedef struct train_result {
 	double comm_seconds, compute_seconds; /* mean of the workers */
 	double step_seconds;                  /* median of the steps, of the slowest worker */
 	double cpu_seconds;                   /* of all processes while they trained */
+	char straggler[32];                   /* the worker that servers waited for longest, ... */
+	double straggler_seconds;             /* ... how long, for its tensors or slots */
 	uint64_t parameters;
 	char transport[32];
 } train_result;

@@ -129,6 +129,7 @@ static tern_status open_session(part *p, uint64_t eval_batch)
 				      .kernel_threads = (uint32_t)o->kernel_threads,
 				      .spin = o->spin,
 				      .stub = o->no_comm,
+				      .trace_events = o->trace ? TRAIN_TRACE_EVENTS : 0,
 				      .servers = p->cluster.address};
 	tern_status status = TERN_OK;
 
@@ -142,6 +143,22 @@ static tern_status open_session(part *p, uint64_t eval_batch)
 	return status;
 }
 
+/* Who kept this process waiting, of the other role. */
+static void report_waits(part *p)
+{
+	tern_role other = p->options->role == ROLE_SERVER ? TERN_ROLE_WORKER : TERN_ROLE_SERVER;
+	uint64_t count = p->options->role == ROLE_SERVER ? p->options->workers : p->options->servers;
+
+	for (uint32_t i = 0; i < count && !p->options->no_comm; i++) {
+		uint32_t device;
+		uint64_t ns;
+
+		if (tern_plan_find(p->job.plan, other, i, &device) == TERN_OK &&
+		    tern_session_waited(p->session, device, &ns) == TERN_OK)
+			report(false, "waited %u %llu", i, (unsigned long long)ns);
+	}
+}
+
 static void report_stats(part *p, const char *more)
 {
 	tern_session_stats s;
@@ -149,6 +166,7 @@ static void report_stats(part *p, const char *more)
 
 	tern_session_stats_get(p->session, &s);
 	staged = p->ctx ? tern_ctx_counter(p->ctx, "mem.staging_copies") : 0;
+	report_waits(p);
 	report(true,
 	       "result steps=%llu bytes=%llu copies=%llu copy_bytes=%llu writes=%llu staging_copies=%llu "
 	       "comm_ns=%llu "
@@ -159,6 +177,26 @@ static void report_stats(part *p, const char *more)
 	       (unsigned long long)s.comm_ns, (unsigned long long)s.wait_ns, (unsigned long long)s.compute_ns,
 	       (unsigned long long)train_time_median(&p->time), (unsigned long long)p->time.cpu_ns,
 	       tern_session_transport(p->session), more);
+}
+
+/* --trace and --profile. False: printed. */
+static bool look_back(part *p)
+{
+	const train_options *o = p->options;
+	char path[4200];
+
+	if (o->profile)
+		train_profile(p->session, p->name);
+	if (!o->trace)
+		return true;
+	if (!report_to_launcher())
+		snprintf(path, sizeof(path), "%s", o->trace);
+	else if (!train_trace_part(o->trace, p->name, path, sizeof(path)))
+		return false;
+	if (tern_session_trace(p->session, path) == TERN_OK)
+		return true;
+	fprintf(stderr, "%s: --trace: %s\n", p->name, tern_detail());
+	return false;
 }
 
 static void close_part(part *p)
@@ -203,6 +241,8 @@ static int serve(part *p)
 	if (status != TERN_OK)
 		return failed(p, "at the end", status);
 	report_stats(p, "");
+	if (!look_back(p))
+		return 1;
 	p->share.steps = p->job.steps;
 	if (o->json)
 		output_json(o, p->name, &p->job, p->session, p->ctx, &p->share);
@@ -342,6 +382,8 @@ static int work(part *p, const dataset *train, const dataset *test)
 	snprintf(more, sizeof(more), "seconds=%.9f loss=%a correct=%llu rows=%llu", seconds, (double)loss,
 		 (unsigned long long)correct, (unsigned long long)rows);
 	report_stats(p, more);
+	if (!look_back(p))
+		return 1;
 	p->share = (train_share){
 		.steps = done, .seconds = seconds, .loss = (double)loss, .correct = correct, .rows = rows};
 	if (o->json)

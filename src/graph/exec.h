@@ -41,6 +41,7 @@ typedef struct tn_exec_params {
 	bool spin;               /* poll instead of blocking in the transfer's wait() */
 	uint64_t batch;          /* size of the symbolic dim "batch" in TRAIN; 0 if the graph has none */
 	uint64_t eval_batch;     /* the same in EVAL; 0 = no EVAL program */
+	uint64_t trace_events;   /* the latest events that are kept for a trace; 0 = none */
 } tn_exec_params;
 
 /*
@@ -101,6 +102,11 @@ typedef struct tn_exec_stats {
 	tn_xfer_counters xfer; /* never reset */
 } tn_exec_stats;
 void tn_exec_stats_get(tn_exec *exec, tn_exec_stats *stats, bool reset);
+
+/* Sums per node and waits per device since create(), and the events that were kept. Between steps. */
+const struct tn_exec_trace *tn_exec_trace_get(const tn_exec *exec);
+/* The device's graph, whose nodes the trace names. */
+const tern_graph *tn_exec_graph(const tn_exec *exec);
 
 /* Bytes of buffers that the executor allocated, and of those from the transfer. For reports and tests. */
 void tn_exec_memory(const tn_exec *exec, uint64_t *plain_bytes, uint64_t *registered_bytes);

@@ -7,7 +7,7 @@ _tern_options() { # COMMAND or COMMAND/SUBCOMMAND
 	case $1 in
 	train)
 		echo --model --hidden --data --servers --workers --batch --epochs --steps --transport --comm --sync --seed \
-			--lr --momentum --kernel-threads --spin --no-comm --no-eval --losses --json --quiet \
+			--lr --momentum --kernel-threads --spin --no-comm --no-eval --losses --trace --profile --json --quiet \
 			--timeout --role --index --cluster --features --classes --text --dim --window --negative --min-count --sample \
 			--pairs --samples --vocabulary --skew --consistency --staleness --listen --insecure --help
 		;;
