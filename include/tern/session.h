@@ -91,7 +91,8 @@ typedef struct tern_node_cost {
 	uint64_t ns; /* in the kernel; of sends and receives in calls of the transfer */
 } tern_node_cost;
 /* Every node that ran, in the order of the graph. */
-void tern_session_profile(tern_session *session, void (*fn)(const tern_node_cost *cost, void *arg), void *arg);
+void tern_session_profile(tern_session *session, void (*fn)(const tern_node_cost *cost, void *arg),
+			  void *arg);
 
 /* "shm", "tcp", or "shm,tcp" if peers are reached in different ways; "none" without peers. */
 const char *tern_session_transport(const tern_session *session);

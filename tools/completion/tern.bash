@@ -88,7 +88,7 @@ _tern() {
 			compopt -o filenames 2>/dev/null
 			return
 			;;
-		--losses | --cluster | --text | --report | --conformance | --output)
+		--losses | --trace | --cluster | --text | --report | --conformance | --output)
 			mapfile -t COMPREPLY < <(compgen -f -- "$current")
 			compopt -o filenames 2>/dev/null
 			return
