@@ -36,7 +36,7 @@ typedef struct launch {
 	const char *self;
 	proc *procs; /* servers, then workers */
 	uint32_t servers, count, started;
-	uint64_t steps, rows;
+	uint64_t steps, first_step, rows;
 	uint64_t features, classes; /* of the data */
 	int losses_fd;
 	progress bar;
@@ -103,6 +103,14 @@ static void add_options(command_line *c, const launch *l)
 	add(c, "--transport", transport_names[o->transport]);
 	add(c, "--comm", comm_names[o->comm]);
 	add(c, "--data", o->data);
+	if (o->save)
+		add(c, "--save", o->save);
+	if (o->save_every)
+		addf(c, "--save-every", "%llu", (unsigned long long)o->save_every);
+	if (o->resume) {
+		add(c, "--resume", o->resume);
+		addf(c, "--first-step", "%llu", (unsigned long long)l->first_step);
+	}
 	if (o->trace)
 		add(c, "--trace", o->trace);
 	if (o->profile)
@@ -360,7 +368,7 @@ static bool write_losses(launch *l)
 	l->losses_fd = -1;
 	if (ftruncate(fileno(file), 0) != 0 && errno != EINVAL) /* EINVAL: not a plain file */
 		error = errno;
-	for (; written < l->steps && !error; written++) {
+	for (written = l->first_step; written < l->steps && !error; written++) {
 		double sum = 0;
 
 		for (uint32_t i = l->servers; i < l->count; i++)
@@ -411,7 +419,7 @@ static void collect(const launch *l, train_result *r)
 	uint64_t correct = 0, rows = 0;
 
 	common_step(l, &r->loss);
-	r->steps = l->steps;
+	r->steps = l->steps - l->first_step;
 	for (uint32_t i = 0; i < l->count; i++) {
 		const proc *p = &l->procs[i];
 
@@ -464,6 +472,20 @@ static bool measure_data(const train_options *o, launch *l, train_job *job)
 	return ok;
 }
 
+/* Where a resumed job goes on. False: printed. */
+static bool find_first_step(launch *l)
+{
+	if (!train_resume_step(l->options, &l->first_step))
+		return false;
+	if (l->first_step < l->steps)
+		return true;
+	fprintf(stderr,
+		"tern train: --resume %s: the checkpoint is that of step %llu, and the job has %llu: give "
+		"more\n",
+		l->options->resume, (unsigned long long)l->first_step, (unsigned long long)l->steps);
+	return false;
+}
+
 /* Everything that can fail before the first process starts. False: printed. */
 static bool make_procs(launch *l)
 {
@@ -502,6 +524,8 @@ void train_run(const train_options *o, const char *self, const char *title, trai
 	l.steps = job.steps;
 	result->parameters = job.parameters;
 	train_job_destroy(&job);
+	if (o->resume && !find_first_step(&l))
+		return;
 	*status = 1;
 	l.servers = o->no_comm ? 0 : (uint32_t)o->servers;
 	l.count = l.servers + (uint32_t)o->workers;

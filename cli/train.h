@@ -45,7 +45,9 @@ typedef struct train_options {
 	bool spin, no_comm, no_eval;
 	const char *losses, *trace;
 	bool profile;
-	uint64_t features, classes; /* 0: those of the data, or the assumption */
+	const char *save, *resume;
+	uint64_t save_every, first_step; /* first_step: of this run; found by the launcher */
+	uint64_t features, classes;      /* 0: those of the data, or the assumption */
 	/* a job over hosts */
 	unsigned role;
 	uint64_t index;
@@ -134,6 +136,17 @@ void train_time_step(train_time *t);
 void train_time_end(train_time *t);
 /* Sorts. 0 without a step. */
 uint64_t train_time_median(train_time *t);
+
+/* ---- train_save.c: checkpoints ---- */
+
+/* Where the file of a process is. */
+void train_save_path(const char *dir, uint64_t step, const char *name, char *path, size_t bytes);
+/* The newest complete checkpoint of --resume. False: printed. */
+bool train_resume_step(const train_options *options, uint64_t *step);
+/* This process's file of a step; older ones of its own are removed. */
+tern_status train_save(const train_options *options, tern_session *session, const char *name, uint64_t step);
+/* How far to train before the next checkpoint. */
+uint64_t train_save_next(const train_options *options, uint64_t step, uint64_t steps);
 
 /* ---- train_trace.c ---- */
 

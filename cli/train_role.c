@@ -119,6 +119,7 @@ static tern_status open_context(part *p)
 static tern_status open_session(part *p, uint64_t eval_batch)
 {
 	const train_options *o = p->options;
+	char restore[4300];
 	tern_session_params params = {.plan = p->job.plan,
 				      .role = o->role == ROLE_SERVER ? TERN_ROLE_SERVER
 					      : o->servers           ? TERN_ROLE_WORKER
@@ -133,6 +134,10 @@ static tern_status open_session(part *p, uint64_t eval_batch)
 				      .servers = p->cluster.address};
 	tern_status status = TERN_OK;
 
+	if (o->resume)
+		train_save_path(o->resume, o->first_step, p->name, restore, sizeof(restore));
+	params.restore = o->resume ? restore : o->first_step ? "" : NULL; /* workers have nothing to read */
+	params.steps_done = o->first_step;
 	if (!o->no_comm && o->servers)
 		status = open_context(p);
 	if (status == TERN_OK)
@@ -210,6 +215,23 @@ static void close_part(part *p)
 
 /* ---- server ---- */
 
+/* To the end, with a stop for each checkpoint. */
+static tern_status run_steps(part *p)
+{
+	const train_options *o = p->options;
+	tern_status status = TERN_OK;
+
+	for (uint64_t step = o->first_step; step < p->job.steps && status == TERN_OK;) {
+		uint64_t next = train_save_next(o, step, p->job.steps);
+
+		status = tern_session_run(p->session, next - step);
+		step = next;
+		if (status == TERN_OK && o->save)
+			status = train_save(o, p->session, p->name, step);
+	}
+	return status;
+}
+
 static int serve(part *p)
 {
 	const train_options *o = p->options;
@@ -233,7 +255,7 @@ static int serve(part *p)
 	tern_session_stats_reset(p->session);
 	report(true, "started");
 	train_time_begin(&p->time);
-	status = tern_session_run(p->session, p->job.steps);
+	status = run_steps(p);
 	train_time_end(&p->time);
 	if (status != TERN_OK)
 		return failed(p, "training", status);
@@ -305,7 +327,7 @@ static tern_status train_steps_of(part *p, batcher *b, uint64_t *done, float *lo
 				   o->batch * b->set->features * sizeof(float));
 	if (status == TERN_OK)
 		status = tern_session_feed(p->session, 0, "labels", b->labels, o->batch * sizeof(int32_t));
-	for (*done = 0; *done < p->job.steps && status == TERN_OK; ++*done) {
+	for (*done = o->first_step; *done < p->job.steps && status == TERN_OK; ++*done) {
 		batcher_fill(b, *done);
 		status = tern_session_step(p->session, 0);
 		if (status == TERN_OK)
@@ -315,6 +337,10 @@ static tern_status train_steps_of(part *p, batcher *b, uint64_t *done, float *lo
 		if (status == TERN_OK)
 			output_loss(&p->out, *done, (double)*loss);
 		train_time_step(&p->time);
+		/* Without servers the variables are here. */
+		if (status == TERN_OK && o->save && !o->servers &&
+		    *done + 1 == train_save_next(o, *done, p->job.steps))
+			status = train_save(o, p->session, p->name, *done + 1);
 		if (status == TERN_OK && !isfinite(*loss)) {
 			fprintf(stderr, "%s: the loss is %f at step %llu: a smaller --lr may help\n", p->name,
 				(double)*loss, (unsigned long long)*done);

@@ -35,7 +35,10 @@ typedef struct tern_session_params {
 	int spin;                   /* poll without sleeping */
 	int stub;                   /* move nothing (what a step costs without communication): ctx NULL */
 	const char *const *servers; /* workers: "host:port" of each server of the plan */
-	uint64_t trace_events;      /* the latest events to keep for tern_session_trace; 0 = none */
+	uint64_t steps_done;        /* training steps before this session, of a job that is resumed */
+	const char *
+		restore; /* with them: this device's file of tern_session_save. Devices without variables: any */
+	uint64_t trace_events; /* the latest events to keep for tern_session_trace; 0 = none */
 } tern_session_params;
 
 /* The context's name must be the device's name in the plan ("server0", "worker3"): peers go by it. */
@@ -57,6 +60,13 @@ tern_status tern_session_run(tern_session *session, uint64_t n);
 tern_status tern_session_fetch(tern_session *session, int eval, const char *port, void *data, uint64_t bytes);
 /* Copy a variable that this device owns (servers; local sessions). TERN_E_NOT_FOUND. */
 tern_status tern_session_variable(tern_session *session, const char *name, void *data, uint64_t bytes);
+
+/*
+ * Variables and optimiser state of this device into a safetensors file: whole on disk, or not there. Between steps; for
+ * servers between two calls of tern_session_run. A job that is resumed from the files of all its servers goes on bit by
+ * bit as it would have. TERN_E_STATE, TERN_E_IO.
+ */
+tern_status tern_session_save(tern_session *session, const char *path);
 
 typedef struct tern_session_stats {
 	uint64_t steps;

@@ -91,6 +91,15 @@ tern_status tn_exec_fetch(tn_exec *exec, tn_prog_id prog, const char *port, tn_f
 /* A variable's memory on this device, to read between steps. TERN_E_NOT_FOUND. */
 tern_status tn_exec_variable(tn_exec *exec, const char *name, tn_fetched *fetched);
 
+/*
+ * Variables and optimiser state of this device to a safetensors file, between steps: whole on disk, or not there.
+ * TERN_E_STATE, TERN_E_IO.
+ */
+tern_status tn_exec_save(tn_exec *exec, const char *path);
+/* The same back, between create() and start(); the training goes on as if `steps` steps had been done. A device without
+   variables reads nothing. TERN_E_NOT_FOUND, TERN_E_SHAPE, TERN_E_CORRUPT name what does not fit. */
+tern_status tn_exec_load(tn_exec *exec, const char *path, uint64_t steps);
+
 /* Since create(), or since the last call with reset. Bytes and copies are the transfer's. */
 typedef struct tn_exec_stats {
 	uint64_t steps;      /* finished steps of chain 0 of TRAIN */

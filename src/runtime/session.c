@@ -38,6 +38,8 @@ struct tern_session {
 	tn_xfer *xfer;
 	tn_exec *exec;
 	char **servers; /* [server_count] of a worker */
+	char *restore;  /* file of a resumed job, or NULL */
+	uint64_t steps_done;
 	uint32_t server_count;
 	bool *needed;      /* [devices]: we share edges */
 	bool *dialed;      /* [devices] */
@@ -234,6 +236,10 @@ static tern_status prepare(tern_session *s, const tern_session_params *params)
 		s->dialed[i] = info.role == TERN_ROLE_SERVER;
 	}
 	TN_TRY(copy_servers(s, params));
+	s->steps_done = params->steps_done;
+	s->restore = params->restore ? strdup(params->restore) : NULL;
+	if (params->restore && !s->restore)
+		return tn_fail(TERN_E_NOMEM, "no memory for a path");
 	if (params->stub || tern_plan_edges(s->plan) == 0)
 		return TERN_OK;
 	if (!s->ctx)
@@ -307,6 +313,8 @@ tern_status tern_session_start(tern_session *s, uint64_t timeout_ns)
 	}
 	TN_TRY(open_xfer(s));
 	TN_TRY(tn_exec_create(s->plan, s->device, s->xfer, &s->exec_params, &s->exec));
+	if (s->restore)
+		TN_TRY(tn_exec_load(s->exec, s->restore, s->steps_done));
 	/* Before there was an executor to tell. Exchanges on both sides: one of them sees the other. */
 	if (atomic_exchange(&s->canceled, false))
 		return tn_fail(TERN_E_CANCELED, "cancelled while starting");
@@ -376,6 +384,7 @@ void tern_session_close(tern_session *s)
 	for (uint32_t i = 0; s->servers && i < s->server_count; i++)
 		free(s->servers[i]);
 	free(s->servers);
+	free(s->restore);
 	free(s->needed);
 	free(s->dialed);
 	free(s->links);
@@ -406,6 +415,11 @@ tern_status tern_session_step(tern_session *s, int eval)
 tern_status tern_session_run(tern_session *s, uint64_t n)
 {
 	return s->exec ? interrupted(s, tn_exec_run(s->exec, n, TN_TIME_NEVER)) : not_started();
+}
+
+tern_status tern_session_save(tern_session *s, const char *path)
+{
+	return s->exec ? tn_exec_save(s->exec, path) : not_started();
 }
 
 static tern_status copy_out(const tn_fetched *fetched, const char *what, void *data, uint64_t bytes)
