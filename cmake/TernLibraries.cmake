@@ -47,7 +47,7 @@ set(installed tern)
 
 if(graph_layers)
 	tern_shared(tern-graph tern-graph.map ${graph_layers})
-	target_link_libraries(tern-graph PUBLIC tern PRIVATE ${TERN_DNNL} ${CMAKE_DL_LIBS} m)
+	target_link_libraries(tern-graph PUBLIC tern PRIVATE ${TERN_DNNL} PkgConfig::PROTOBUF_C ${CMAKE_DL_LIBS} m)
 	list(APPEND installed tern-graph)
 endif()
 

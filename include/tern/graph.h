@@ -165,8 +165,18 @@ tern_status tern_graph_port(const tern_graph *graph, uint32_t number, const char
 /* The name of a symbolic dim: it lives as long as the graph. NULL for a dim that is none of the graph's. */
 const char *tern_graph_symbol_name(const tern_graph *graph, uint64_t dim);
 
+typedef struct tern_node_info {
+	const char *op, *name; /* live as long as the graph and are not changed, as the lists below */
+	const tern_value *inputs, *outputs;
+	uint32_t n_inputs, n_outputs;
+} tern_node_info;
+/* Node `number`, in the order in which nodes were added. TERN_E_NOT_FOUND past the last one. */
+tern_status tern_graph_node_get(const tern_graph *graph, uint32_t number, tern_node_info *info);
+
 /* One line per node, in order. Free with tern_graph_text_free. NULL if memory is out. */
 char *tern_graph_text(const tern_graph *graph);
+/* The graph in the DOT language, for Graphviz to draw. As tern_graph_text. */
+char *tern_graph_dot(const tern_graph *graph);
 void tern_graph_text_free(char *text);
 
 /* ---- models ------------------------------------------------------------------------------------ */
@@ -188,6 +198,60 @@ tern_status tern_graph_model(const char *model, const tern_model_params *params,
 tern_status tern_graph_fully_connected(const char *name, const uint64_t *widths, uint32_t n_widths,
 				       const tern_model_params *params, tern_graph **graph);
 
+/* ---- import ------------------------------------------------------------------------------------ */
+
+/* The size of a symbolic dim. */
+typedef struct tern_size {
+	const char *name;
+	uint64_t size;
+} tern_size;
+
+/* A tensor outside of a graph: dense, row-major. */
+typedef struct tern_array {
+	const char *name;
+	tern_dtype dtype;
+	tern_shape shape;
+	const void *data;
+} tern_array;
+
+/* Zero it, then set what differs. */
+typedef struct tern_onnx_params {
+	const tern_size
+		*sizes; /* of dims that the file leaves symbolic: known from the start, so that more folds */
+	uint32_t n_sizes;
+	/*
+	 * Values of inputs. Where an op needs a value when the graph is made (Reshape its shape, Pad its pads),
+	 * it is taken from here and the input becomes no port; inputs that are only computed with stay inputs.
+	 */
+	const tern_array *values;
+	uint32_t n_values;
+	int frozen; /* 1: float initialisers become constants rather than variables */
+	/* Called with one line for each node that cannot be imported; may be NULL. */
+	void (*report)(void *arg, const char *line);
+	void *report_arg;
+} tern_onnx_params;
+
+/*
+ * The graph of an ONNX model, opset 9 to 17: a file, or bytes in memory. Inputs and outputs become ports of
+ * their names; dims that the file names (dim_param) or leaves open become symbolic; float initialisers become
+ * variables that start with the file's values, others constants; what is constant is folded. params may be
+ * NULL; nothing of it is kept. Nothing in the file is trusted. TERN_E_UNSUPPORTED: ops, types or versions that
+ * tern does not have: the text lists nodes, report gets all of them; TERN_E_CORRUPT: no such file format;
+ * TERN_E_TOO_LARGE, TERN_E_SHAPE, TERN_E_INVALID, TERN_E_NOT_FOUND (no file), TERN_E_IO, TERN_E_NOMEM.
+ */
+tern_status tern_graph_import_onnx(const char *path, const tern_onnx_params *params, tern_graph **graph);
+tern_status tern_graph_import_onnx_bytes(const void *bytes, uint64_t n_bytes, const tern_onnx_params *params,
+					 tern_graph **graph);
+
+/*
+ * Tensors in files: reads .npy and ONNX's TensorProto (by content), writes .npy. The array's data belongs to
+ * the caller until tern_array_free; so does its name, which is NULL but for a TensorProto with one. TERN_E_NOT_FOUND, TERN_E_IO, TERN_E_CORRUPT,
+ * TERN_E_UNSUPPORTED (a type that tern does not have, Fortran order), TERN_E_TOO_LARGE, TERN_E_NOMEM.
+ */
+tern_status tern_array_read(const char *path, tern_array *array);
+tern_status tern_array_write(const char *path, const tern_array *array);
+void tern_array_free(tern_array *array);
+
 /* ---- programs ---------------------------------------------------------------------------------- */
 
 /*
@@ -196,12 +260,6 @@ tern_status tern_graph_fully_connected(const char *name, const uint64_t *widths,
  * copies the graph, whose weights it shares as long as no node writes them. Running allocates nothing.
  */
 typedef struct tern_program tern_program;
-
-/* The size of a symbolic dim. */
-typedef struct tern_size {
-	const char *name;
-	uint64_t size;
-} tern_size;
 
 /* Zero it, then set what differs. */
 typedef struct tern_program_params {

@@ -182,6 +182,22 @@ tern_status tern_graph_port(const tern_graph *graph, uint32_t number, const char
 	return TERN_OK;
 }
 
+tern_status tern_graph_node_get(const tern_graph *graph, uint32_t number, tern_node_info *info)
+{
+	const tn_node *n;
+
+	if (!graph || number >= graph->n_nodes)
+		return tn_fail(TERN_E_NOT_FOUND, "the graph has no node number %u", number);
+	n = &graph->nodes[number];
+	*info = (tern_node_info){.op = tn_op_table[n->op].name,
+				 .name = n->name,
+				 .inputs = n->in,
+				 .outputs = n->out,
+				 .n_inputs = n->n_in,
+				 .n_outputs = n->n_out};
+	return TERN_OK;
+}
+
 const char *tern_graph_symbol_name(const tern_graph *graph, uint64_t dim)
 {
 	if (!graph || !tn_dim_symbolic(dim) || tn_dim_symbol(dim) >= graph->n_symbols)
