@@ -13,6 +13,7 @@ int cmd_server(int argc, char **argv);
 int cmd_table(int argc, char **argv);
 int cmd_cluster(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
+int cmd_graph(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_top(int argc, char **argv);
 int cmd_status(int argc, char **argv);

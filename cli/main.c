@@ -28,6 +28,7 @@ static const command commands[] = {
 	 "tables of the parameter server: made, described, dropped; checkpoints looked into"},
 	{"cluster", cmd_cluster, "servers that joined one another: who has what, who is to go"},
 	{"bench", cmd_bench, "load for parameter servers: latency, keys per second, CPU time"},
+	{"graph", cmd_graph, "models, built in or ONNX files: shown, checked, run"},
 	{"run", cmd_run, "a command as every rank of a job, with tern below torch.distributed"},
 	{"top", cmd_top, "processes live: links, memory, operations and how long they take"},
 	{"status", cmd_status, "links of processes, and who waits for whom"},

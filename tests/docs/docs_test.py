@@ -69,7 +69,7 @@ class ManPage(unittest.TestCase):
 
     @unittest.skipUnless(TERN, 'the command was not built')
     def test_every_option(self):
-        for command in ('train', 'perf', 'table', 'bench', 'info', 'doctor', 'demo'):
+        for command in ('train', 'perf', 'table', 'bench', 'graph', 'info', 'doctor', 'demo'):
             options = set(OPTION.findall(self.help_of(command))) - {'--help'}
             self.assertGreater(len(options), 1)
             self.assertEqual(self.defined(command), options, command)

@@ -7,8 +7,7 @@ _tern_options() { # COMMAND or COMMAND/SUBCOMMAND
 	case $1 in
 	train)
 		echo --model --hidden --data --servers --workers --batch --epochs --steps --transport --comm --sync --seed \
-			--lr --momentum --kernel-threads --spin --no-comm --no-eval --losses --save --save-every --resume --first-step --trace \
-			--profile --json --quiet \
+			--lr --momentum --kernel-threads --spin --no-comm --no-eval --losses --json --quiet \
 			--timeout --role --index --cluster --features --classes --text --dim --window --negative --min-count --sample \
 			--pairs --samples --vocabulary --skew --consistency --staleness --listen --insecure --help
 		;;
@@ -34,6 +33,11 @@ _tern_options() { # COMMAND or COMMAND/SUBCOMMAND
 	top) echo --interval --count --help ;;
 	status) echo --json --state --help ;;
 	trace) echo --seconds --output --quiet --help ;;
+	graph) echo show check run test --help ;;
+	graph/show) echo --dims --nodes --dot --svg --json --help ;;
+	graph/check) echo --dims --json --help ;;
+	graph/run) echo --inputs --output --dims --threads --json --help ;;
+	graph/test) echo --rtol --atol --threads --json --help ;;
 	run) echo --nproc --port --keep-backend --show --json --help ;;
 	demo) echo --epochs --steps --data --quiet --help ;;
 	esac
@@ -75,7 +79,7 @@ _tern() {
 		previous=${COMP_WORDS[COMP_CWORD - 2]}
 	fi
 	if ((COMP_CWORD == 1)); then
-		words="train perf server table cluster bench run top status trace info doctor demo --help --version"
+		words="train perf server table cluster bench graph run top status trace info doctor demo --help --version"
 	else
 		case $previous in
 		--model | --transport | --comm | --role | --dtype | --optimizer | --init | --eviction | \
@@ -84,28 +88,36 @@ _tern() {
 			words=$(_tern_list "$current" put notify get send call)
 			compopt -o nospace 2>/dev/null
 			;;
-		--data | --follow | --tier | --save | --resume)
+		--data | --follow | --tier | --output)
 			mapfile -t COMPREPLY < <(compgen -d -- "$current")
 			compopt -o filenames 2>/dev/null
 			return
 			;;
-		--losses | --trace | --cluster | --text | --report | --conformance | --output)
+		--losses | --cluster | --text | --report | --conformance | --dot | --svg | --output)
 			mapfile -t COMPREPLY < <(compgen -f -- "$current")
 			compopt -o filenames 2>/dev/null
 			return
 			;;
-		--servers | --workers | --batch | --epochs | --steps | --save-every | --first-step | --seed | --lr | --momentum | --kernel-threads | \
+		--servers | --workers | --batch | --epochs | --steps | --seed | --lr | --momentum | --kernel-threads | \
 			--peer | --timeout | --index | --hidden | --features | --classes | --listen | \
 			--sizes | --rounds | --round-time | --threads | --sequence | --rate | --keep | --deltas-max | --step | --to | --version | --name | --join | --replicas | --first | --drain | --map-version | --budget | \
 			--ps-workers | --server | --dim | --rows | --init-value | --ttl | --admit-after | \
 			--clients | --keys | --skew | --reads | --staleness | --duration | --warmup | --nproc | --port | --http | --window | --negative | --min-count | --sample | --pairs | \
-			--samples | --vocabulary | --hot | --interval | --count | --seconds)
+			--samples | --vocabulary | --hot | --dims | --inputs | --rtol | --atol | --interval | --count | --seconds)
 			return
 			;;
 		*)
 			words=$(_tern_options "${COMP_WORDS[1]}")
 			if [[ ${COMP_WORDS[1]} == bench ]] && ((COMP_CWORD > 2)); then
 				words=$(_tern_options "bench/${COMP_WORDS[2]}")
+			fi
+			if [[ ${COMP_WORDS[1]} == graph ]] && ((COMP_CWORD > 2)); then
+				words=$(_tern_options "graph/${COMP_WORDS[2]}")
+				if ((COMP_CWORD == 3)) && [[ $current != -* ]]; then # a model, or a folder of cases
+					mapfile -t COMPREPLY < <(compgen -f -- "$current"; compgen -W "mlp fcn5 $words" -- "$current")
+					compopt -o filenames 2>/dev/null
+					return
+				fi
 			fi
 			if [[ ${COMP_WORDS[1]} == cluster ]] && ((COMP_CWORD == 2)); then
 				words+=" status drain undrain give-up balance pause resume"
