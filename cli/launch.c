@@ -36,7 +36,7 @@ typedef struct launch {
 	const char *self;
 	proc *procs; /* servers, then workers */
 	uint32_t servers, count, started;
-	uint64_t steps, rows;
+	uint64_t steps, first_step, rows;
 	uint64_t features, classes; /* of the data */
 	int losses_fd;
 	progress bar;
@@ -103,6 +103,18 @@ static void add_options(command_line *c, const launch *l)
 	add(c, "--transport", transport_names[o->transport]);
 	add(c, "--comm", comm_names[o->comm]);
 	add(c, "--data", o->data);
+	if (o->save)
+		add(c, "--save", o->save);
+	if (o->save_every)
+		addf(c, "--save-every", "%llu", (unsigned long long)o->save_every);
+	if (o->resume) {
+		add(c, "--resume", o->resume);
+		addf(c, "--first-step", "%llu", (unsigned long long)l->first_step);
+	}
+	if (o->trace)
+		add(c, "--trace", o->trace);
+	if (o->profile)
+		add(c, "--profile", NULL);
 	addf(c, "--lr", "%.17g", o->lr);
 	addf(c, "--momentum", "%.17g", o->momentum);
 	addf(c, "--timeout", "%.3f", (double)o->timeout_ns * 1e-9);
@@ -356,7 +368,7 @@ static bool write_losses(launch *l)
 	l->losses_fd = -1;
 	if (ftruncate(fileno(file), 0) != 0 && errno != EINVAL) /* EINVAL: not a plain file */
 		error = errno;
-	for (; written < l->steps && !error; written++) {
+	for (written = l->first_step; written < l->steps && !error; written++) {
 		double sum = 0;
 
 		for (uint32_t i = l->servers; i < l->count; i++)
@@ -371,13 +383,43 @@ static bool write_losses(launch *l)
 	return !error || losses_failed(l);
 }
 
+static bool merge_traces(const launch *l)
+{
+	char(*names)[32] = l->options->trace ? calloc(l->count, sizeof(*names)) : NULL;
+	bool ok;
+
+	if (!l->options->trace)
+		return true;
+	for (uint32_t i = 0; i < l->count && names; i++)
+		snprintf(names[i], sizeof(names[i]), "%s", l->procs[i].name);
+	ok = names && train_trace_merge(l->options->trace, names, l->count);
+	free(names);
+	return ok;
+}
+
+/* The worker for which some server waited longest: the one that others had to wait for too. */
+static void find_straggler(const launch *l, train_result *r)
+{
+	uint64_t most = 0;
+
+	for (uint32_t w = 0; w < l->count - l->servers && l->options->workers > 1; w++) {
+		for (uint32_t i = 0; i < l->servers; i++) {
+			if (l->procs[i].waited_ns[w] <= most)
+				continue;
+			most = l->procs[i].waited_ns[w];
+			snprintf(r->straggler, sizeof(r->straggler), "worker%u", w);
+		}
+	}
+	r->straggler_seconds = (double)most * 1e-9;
+}
+
 static void collect(const launch *l, train_result *r)
 {
 	const train_options *o = l->options;
 	uint64_t correct = 0, rows = 0;
 
 	common_step(l, &r->loss);
-	r->steps = l->steps;
+	r->steps = l->steps - l->first_step;
 	for (uint32_t i = 0; i < l->count; i++) {
 		const proc *p = &l->procs[i];
 
@@ -399,6 +441,7 @@ static void collect(const launch *l, train_result *r)
 			r->step_seconds = (double)p->step_ns * 1e-9;
 		snprintf(r->transport, sizeof(r->transport), "%s", p->transport);
 	}
+	find_straggler(l, r);
 	r->accuracy = rows ? (double)correct / (double)rows : NAN;
 	r->steps_per_s = (double)r->steps / r->seconds;
 	r->images_per_s = r->steps_per_s * (double)(o->batch * o->workers);
@@ -427,6 +470,20 @@ static bool measure_data(const train_options *o, launch *l, train_job *job)
 	     train_job_create(o, train.count, train.features, train.classes, job);
 	dataset_free(&train);
 	return ok;
+}
+
+/* Where a resumed job goes on. False: printed. */
+static bool find_first_step(launch *l)
+{
+	if (!train_resume_step(l->options, &l->first_step))
+		return false;
+	if (l->first_step < l->steps)
+		return true;
+	fprintf(stderr,
+		"tern train: --resume %s: the checkpoint is that of step %llu, and the job has %llu: give "
+		"more\n",
+		l->options->resume, (unsigned long long)l->first_step, (unsigned long long)l->steps);
+	return false;
 }
 
 /* Everything that can fail before the first process starts. False: printed. */
@@ -467,6 +524,8 @@ void train_run(const train_options *o, const char *self, const char *title, trai
 	l.steps = job.steps;
 	result->parameters = job.parameters;
 	train_job_destroy(&job);
+	if (o->resume && !find_first_step(&l))
+		return;
 	*status = 1;
 	l.servers = o->no_comm ? 0 : (uint32_t)o->servers;
 	l.count = l.servers + (uint32_t)o->workers;
@@ -494,7 +553,7 @@ void train_run(const train_options *o, const char *self, const char *title, trai
 	} else {
 		collect(&l, result);
 		result->ok = true;
-		*status = !o->losses || write_losses(&l) ? 0 : 1;
+		*status = (!o->losses || write_losses(&l)) && merge_traces(&l) ? 0 : 1;
 	}
 	for (uint32_t i = 0; i < l.count; i++)
 		proc_free(&l.procs[i]);
@@ -527,6 +586,12 @@ static void print_json(const train_options *o, const train_result *r)
 	json_real(&j, "step_seconds", r->step_seconds);
 	json_real(&j, "cpu_seconds", r->cpu_seconds);
 	json_string(&j, "transport", r->transport);
+	if (r->straggler[0]) {
+		json_object(&j, "straggler");
+		json_string(&j, "name", r->straggler);
+		json_real(&j, "waited_seconds", r->straggler_seconds);
+		json_object_end(&j);
+	}
 	json_object(&j, "options");
 	json_string(&j, "data", o->data);
 	if (o->hidden)
@@ -568,6 +633,8 @@ int train_launch(const train_options *o, const char *self)
 		       "worker\n",
 		       comm_names[o->comm], r.transport, (double)r.bytes / 1048576,
 		       (unsigned long long)r.copies, (double)r.copy_bytes / 1048576, r.comm_seconds);
+		if (r.straggler[0])
+			printf("servers waited longest for %s: %.2f s\n", r.straggler, r.straggler_seconds);
 	}
 	return status;
 }

@@ -38,6 +38,7 @@ typedef struct proc {
 		cpu_ns, correct, rows;
 	double seconds, loss;
 	char transport[32];
+	uint64_t waited_ns[TRAIN_PROCESSES_MAX]; /* for number i of the other role */
 } proc;
 
 /*

@@ -138,6 +138,12 @@ static void on_report(proc *p, char *line)
 	} else if (strncmp(line, "ready ", 6) == 0) {
 		snprintf(p->address, sizeof(p->address), "%s", line + 6);
 		p->ready = true;
+	} else if (strncmp(line, "waited ", 7) == 0) {
+		char *end;
+		uint64_t index = strtoull(line + 7, &end, 10);
+
+		if (index < TRAIN_PROCESSES_MAX)
+			p->waited_ns[index] = strtoull(end, NULL, 10);
 	} else if (strcmp(line, "started") == 0) {
 		p->started = true;
 	} else if (strcmp(line, "trained") == 0) {

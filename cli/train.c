@@ -79,6 +79,17 @@ static const arg_row rows[] = {
 	{"no-eval", ARG_FLAG, &o.no_eval, NULL, "skip the test accuracy", 0, 0, false, NULL},
 	{"losses", ARG_STRING, &o.losses, "FILE", "write each step's loss as a hexadecimal float", 0, 0,
 	 false, NULL},
+	{"save", ARG_STRING, &o.save, "DIR", "checkpoints: variables and optimiser state, as safetensors", 0,
+	 0, false, NULL},
+	{"save-every", ARG_U64, &o.save_every, "N", "steps between checkpoints, instead of one at the end", 1,
+	 1u << 30, false, NULL},
+	{"resume", ARG_STRING, &o.resume, "DIR", "go on from the newest complete checkpoint", 0, 0, false,
+	 NULL},
+	{"first-step", ARG_U64, &o.first_step, "N",
+	 "of a job over hosts that is resumed: the checkpoint's step", 0, 1u << 30, false, NULL},
+	{"trace", ARG_STRING, &o.trace, "FILE", "write what every process did when, for Perfetto", 0, 0,
+	 false, NULL},
+	{"profile", ARG_FLAG, &o.profile, NULL, "say at the end which nodes cost most", 0, 0, false, NULL},
 	{"json", ARG_FLAG, &o.json, NULL, "print one JSON object at the end", 0, 0, false, NULL},
 	{"quiet", ARG_FLAG, &o.quiet, NULL, "no progress", 0, 0, false, NULL},
 	{"timeout", ARG_SECONDS, &o.timeout_ns, "SECONDS", "for all processes to find each other (60)",
@@ -141,6 +152,20 @@ static int check(const train_options *options)
 	if (options->role == ROLE_SERVER && options->losses) {
 		fprintf(stderr,
 			"tern train: --losses is for workers and the launcher: servers see no loss\n");
+		return 2;
+	}
+	if (options->save_every && !options->save) {
+		fprintf(stderr, "tern train: --save-every goes with --save DIR\n");
+		return 2;
+	}
+	if (options->first_step &&
+	    !(options->role != ROLE_LAUNCHER && (options->resume || options->role == ROLE_WORKER))) {
+		fprintf(stderr,
+			"tern train: --first-step goes with --role, and for servers with --resume DIR\n");
+		return 2;
+	}
+	if ((options->save || options->resume) && options->no_comm) {
+		fprintf(stderr, "tern train: --no-comm trains nothing that could be saved or resumed\n");
 		return 2;
 	}
 	if (options->servers == 0 && options->workers != 1) {

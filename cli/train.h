@@ -43,8 +43,11 @@ typedef struct train_options {
 	double lr, momentum;
 	uint64_t kernel_threads;
 	bool spin, no_comm, no_eval;
-	const char *losses;
-	uint64_t features, classes; /* 0: those of the data, or the assumption */
+	const char *losses, *trace;
+	bool profile;
+	const char *save, *resume;
+	uint64_t save_every, first_step; /* first_step: of this run; found by the launcher */
+	uint64_t features, classes;      /* 0: those of the data, or the assumption */
 	/* a job over hosts */
 	unsigned role;
 	uint64_t index;
@@ -134,6 +137,28 @@ void train_time_end(train_time *t);
 /* Sorts. 0 without a step. */
 uint64_t train_time_median(train_time *t);
 
+/* ---- train_save.c: checkpoints ---- */
+
+/* Where the file of a process is. */
+void train_save_path(const char *dir, uint64_t step, const char *name, char *path, size_t bytes);
+/* The newest complete checkpoint of --resume. False: printed. */
+bool train_resume_step(const train_options *options, uint64_t *step);
+/* This process's file of a step; older ones of its own are removed. */
+tern_status train_save(const train_options *options, tern_session *session, const char *name, uint64_t step);
+/* How far to train before the next checkpoint. */
+uint64_t train_save_next(const train_options *options, uint64_t step, uint64_t steps);
+
+/* ---- train_trace.c ---- */
+
+#define TRAIN_TRACE_EVENTS (1u << 18) /* the latest of each process */
+
+/* Where the part of a process goes. False: too long. */
+bool train_trace_part(const char *path, const char *name, char *part, size_t bytes);
+/* The parts of these processes into one file; parts are removed. False: printed. */
+bool train_trace_merge(const char *path, char (*names)[32], unsigned count);
+/* The nodes that cost most, on standard error. */
+void train_profile(tern_session *session, const char *name);
+
 /* ---- report.c: lines to the launcher ---- */
 
 void report_init(uint64_t fd);
@@ -180,6 +205,8 @@ typedef struct train_result {
 	double comm_seconds, compute_seconds; /* mean of the workers */
 	double step_seconds;                  /* median of the steps, of the slowest worker */
 	double cpu_seconds;                   /* of all processes while they trained */
+	char straggler[32];                   /* the worker that servers waited for longest, ... */
+	double straggler_seconds;             /* ... how long, for its tensors or slots */
 	uint64_t parameters;
 	char transport[32];
 } train_result;

@@ -104,10 +104,11 @@ static void make_cookie(const train_options *o, const tern_model_params *model, 
 {
 	char text[512];
 
-	snprintf(text, sizeof(text), "%s %s %u %u %llu %llu %llu %d %d %a %a %a %a %llu %d %llu %llu",
+	snprintf(text, sizeof(text), "%s %s %u %u %llu %llu %llu %llu %d %d %a %a %a %a %llu %d %llu %llu",
 		 model_names[o->model], o->hidden ? o->hidden : "-", plan->servers, plan->workers,
-		 (unsigned long long)o->batch, (unsigned long long)job->steps, (unsigned long long)o->seed,
-		 plan->sync != 0, (int)plan->comm, (double)plan->optimizer.lr, (double)plan->optimizer.lr_end,
+		 (unsigned long long)o->batch, (unsigned long long)o->first_step,
+		 (unsigned long long)job->steps, (unsigned long long)o->seed, plan->sync != 0,
+		 (int)plan->comm, (double)plan->optimizer.lr, (double)plan->optimizer.lr_end,
 		 (double)plan->optimizer.momentum, (double)plan->optimizer.weight_decay,
 		 (unsigned long long)plan->optimizer.lr_steps, (int)plan->optimizer.kind,
 		 (unsigned long long)model->inputs, (unsigned long long)model->classes);

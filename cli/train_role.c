@@ -119,6 +119,7 @@ static tern_status open_context(part *p)
 static tern_status open_session(part *p, uint64_t eval_batch)
 {
 	const train_options *o = p->options;
+	char restore[4300];
 	tern_session_params params = {.plan = p->job.plan,
 				      .role = o->role == ROLE_SERVER ? TERN_ROLE_SERVER
 					      : o->servers           ? TERN_ROLE_WORKER
@@ -129,9 +130,14 @@ static tern_status open_session(part *p, uint64_t eval_batch)
 				      .kernel_threads = (uint32_t)o->kernel_threads,
 				      .spin = o->spin,
 				      .stub = o->no_comm,
+				      .trace_events = o->trace ? TRAIN_TRACE_EVENTS : 0,
 				      .servers = p->cluster.address};
 	tern_status status = TERN_OK;
 
+	if (o->resume)
+		train_save_path(o->resume, o->first_step, p->name, restore, sizeof(restore));
+	params.restore = o->resume ? restore : o->first_step ? "" : NULL; /* workers have nothing to read */
+	params.steps_done = o->first_step;
 	if (!o->no_comm && o->servers)
 		status = open_context(p);
 	if (status == TERN_OK)
@@ -142,6 +148,22 @@ static tern_status open_session(part *p, uint64_t eval_batch)
 	return status;
 }
 
+/* Who kept this process waiting, of the other role. */
+static void report_waits(part *p)
+{
+	tern_role other = p->options->role == ROLE_SERVER ? TERN_ROLE_WORKER : TERN_ROLE_SERVER;
+	uint64_t count = p->options->role == ROLE_SERVER ? p->options->workers : p->options->servers;
+
+	for (uint32_t i = 0; i < count && !p->options->no_comm; i++) {
+		uint32_t device;
+		uint64_t ns;
+
+		if (tern_plan_find(p->job.plan, other, i, &device) == TERN_OK &&
+		    tern_session_waited(p->session, device, &ns) == TERN_OK)
+			report(false, "waited %u %llu", i, (unsigned long long)ns);
+	}
+}
+
 static void report_stats(part *p, const char *more)
 {
 	tern_session_stats s;
@@ -149,6 +171,7 @@ static void report_stats(part *p, const char *more)
 
 	tern_session_stats_get(p->session, &s);
 	staged = p->ctx ? tern_ctx_counter(p->ctx, "mem.staging_copies") : 0;
+	report_waits(p);
 	report(true,
 	       "result steps=%llu bytes=%llu copies=%llu copy_bytes=%llu writes=%llu staging_copies=%llu "
 	       "comm_ns=%llu "
@@ -161,6 +184,26 @@ static void report_stats(part *p, const char *more)
 	       tern_session_transport(p->session), more);
 }
 
+/* --trace and --profile. False: printed. */
+static bool look_back(part *p)
+{
+	const train_options *o = p->options;
+	char path[4200];
+
+	if (o->profile)
+		train_profile(p->session, p->name);
+	if (!o->trace)
+		return true;
+	if (!report_to_launcher())
+		snprintf(path, sizeof(path), "%s", o->trace);
+	else if (!train_trace_part(o->trace, p->name, path, sizeof(path)))
+		return false;
+	if (tern_session_trace(p->session, path) == TERN_OK)
+		return true;
+	fprintf(stderr, "%s: --trace: %s\n", p->name, tern_detail());
+	return false;
+}
+
 static void close_part(part *p)
 {
 	running = NULL;
@@ -171,6 +214,23 @@ static void close_part(part *p)
 }
 
 /* ---- server ---- */
+
+/* To the end, with a stop for each checkpoint. */
+static tern_status run_steps(part *p)
+{
+	const train_options *o = p->options;
+	tern_status status = TERN_OK;
+
+	for (uint64_t step = o->first_step; step < p->job.steps && status == TERN_OK;) {
+		uint64_t next = train_save_next(o, step, p->job.steps);
+
+		status = tern_session_run(p->session, next - step);
+		step = next;
+		if (status == TERN_OK && o->save)
+			status = train_save(o, p->session, p->name, step);
+	}
+	return status;
+}
 
 static int serve(part *p)
 {
@@ -195,7 +255,7 @@ static int serve(part *p)
 	tern_session_stats_reset(p->session);
 	report(true, "started");
 	train_time_begin(&p->time);
-	status = tern_session_run(p->session, p->job.steps);
+	status = run_steps(p);
 	train_time_end(&p->time);
 	if (status != TERN_OK)
 		return failed(p, "training", status);
@@ -203,6 +263,8 @@ static int serve(part *p)
 	if (status != TERN_OK)
 		return failed(p, "at the end", status);
 	report_stats(p, "");
+	if (!look_back(p))
+		return 1;
 	p->share.steps = p->job.steps;
 	if (o->json)
 		output_json(o, p->name, &p->job, p->session, p->ctx, &p->share);
@@ -265,7 +327,7 @@ static tern_status train_steps_of(part *p, batcher *b, uint64_t *done, float *lo
 				   o->batch * b->set->features * sizeof(float));
 	if (status == TERN_OK)
 		status = tern_session_feed(p->session, 0, "labels", b->labels, o->batch * sizeof(int32_t));
-	for (*done = 0; *done < p->job.steps && status == TERN_OK; ++*done) {
+	for (*done = o->first_step; *done < p->job.steps && status == TERN_OK; ++*done) {
 		batcher_fill(b, *done);
 		status = tern_session_step(p->session, 0);
 		if (status == TERN_OK)
@@ -275,6 +337,10 @@ static tern_status train_steps_of(part *p, batcher *b, uint64_t *done, float *lo
 		if (status == TERN_OK)
 			output_loss(&p->out, *done, (double)*loss);
 		train_time_step(&p->time);
+		/* Without servers the variables are here. */
+		if (status == TERN_OK && o->save && !o->servers &&
+		    *done + 1 == train_save_next(o, *done, p->job.steps))
+			status = train_save(o, p->session, p->name, *done + 1);
 		if (status == TERN_OK && !isfinite(*loss)) {
 			fprintf(stderr, "%s: the loss is %f at step %llu: a smaller --lr may help\n", p->name,
 				(double)*loss, (unsigned long long)*done);
@@ -342,6 +408,8 @@ static int work(part *p, const dataset *train, const dataset *test)
 	snprintf(more, sizeof(more), "seconds=%.9f loss=%a correct=%llu rows=%llu", seconds, (double)loss,
 		 (unsigned long long)correct, (unsigned long long)rows);
 	report_stats(p, more);
+	if (!look_back(p))
+		return 1;
 	p->share = (train_share){
 		.steps = done, .seconds = seconds, .loss = (double)loss, .correct = correct, .rows = rows};
 	if (o->json)

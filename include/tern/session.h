@@ -35,6 +35,10 @@ typedef struct tern_session_params {
 	int spin;                   /* poll without sleeping */
 	int stub;                   /* move nothing (what a step costs without communication): ctx NULL */
 	const char *const *servers; /* workers: "host:port" of each server of the plan */
+	uint64_t steps_done;        /* training steps before this session, of a job that is resumed */
+	const char *
+		restore; /* with them: this device's file of tern_session_save. Devices without variables: any */
+	uint64_t trace_events; /* the latest events to keep for tern_session_trace; 0 = none */
 } tern_session_params;
 
 /* The context's name must be the device's name in the plan ("server0", "worker3"): peers go by it. */
@@ -57,6 +61,13 @@ tern_status tern_session_fetch(tern_session *session, int eval, const char *port
 /* Copy a variable that this device owns (servers; local sessions). TERN_E_NOT_FOUND. */
 tern_status tern_session_variable(tern_session *session, const char *name, void *data, uint64_t bytes);
 
+/*
+ * Variables and optimiser state of this device into a safetensors file: whole on disk, or not there. Between steps; for
+ * servers between two calls of tern_session_run. A job that is resumed from the files of all its servers goes on bit by
+ * bit as it would have. TERN_E_STATE, TERN_E_IO.
+ */
+tern_status tern_session_save(tern_session *session, const char *path);
+
 typedef struct tern_session_stats {
 	uint64_t steps;
 	uint64_t run_ns;     /* in step and run */
@@ -73,6 +84,25 @@ typedef struct tern_session_stats {
 void tern_session_stats_get(tern_session *session, tern_session_stats *stats);
 /* Start counting from here on (bytes, copies and times). */
 void tern_session_stats_reset(tern_session *session);
+
+/*
+ * What this device did, as a Chrome trace (a JSON array; Perfetto and chrome://tracing show it): kernels, transfers, tensors
+ * under way, waits. Times are those of the monotonic clock, so traces of one host fit together. Needs trace_events.
+ * TERN_E_STATE, TERN_E_IO.
+ */
+tern_status tern_session_trace(tern_session *session, const char *path);
+/* For how long nothing could go on here because of a device's tensors or slots, its alone or others' too. */
+tern_status tern_session_waited(tern_session *session, uint32_t device, uint64_t *ns);
+
+/* One node of the device's training graph. Strings live as long as the plan. */
+typedef struct tern_node_cost {
+	const char *name, *op;
+	uint64_t runs;
+	uint64_t ns; /* in the kernel; of sends and receives in calls of the transfer */
+} tern_node_cost;
+/* Every node that ran, in the order of the graph. */
+void tern_session_profile(tern_session *session, void (*fn)(const tern_node_cost *cost, void *arg),
+			  void *arg);
 
 /* "shm", "tcp", or "shm,tcp" if peers are reached in different ways; "none" without peers. */
 const char *tern_session_transport(const tern_session *session);

@@ -150,6 +150,7 @@ static tern_status check_ends(const tn_exec *e)
 static tern_status set_up(tn_exec *e)
 {
 	TN_TRY(alloc_tables(e));
+	TN_TRY(tn_exec_trace_init(&e->trace, e->params.trace_events, e->graph->n_nodes, e->plan->n_devices));
 	TN_TRY(tn_deps_make(e->graph, &e->deps));
 	TN_TRY(tn_kern_ctx_create(e->params.backend, e->params.kernel_threads, &e->kern));
 	TN_TRY(open_ends(e));
@@ -203,6 +204,7 @@ void tn_exec_destroy(tn_exec *e)
 	}
 	tn_kern_ctx_destroy(e->kern);
 	tn_deps_free(&e->deps);
+	tn_exec_trace_fini(&e->trace);
 	free(e->ends);
 	free(e->end_of);
 	free(e->fixed);
@@ -360,6 +362,16 @@ void tn_exec_stats_get(tn_exec *e, tn_exec_stats *stats, bool reset)
 	e->xfer->ops->counters(e->xfer, &stats->xfer);
 	if (reset)
 		e->stats = (tn_exec_stats){0};
+}
+
+const tn_exec_trace *tn_exec_trace_get(const tn_exec *e)
+{
+	return &e->trace;
+}
+
+const tern_graph *tn_exec_graph(const tn_exec *e)
+{
+	return e->graph;
 }
 
 void tn_exec_memory(const tn_exec *e, uint64_t *plain_bytes, uint64_t *registered_bytes)

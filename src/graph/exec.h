@@ -41,6 +41,7 @@ typedef struct tn_exec_params {
 	bool spin;               /* poll instead of blocking in the transfer's wait() */
 	uint64_t batch;          /* size of the symbolic dim "batch" in TRAIN; 0 if the graph has none */
 	uint64_t eval_batch;     /* the same in EVAL; 0 = no EVAL program */
+	uint64_t trace_events;   /* the latest events that are kept for a trace; 0 = none */
 } tn_exec_params;
 
 /*
@@ -90,6 +91,15 @@ tern_status tn_exec_fetch(tn_exec *exec, tn_prog_id prog, const char *port, tn_f
 /* A variable's memory on this device, to read between steps. TERN_E_NOT_FOUND. */
 tern_status tn_exec_variable(tn_exec *exec, const char *name, tn_fetched *fetched);
 
+/*
+ * Variables and optimiser state of this device to a safetensors file, between steps: whole on disk, or not there.
+ * TERN_E_STATE, TERN_E_IO.
+ */
+tern_status tn_exec_save(tn_exec *exec, const char *path);
+/* The same back, between create() and start(); the training goes on as if `steps` steps had been done. A device without
+   variables reads nothing. TERN_E_NOT_FOUND, TERN_E_SHAPE, TERN_E_CORRUPT name what does not fit. */
+tern_status tn_exec_load(tn_exec *exec, const char *path, uint64_t steps);
+
 /* Since create(), or since the last call with reset. Bytes and copies are the transfer's. */
 typedef struct tn_exec_stats {
 	uint64_t steps;      /* finished steps of chain 0 of TRAIN */
@@ -101,6 +111,11 @@ typedef struct tn_exec_stats {
 	tn_xfer_counters xfer; /* never reset */
 } tn_exec_stats;
 void tn_exec_stats_get(tn_exec *exec, tn_exec_stats *stats, bool reset);
+
+/* Sums per node and waits per device since create(), and the events that were kept. Between steps. */
+const struct tn_exec_trace *tn_exec_trace_get(const tn_exec *exec);
+/* The device's graph, whose nodes the trace names. */
+const tern_graph *tn_exec_graph(const tn_exec *exec);
 
 /* Bytes of buffers that the executor allocated, and of those from the transfer. For reports and tests. */
 void tn_exec_memory(const tn_exec *exec, uint64_t *plain_bytes, uint64_t *registered_bytes);

@@ -15,6 +15,7 @@
 
 #include "graph/deps.h"
 #include "graph/exec.h"
+#include "graph/exec_trace.h"
 
 typedef struct exec_tensor {
 	void *data; /* roots only; NULL until fed or received */
@@ -64,6 +65,7 @@ typedef struct exec_end {
 	uint32_t node; /* Send or Recv */
 	bool is_send;
 	bool posted; /* send: a tensor is out, its source is root */
+	uint64_t posted_ns, posted_step;
 	uint32_t root;
 	const void *held; /* recv: the polled tensor */
 	bool consumed;    /* recv: a TRAIN step has used it, it is kept for a port only */
@@ -93,6 +95,7 @@ struct tn_exec {
 	bool broken;
 	atomic_bool cancel;
 	tn_exec_stats stats;
+	tn_exec_trace trace;
 };
 
 /* Where a tensor is; NULL until it is fed or received. */

@@ -90,9 +90,13 @@ void tn_exec_open_steps(tn_exec *e, exec_prog *p, uint64_t n)
 /* ---- transfers ---- */
 
 /* Measures the transfer's functions; the text of a failure says where it happened. */
-static tern_status comm_done(tn_exec *e, const exec_end *end, uint64_t t0, tern_status st)
+static tern_status comm_done(tn_exec *e, const exec_end *end, uint64_t step, uint64_t t0, tern_status st)
 {
-	e->stats.comm_ns += tn_now() - t0;
+	uint64_t t1 = tn_now();
+
+	e->stats.comm_ns += t1 - t0;
+	if (st == TERN_OK)
+		tn_exec_trace_add(&e->trace, TN_EVENT_COMM, end->node, step, t0, t1);
 	if (st != TERN_OK && st != TERN_AGAIN) {
 		tn_detail_prefix("%s: tensor '%s' %s %s", e->graph->name, end->edge->name,
 				 end->is_send ? "to" : "from",
@@ -105,11 +109,13 @@ static tern_status test_send(tn_exec *e, exec_end *end)
 {
 	exec_tensor *roots = e->progs[TN_PROG_TRAIN].tensors;
 	uint64_t t0 = tn_now();
-	tern_status st = comm_done(e, end, t0, e->xfer->ops->send_test(end->end));
+	tern_status st = comm_done(e, end, end->posted_step, t0, e->xfer->ops->send_test(end->end));
 
 	if (st == TERN_OK) {
 		TN_ASSERT(roots[end->root].posted > 0);
 		end->posted = false;
+		tn_exec_trace_add(&e->trace, TN_EVENT_FLIGHT, end->node, end->posted_step, end->posted_ns,
+				  t0);
 		roots[end->root].posted--;
 	}
 	return st;
@@ -142,12 +148,14 @@ static tern_status run_send(tn_exec *e, exec_prog *p, uint32_t node, uint64_t st
 	if (p->nodes[node].posted) /* it was waiting for just that */
 		return TERN_OK;
 	t0 = tn_now();
-	st = comm_done(e, end, t0,
+	st = comm_done(e, end, step, t0,
 		       e->xfer->ops->send_post(end->end, tn_exec_data(p, e->graph->nodes[node].in[0]),
 					       end->edge->bytes, step));
 	if (st != TERN_OK)
 		return st;
 	end->posted = true;
+	end->posted_ns = t0;
+	end->posted_step = step;
 	root->posted++;
 	/* Memory that is not the executor's goes back at the end of the step: the send is done when it is free. */
 	p->nodes[node].posted =
@@ -162,10 +170,10 @@ static tern_status release(tn_exec *e, exec_end *end)
 	TN_ASSERT(end->held != NULL);
 	end->held = NULL;
 	end->consumed = false;
-	return comm_done(e, end, t0, e->xfer->ops->recv_release(end->end));
+	return comm_done(e, end, 0, t0, e->xfer->ops->recv_release(end->end));
 }
 
-static tern_status run_recv(tn_exec *e, exec_prog *p, uint32_t node)
+static tern_status run_recv(tn_exec *e, exec_prog *p, uint32_t node, uint64_t step)
 {
 	exec_end *end = &e->ends[e->end_of[node]];
 
@@ -175,7 +183,7 @@ static tern_status run_recv(tn_exec *e, exec_prog *p, uint32_t node)
 	if (!end->held) {
 		uint64_t t0 = tn_now();
 
-		TN_TRY(comm_done(e, end, t0, e->xfer->ops->recv_poll(end->end, &end->held)));
+		TN_TRY(comm_done(e, end, step, t0, e->xfer->ops->recv_poll(end->end, &end->held)));
 		TN_ASSERT(end->held != NULL);
 	}
 	p->tensors[e->graph->nodes[node].out[0]].data = (void *)(uintptr_t)end->held; /* never written */
@@ -267,14 +275,16 @@ static tern_status run_kernel(tn_exec *e, exec_prog *p, uint32_t node, uint64_t 
 {
 	exec_node *x = &p->nodes[node];
 	tn_kern_io io = {.in = x->in, .out = x->out, .scratch = e->scratch, .step = step};
-	uint64_t t0;
+	uint64_t t0, t1;
 	tern_status st;
 
 	TN_TRY(writable(e, p, &e->graph->nodes[node]));
 	fill_pointers(e, p, node);
 	t0 = tn_now();
 	st = x->kern->run(x->kern, &io);
-	e->stats.compute_ns += tn_now() - t0;
+	t1 = tn_now();
+	e->stats.compute_ns += t1 - t0;
+	tn_exec_trace_add(&e->trace, TN_EVENT_COMPUTE, node, step, t0, t1);
 	return st;
 }
 
@@ -289,7 +299,7 @@ static tern_status run_node(tn_exec *e, exec_prog *p, uint32_t node)
 	if (flags & TN_OPF_SEND)
 		return run_send(e, p, node, step);
 	if (flags & TN_OPF_RECV)
-		return run_recv(e, p, node);
+		return run_recv(e, p, node, step);
 	if (flags & TN_OPF_VIEW)
 		return TERN_OK;
 	if (flags & TN_OPF_JOIN)
@@ -303,6 +313,7 @@ static tern_status node_done(tn_exec *e, exec_prog *p, uint32_t node)
 	const tn_node *n = &e->graph->nodes[node];
 	exec_chain *c = &p->chains[p->nodes[node].chain];
 
+	e->trace.nodes[node].runs += p->id == TN_PROG_TRAIN;
 	for (uint32_t k = 0; k < n->n_in && !(tn_op_flags(n->op) & TN_OPF_JOIN); k++)
 		TN_TRY(was_read(e, p, n->in[k]));
 	if ((tn_op_flags(n->op) & (TN_OPF_RECV | TN_OPF_JOIN)) && p->tensors[n->out[0]].readers == 0)
@@ -328,7 +339,26 @@ static tern_status node_done(tn_exec *e, exec_prog *p, uint32_t node)
 
 /* ---- waiting ---- */
 
-static tern_status wait_some(tn_exec *e, uint64_t deadline_ns)
+/* Whose tensors, or whose slots, the queue waits for: each of them once. */
+static void blame(tn_exec *e, const exec_prog *p, uint64_t ns)
+{
+	uint64_t seen[(TERN_PLAN_WORKERS_MAX * 2 + 63) / 64] = {0};
+
+	for (uint32_t i = 0; i < p->queue_len; i++) {
+		uint32_t node = p->queue[(p->queue_head + i) & p->queue_mask], peer;
+		const exec_end *end = e->end_of[node] != TN_NONE ? &e->ends[e->end_of[node]] : NULL;
+
+		if (!end)
+			continue;
+		peer = end->is_send ? end->edge->dst : end->edge->src;
+		if (peer / 64 >= TN_COUNT_OF(seen) || seen[peer / 64] >> peer % 64 & 1)
+			continue;
+		seen[peer / 64] |= 1ull << peer % 64;
+		e->trace.waited_ns[peer] += ns;
+	}
+}
+
+static tern_status wait_some(tn_exec *e, const exec_prog *p, uint64_t deadline_ns)
 {
 	uint64_t t0 = tn_now(), t1;
 	tern_status st = e->xfer->ops->wait(e->xfer, e->params.spin ? 0 : deadline_ns);
@@ -336,6 +366,13 @@ static tern_status wait_some(tn_exec *e, uint64_t deadline_ns)
 	t1 = tn_now();
 	e->stats.wait_ns += t1 - t0;
 	e->stats.waits++;
+	if (p && p->queue_len) {
+		uint32_t node = p->queue[p->queue_head];
+
+		blame(e, p, t1 - t0);
+		tn_exec_trace_add(&e->trace, TN_EVENT_WAIT, node, p->chains[p->nodes[node].chain].step, t0,
+				  t1);
+	}
 	if (st != TERN_OK) {
 		tn_detail_prefix("%s", e->graph->name);
 		return st;
@@ -379,7 +416,7 @@ static tern_status run_queue(tn_exec *e, exec_prog *p, uint64_t deadline_ns)
 		if (canceled(e))
 			return tn_fail(TERN_E_CANCELED, "%s: interrupted", e->graph->name);
 		if (stalled >= p->queue_len && p->queue_len > 0) {
-			st = wait_some(e, deadline_ns);
+			st = wait_some(e, p, deadline_ns);
 			if (st == TERN_E_DEADLINE)
 				return late(e, p);
 			if (st != TERN_OK) {
@@ -430,7 +467,7 @@ tern_status tn_exec_prologue(tn_exec *e, uint64_t deadline_ns)
 		while ((st = run_send(e, p, end->node, 0)) == TERN_AGAIN) {
 			if (canceled(e))
 				return tn_fail(TERN_E_CANCELED, "%s: interrupted", e->graph->name);
-			st = wait_some(e, deadline_ns);
+			st = wait_some(e, NULL, deadline_ns);
 			if (st == TERN_E_DEADLINE)
 				return tn_fail(st, "%s: waiting for a slot for '%s' at %s", e->graph->name,
 					       end->edge->name, e->plan->devices[end->edge->dst].name);
@@ -454,7 +491,7 @@ tern_status tn_exec_wait_posted(tn_exec *e, uint64_t deadline_ns)
 		while (end->is_send && end->posted && (st = test_send(e, end)) == TERN_AGAIN) {
 			if (canceled(e))
 				return tn_fail(TERN_E_CANCELED, "%s: interrupted", e->graph->name);
-			st = wait_some(e, deadline_ns);
+			st = wait_some(e, NULL, deadline_ns);
 			if (st == TERN_E_DEADLINE)
 				return tn_fail(st, "%s: '%s' is still on its way to %s", e->graph->name,
 					       end->edge->name, e->plan->devices[end->edge->dst].name);

@@ -7,7 +7,7 @@
  * side, with their maxima and sums in the kernel's scratch.
  *
  * Compiled with -O3 and without contraction of a*b+c. Thread story: see kern.h.
- * Tests: tests/unit/graph/kern_test.c.
+ * Tests: tests/unit/graph/kern_nodes_test.c.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * ArgMax, ArgMin, CumSum and TopK of one element type. Included by kern_axis.c once per type with T (the type)
  * and NAME(f) (f with the type's suffix) defined; it undefines both. No include guard: that is the point.
  *
- * Thread story: see kern.h. Tests: tests/unit/graph/kern_test.c.
+ * Thread story: see kern.h. Tests: tests/unit/graph/kern_nodes_test.c.
  */
 
 /* NaN beats everything, as in NumPy; of equals the first, or with `last` the last. */

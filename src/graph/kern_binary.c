@@ -6,7 +6,7 @@
  * Whole numbers wrap. Dividing a whole number by 0 fails the run (TERN_E_INVALID).
  *
  * Compiled with -O3 and without contraction of a*b+c. Thread story: see kern.h.
- * Tests: tests/unit/graph/kern_test.c.
+ * Tests: tests/unit/graph/kern_nodes_test.c.
  */
 #include <math.h>
 #include <stdlib.h>

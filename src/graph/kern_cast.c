@@ -7,7 +7,7 @@
  *   to bool          1 unless 0 (NaN is 1)
  *   f64 to f16, bf16 by way of f32
  *
- * Compiled with -O3. Thread story: see kern.h. Tests: tests/unit/graph/kern_test.c.
+ * Compiled with -O3. Thread story: see kern.h. Tests: tests/unit/graph/kern_nodes_test.c.
  */
 #include <stdlib.h>
 #include <string.h>

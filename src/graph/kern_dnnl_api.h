@@ -17,8 +17,10 @@
 /* A memory descriptor that is only looked at, as both versions' queries return it. */
 #if DNNL_VERSION_MAJOR >= 3
 typedef const_dnnl_memory_desc_t tn_md_ref;
+#define TN_BNORM_BACKWARD_SHIFT 0
 #else
 typedef const dnnl_memory_desc_t *tn_md_ref;
+#define TN_BNORM_BACKWARD_SHIFT 1 /* the shift counts among its inputs, though it has no use for it */
 #endif
 
 /* A memory descriptor that is owned. All zero: none. */

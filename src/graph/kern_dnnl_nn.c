@@ -242,8 +242,8 @@ static uint32_t norm_args(tn_op op, const nn_mds *m, dk_arg *a)
 		a[6] = (dk_arg){DNNL_ARG_DIFF_SCALE, {DK_OUT, 1}, c};
 		a[7] = (dk_arg){DNNL_ARG_DIFF_SHIFT, {DK_OUT, 2}, c};
 		a[8] = (dk_arg){
-			DNNL_ARG_SHIFT, {DK_IN, 2}, c}; /* 2.x counts it, though it has no use for it */
-		return 9;
+			DNNL_ARG_SHIFT, {DK_IN, 2}, c};
+		return TN_BNORM_BACKWARD_SHIFT ? 9 : 8;
 	}
 	a[0] = (dk_arg){DNNL_ARG_SRC, {DK_IN, 0}, x};
 	a[1] = (dk_arg){DNNL_ARG_SCALE, {DK_IN, 1}, c};

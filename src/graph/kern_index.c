@@ -5,7 +5,7 @@
  *
  * GatherGrad and scatters add in the order of the indices.
  *
- * Thread story: see kern.h. Tests: tests/unit/graph/kern_test.c.
+ * Thread story: see kern.h. Tests: tests/unit/graph/kern_moves_test.c.
  */
 #include <inttypes.h>
 #include <stdlib.h>

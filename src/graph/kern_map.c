@@ -3,7 +3,7 @@
  * See kern_map.h. Dims at the end whose map is the identity are one unit that is copied whole; the last dim
  * before them is copied by stretches that are contiguous in the input.
  *
- * Thread story: see kern.h. Tests: tests/unit/graph/kern_test.c.
+ * Thread story: see kern.h. Tests: tests/unit/graph/kern_moves_test.c.
  */
 #include "graph/kern_map.h"
 

@@ -3,7 +3,7 @@
  * Kernels whose output element (i, j, ...) is the input element (map0[i], map1[j], ...), or a fixed value
  * where one of the maps says TN_MAP_NONE: Pad, and Resize to the nearest.
  *
- * Thread story: see kern.h. Tests: tests/unit/graph/kern_test.c.
+ * Thread story: see kern.h. Tests: tests/unit/graph/kern_moves_test.c.
  */
 #ifndef TN_GRAPH_KERN_MAP_H
 #define TN_GRAPH_KERN_MAP_H

@@ -7,7 +7,7 @@
  * Ranges are reduced as by Cody and Waite (Software Manual for the Elementary Functions, 1980); polynomials
  * are Taylor series short enough for the reduced range.
  *
- * Pure. Tests: tests/unit/graph/kern_test.c compares with double precision.
+ * Pure. Tests: tests/unit/graph/kern_nodes_test.c compares with double precision.
  */
 #ifndef TN_GRAPH_KERN_MATH_H
 #define TN_GRAPH_KERN_MATH_H

@@ -4,7 +4,7 @@
  * ReverseSequence. They know elements only by their size. Transposes are in kern_transpose.c, pads and
  * resizes in kern_resize.c.
  *
- * Thread story: see kern.h. Tests: tests/unit/graph/kern_test.c.
+ * Thread story: see kern.h. Tests: tests/unit/graph/kern_moves_test.c.
  */
 #include <inttypes.h>
 #include <stdlib.h>

@@ -8,7 +8,7 @@
  * results that are folded at its end. So the order of every sum depends on shapes and axes alone.
  *
  * Whole numbers wrap. Compiled with -O3 and without contraction of a*b+c. Thread story: see kern.h.
- * Tests: tests/unit/graph/kern_test.c.
+ * Tests: tests/unit/graph/kern_nodes_test.c.
  */
 #include <float.h>
 #include <math.h>

@@ -8,7 +8,7 @@
  * 17); cubic weights: Keys, Cubic convolution interpolation for digital image processing, 1981.
  *
  * Compiled with -O3 and without contraction of a*b+c. Thread story: see kern.h.
- * Tests: tests/unit/graph/kern_test.c.
+ * Tests: tests/unit/graph/kern_moves_test.c.
  */
 #include <math.h>
 #include <stdlib.h>

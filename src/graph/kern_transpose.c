@@ -4,7 +4,7 @@
  * otherwise the two dims that are contiguous in the output and in the input form matrices that are
  * transposed by tiles, so that both sides are touched in whole cache lines.
  *
- * Compiled with -O3. Thread story: see kern.h. Tests: tests/unit/graph/kern_test.c.
+ * Compiled with -O3. Thread story: see kern.h. Tests: tests/unit/graph/kern_moves_test.c.
  */
 #include <stdlib.h>
 #include <string.h>

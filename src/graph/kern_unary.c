@@ -4,7 +4,7 @@
  * and what is made of them use the vector functions of kern_math.h in f32, the rest the C library.
  *
  * Compiled with -O3 and without contraction of a*b+c. Thread story: see kern.h.
- * Tests: tests/unit/graph/kern_test.c.
+ * Tests: tests/unit/graph/kern_nodes_test.c.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 /*
  * Making of walks, and copies along them. See kern_walk.h.
  *
- * Thread story: see kern_walk.h. Tests: tests/unit/graph/kern_test.c.
+ * Thread story: see kern_walk.h. Tests: tests/unit/graph/kern_nodes_test.c.
  */
 #include "graph/kern_walk.h"
 

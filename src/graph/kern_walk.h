@@ -9,7 +9,7 @@
  *
  * A run starts at at[k] of operand k and makes `n` steps of inner[k].
  *
- * Thread story: a walk is read-only once prepared. Tests: tests/unit/graph/kern_test.c.
+ * Thread story: a walk is read-only once prepared. Tests: tests/unit/graph/kern_nodes_test.c.
  */
 #ifndef TN_GRAPH_KERN_WALK_H
 #define TN_GRAPH_KERN_WALK_H

@@ -2,7 +2,7 @@
 /*
  * Where: of two tensors, the element that a third one says. Knows elements only by their size.
  *
- * Compiled with -O3. Thread story: see kern.h. Tests: tests/unit/graph/kern_test.c.
+ * Compiled with -O3. Thread story: see kern.h. Tests: tests/unit/graph/kern_nodes_test.c.
  */
 #include <stdlib.h>
 

@@ -57,6 +57,8 @@ void tn_wire_put_hello(tn_writer *w, const tn_wire_hello *hello)
 	tn_put_bytes(w, hello->incarnation, sizeof(hello->incarnation));
 	tn_put_bytes(w, hello->nonce, sizeof(hello->nonce));
 	tn_put_str(w, hello->name);
+	for (int i = 0; i < TN_WIRE_HELLO_MORE; i++)
+		tn_put_u8(w, 0xa5);
 	end(w, at);
 }
 

@@ -18,21 +18,32 @@
 #include "base/wirebuf.h"
 #include "link/link.h"
 
+/* What can be said otherwise from outside is, by builds that play other versions (tests/mixed) alone. */
+#ifndef TN_WIRE_VERSION
 #define TN_WIRE_VERSION     1
 #define TN_WIRE_VERSION_MIN 1
-#define TN_WIRE_MAGIC       0x4e524554u /* "TERN" */
-#define TN_FEATURE_RESUME   1ull        /* lanes that broke are rebuilt: UNWIRE of wired lanes, RESUME */
-#define TN_FEATURE_ROTATE   2ull        /* the dialer's AUTH may hold a MAC for each of two secrets */
-#define TN_FEATURE_MOVE     4ull        /* a second set of lanes beside those in use: READY, MOVE */
-#define TN_FEATURE_SUMS     8ull        /* DATA and FRAG carry a checksum; offered where it is wanted */
-#define TN_FEATURE_GRANTS   16ull       /* GRANT and DEMAND, where a provider's capabilities say GRANTS */
-#define TN_FEATURE_REJOIN   32ull       /* the control connection may come back: REJOIN, REJOINED */
-#define TN_FEATURE_SLOTS    64ull       /* SLOTS and RELINQUISHED */
-#define TN_FEATURE_LANES    128ull      /* idle data lanes are given up, and made again: WIDEN; with MOVE */
+#endif
+#define TN_WIRE_MAGIC     0x4e524554u /* "TERN" */
+#define TN_FEATURE_RESUME 1ull        /* lanes that broke are rebuilt: UNWIRE of wired lanes, RESUME */
+#define TN_FEATURE_ROTATE 2ull        /* the dialer's AUTH may hold a MAC for each of two secrets */
+#define TN_FEATURE_MOVE   4ull        /* a second set of lanes beside those in use: READY, MOVE */
+#define TN_FEATURE_SUMS   8ull        /* DATA and FRAG carry a checksum; offered where it is wanted */
+#define TN_FEATURE_GRANTS 16ull       /* GRANT and DEMAND, where a provider's capabilities say GRANTS */
+#define TN_FEATURE_REJOIN 32ull       /* the control connection may come back: REJOIN, REJOINED */
+#define TN_FEATURE_SLOTS  64ull       /* SLOTS and RELINQUISHED */
+#define TN_FEATURE_LANES  128ull      /* idle data lanes are given up, and made again: WIDEN; with MOVE */
+#ifndef TN_WIRE_FEATURES_MORE
+#define TN_WIRE_FEATURES_MORE 0ull /* bits of a later version */
+#endif
 /* Bits that this build knows; used if both have them. */
+#ifndef TN_WIRE_FEATURES
 #define TN_WIRE_FEATURES                                                                                 \
 	(TN_FEATURE_RESUME | TN_FEATURE_ROTATE | TN_FEATURE_MOVE | TN_FEATURE_SUMS | TN_FEATURE_GRANTS | \
-	 TN_FEATURE_REJOIN | TN_FEATURE_SLOTS | TN_FEATURE_LANES)
+	 TN_FEATURE_REJOIN | TN_FEATURE_SLOTS | TN_FEATURE_LANES | TN_WIRE_FEATURES_MORE)
+#endif
+#ifndef TN_WIRE_HELLO_MORE
+#define TN_WIRE_HELLO_MORE 0 /* bytes that a later version appends to a HELLO */
+#endif
 
 #define TN_SECRETS_MAX 2u
 

@@ -281,7 +281,9 @@ static void go_up(tn_link *link, uint64_t now_ns)
 	if (!link->reason[0])
 		snprintf(link->reason, sizeof(link->reason), "%s", "the first choice of both");
 	tn_link_set_state(link, TN_LINK_UP);
-	tn_lk_log(link, TN_LOG_INFO, "up over %s, %u lanes (%s)", own->name, link->lane_count, link->reason);
+	tn_lk_log(link, TN_LOG_INFO, "up over %s, %u lanes, wire version %u, features %#llx (%s)", own->name,
+		  link->lane_count, link->peer.version, (unsigned long long)link->peer.features,
+		  link->reason);
 	link->heard = link->was_up = true;
 	link->up_since_ns = now_ns;
 	link->health[link->provider].worked = true;

@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/fail.h"
 #include "graph/exec.h"
+#include "graph/exec_trace.h"
 #include "graph/plan.h"
 #include "graph/xfer_link.h"
 
@@ -37,6 +38,8 @@ struct tern_session {
 	tn_xfer *xfer;
 	tn_exec *exec;
 	char **servers; /* [server_count] of a worker */
+	char *restore;  /* file of a resumed job, or NULL */
+	uint64_t steps_done;
 	uint32_t server_count;
 	bool *needed;      /* [devices]: we share edges */
 	bool *dialed;      /* [devices] */
@@ -186,6 +189,8 @@ static void note_transports(tern_session *s)
 		used += (size_t)snprintf(s->transport + used, sizeof(s->transport) - used, "%s%s",
 					 used ? "," : "", name);
 	}
+	if (!used)
+		snprintf(s->transport, sizeof(s->transport), "none");
 }
 
 /* A cancel interrupts one call. */
@@ -231,6 +236,10 @@ static tern_status prepare(tern_session *s, const tern_session_params *params)
 		s->dialed[i] = info.role == TERN_ROLE_SERVER;
 	}
 	TN_TRY(copy_servers(s, params));
+	s->steps_done = params->steps_done;
+	s->restore = params->restore ? strdup(params->restore) : NULL;
+	if (params->restore && !s->restore)
+		return tn_fail(TERN_E_NOMEM, "no memory for a path");
 	if (params->stub || tern_plan_edges(s->plan) == 0)
 		return TERN_OK;
 	if (!s->ctx)
@@ -255,7 +264,8 @@ tern_status tern_session_open(tern_ctx *ctx, const tern_session_params *params, 
 	s->exec_params = (tn_exec_params){.kernel_threads = params->kernel_threads,
 					  .spin = params->spin,
 					  .batch = params->batch,
-					  .eval_batch = params->eval_batch};
+					  .eval_batch = params->eval_batch,
+					  .trace_events = params->trace_events};
 	status = prepare(s, params);
 	if (status != TERN_OK) {
 		tern_session_close(s);
@@ -303,6 +313,8 @@ tern_status tern_session_start(tern_session *s, uint64_t timeout_ns)
 	}
 	TN_TRY(open_xfer(s));
 	TN_TRY(tn_exec_create(s->plan, s->device, s->xfer, &s->exec_params, &s->exec));
+	if (s->restore)
+		TN_TRY(tn_exec_load(s->exec, s->restore, s->steps_done));
 	/* Before there was an executor to tell. Exchanges on both sides: one of them sees the other. */
 	if (atomic_exchange(&s->canceled, false))
 		return tn_fail(TERN_E_CANCELED, "cancelled while starting");
@@ -372,6 +384,7 @@ void tern_session_close(tern_session *s)
 	for (uint32_t i = 0; s->servers && i < s->server_count; i++)
 		free(s->servers[i]);
 	free(s->servers);
+	free(s->restore);
 	free(s->needed);
 	free(s->dialed);
 	free(s->links);
@@ -402,6 +415,11 @@ tern_status tern_session_step(tern_session *s, int eval)
 tern_status tern_session_run(tern_session *s, uint64_t n)
 {
 	return s->exec ? interrupted(s, tn_exec_run(s->exec, n, TN_TIME_NEVER)) : not_started();
+}
+
+tern_status tern_session_save(tern_session *s, const char *path)
+{
+	return s->exec ? tn_exec_save(s->exec, path) : not_started();
 }
 
 static tern_status copy_out(const tn_fetched *fetched, const char *what, void *data, uint64_t bytes)
@@ -475,6 +493,48 @@ void tern_session_stats_get(tern_session *s, tern_session_stats *stats)
 		.copies = now.xfer.copies - b->xfer.copies,
 		.copy_bytes = now.xfer.copy_bytes - b->xfer.copy_bytes,
 	};
+}
+
+tern_status tern_session_trace(tern_session *s, const char *path)
+{
+	FILE *file;
+	bool bad;
+
+	if (!s->exec || !s->exec_params.trace_events)
+		return tn_fail(TERN_E_STATE, "the session keeps no events: trace_events says how many");
+	file = fopen(path, "we");
+	if (!file)
+		return tn_fail_errno(TERN_E_IO, "open", "%s", path);
+	fprintf(file, "[\n");
+	tn_exec_trace_write(tn_exec_trace_get(s->exec), tn_exec_graph(s->exec), s->device, file);
+	fprintf(file, "\n]\n");
+	bad = ferror(file) != 0;
+	bad |= fclose(file) != 0;
+	return bad ? tn_fail(TERN_E_IO, "%s: not everything was written", path) : TERN_OK;
+}
+
+tern_status tern_session_waited(tern_session *s, uint32_t device, uint64_t *ns)
+{
+	if (device >= s->devices)
+		return tn_fail(TERN_E_NOT_FOUND, "the plan has %u devices", s->devices);
+	*ns = s->exec ? tn_exec_trace_get(s->exec)->waited_ns[device] : 0;
+	return TERN_OK;
+}
+
+void tern_session_profile(tern_session *s, void (*fn)(const tern_node_cost *cost, void *arg), void *arg)
+{
+	const tern_graph *graph = s->exec ? tn_exec_graph(s->exec) : NULL;
+
+	for (uint32_t i = 0; graph && i < graph->n_nodes; i++) {
+		const tn_node_cost *cost = &tn_exec_trace_get(s->exec)->nodes[i];
+		const tern_node_cost row = {.name = graph->nodes[i].name,
+					    .op = tn_op_table[graph->nodes[i].op].name,
+					    .runs = cost->runs,
+					    .ns = cost->ns};
+
+		if (cost->runs)
+			fn(&row, arg);
+	}
 }
 
 const char *tern_session_transport(const tern_session *s)

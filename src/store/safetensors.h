@@ -16,7 +16,7 @@
 #include "store/file.h"
 
 #define TN_ST_NAME_MAX    96
-#define TN_ST_TENSORS_MAX 256
+#define TN_ST_TENSORS_MAX 2048
 #define TN_ST_HEADER_MAX  (16u << 20)
 
 typedef struct tn_st_tensor {

@@ -291,6 +291,24 @@ static bool has_arrived(tern_tensor_rx *rx, uint64_t generation)
 	return atomic_load_explicit(&rx->arrived[slot], memory_order_acquire) == generation;
 }
 
+bool tn_tensor_rx_arrived(tern_tensor_rx *rx, uint64_t generation, const void **data)
+{
+	*data = rx->memory + (generation - 1) % rx->slots * rx->stride_bytes;
+	return has_arrived(rx, generation);
+}
+
+tn_tensor_conn *tn_tensor_rx_conn(tern_tensor_rx *rx)
+{
+	tn_tensor_conn *conn;
+
+	pthread_mutex_lock(&rx->state->lock);
+	conn = rx->conn;
+	if (conn)
+		tn_tensor_conn_ref(conn);
+	pthread_mutex_unlock(&rx->state->lock);
+	return conn;
+}
+
 tern_status tern_tensor_rx_poll(tern_tensor_rx *rx, const void **data)
 {
 	uint64_t generation = rx->released + 1;

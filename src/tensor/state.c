@@ -187,6 +187,10 @@ static void state_counters(tn_ctx_slot *slot, tern_counter_fn fn, void *arg)
 	ROW(stale);
 	ROW(releases);
 	ROW(opens);
+	ROW(reads);
+	ROW(read_bytes);
+	ROW(staged);
+	ROW(grown);
 #undef ROW
 }
 
@@ -194,6 +198,8 @@ static void state_destroy(tn_ctx_slot *slot)
 {
 	tn_tensor_state *state = (tn_tensor_state *)slot;
 
+	tn_dynamic_rx_free_all(state);
+	tn_dynamic_tx_free_all(state);
 	tn_tensor_rx_free_all(state);
 	tn_tensor_tx_free_all(state);
 	while (state->conns) {

@@ -6,6 +6,7 @@
  *   conn   one channel of service "tern.tensor"; the side that opened it sends tensors
  *   rx     receiver's end: K slots, the generation that comes next
  *   tx     sender's end: keys of the slots, the generation that goes next, slots released so far
+ *   dynamic_rx, dynamic_tx  over one of each, whose tensors are metadata blocks; a release is the acknowledgement
  *
  * Generations count from 1; generation g lies in slot (g - 1) % K.
  *
@@ -36,6 +37,7 @@ typedef struct tn_tensor_conn tn_tensor_conn;
 
 typedef struct tn_tensor_counters {
 	_Atomic uint64_t sent, sent_bytes, received, received_bytes, stale, releases, opens;
+	_Atomic uint64_t reads, read_bytes, staged, grown; /* dynamic */
 } tn_tensor_counters;
 
 /*
@@ -159,6 +161,9 @@ struct tern_tensor_tx {
 	bool peer_closed;   /* the receiver waits for our CLOSE */
 	bool close_posted;  /* or WITHDRAW */
 	tn_mailbox box;
+	/* state->lock, which is held when it runs: more was released, or the end came. May be NULL. */
+	void (*on_news)(void *arg);
+	void *news_arg;
 };
 
 /* A sender that asked for a name that is not published yet. */
@@ -181,6 +186,8 @@ struct tn_tensor_state {
 	tern_tensor_tx *txs;
 	tn_tensor_waiter *waiters;
 	tn_tensor_conn *conns;
+	tern_dynamic_tx *dynamic_txs; /* for the context's end */
+	tern_dynamic_rx *dynamic_rxs;
 };
 
 /* NULL: out of memory. */
@@ -234,7 +241,18 @@ void tn_tensor_on_closed(tn_tensor_conn *conn, const tn_tensor_msg *msg);
 /* The channel of a conn ended. */
 void tn_tensor_rx_conn_ended(tn_tensor_conn *conn, tern_status status);
 void tn_tensor_tx_conn_ended(tn_tensor_conn *conn, tern_status status);
+/* ---- rx.c for dynamic_rx.c ---- */
+/* Has generation come, and where does it lie? Of those that were not released. */
+bool tn_tensor_rx_arrived(tern_tensor_rx *rx, uint64_t generation, const void **data);
+/* The channel that the bound sender came by, with a reference; NULL: there is none any more. */
+tn_tensor_conn *tn_tensor_rx_conn(tern_tensor_rx *rx);
+/* ---- tx.c for dynamic_tx.c ---- */
+void tn_tensor_tx_watch(tern_tensor_tx *tx, void (*on_news)(void *arg), void *arg);
+/* TERN_OK while the receiver is there. */
+tern_status tn_tensor_tx_status(tern_tensor_tx *tx);
 /* At the context's end: free what is left. */
+void tn_dynamic_tx_free_all(tn_tensor_state *state);
+void tn_dynamic_rx_free_all(tn_tensor_state *state);
 void tn_tensor_rx_free_all(tn_tensor_state *state);
 void tn_tensor_tx_free_all(tn_tensor_state *state);
 

@@ -171,6 +171,21 @@ static tern_tensor_tx *find_tx(tn_tensor_conn *conn, uint32_t id)
 	return tx;
 }
 
+/* state->lock held. */
+static void tell_news(tern_tensor_tx *tx)
+{
+	if (tx->on_news)
+		tx->on_news(tx->news_arg);
+}
+
+void tn_tensor_tx_watch(tern_tensor_tx *tx, void (*on_news)(void *arg), void *arg)
+{
+	pthread_mutex_lock(&tx->state->lock);
+	tx->on_news = on_news;
+	tx->news_arg = arg;
+	pthread_mutex_unlock(&tx->state->lock);
+}
+
 void tn_tensor_on_opened(tn_tensor_conn *conn, const tn_tensor_msg *msg)
 {
 	tern_tensor_tx *tx;
@@ -202,6 +217,8 @@ void tn_tensor_on_release(tn_tensor_conn *conn, const tn_tensor_msg *msg)
 	tx = find_tx(conn, msg->tx_id);
 	if (tx && msg->count > atomic_load(&tx->released))
 		atomic_store_explicit(&tx->released, msg->count, memory_order_release);
+	if (tx)
+		tell_news(tx);
 	pthread_mutex_unlock(&conn->state->lock);
 }
 
@@ -214,6 +231,7 @@ void tn_tensor_on_closed(tn_tensor_conn *conn, const tn_tensor_msg *msg)
 	if (tx) {
 		atomic_store_explicit(&tx->closed, TERN_E_PEER_CLOSED, memory_order_release);
 		tx->peer_closed = true;
+		tell_news(tx);
 		tx_settle(tx); /* the handle is open: never the end of tx here, or it would not be found */
 	}
 	pthread_mutex_unlock(&conn->state->lock);
@@ -234,6 +252,7 @@ void tn_tensor_tx_conn_ended(tn_tensor_conn *conn, tern_status status)
 				tx->status = status;
 				atomic_store_explicit(&tx->bound, -1, memory_order_release);
 			}
+			tell_news(tx);
 			if (tx_settle(tx)) { /* unlinked: *p is the next one already */
 				tx->next = over;
 				over = tx;
@@ -390,6 +409,11 @@ static tern_status tx_refusal(tern_tensor_tx *tx)
 	if (status != TERN_OK)
 		tn_fail(status, "tensor '%s': %s", tx->name, tern_status_text(status));
 	return status;
+}
+
+tern_status tn_tensor_tx_status(tern_tensor_tx *tx)
+{
+	return tx_refusal(tx);
 }
 
 /* Put the tensor into a slot that is ours; the put's own op counts it and then completes the caller's. */

@@ -32,7 +32,20 @@ void ref_set(ref_graph *ref, uint32_t tensor, const void *data)
 			v->data[i] = ((const int32_t *)data)[i];
 			break;
 		case TERN_U8:
+		case TERN_BOOL:
 			v->data[i] = ((const uint8_t *)data)[i];
+			break;
+		case TERN_I8:
+			v->data[i] = ((const int8_t *)data)[i];
+			break;
+		case TERN_I64:
+			v->data[i] = (double)((const int64_t *)data)[i];
+			break;
+		case TERN_U64:
+			v->data[i] = (double)((const uint64_t *)data)[i];
+			break;
+		case TERN_F64:
+			v->data[i] = ((const double *)data)[i];
 			break;
 		default:
 			v->data[i] = (double)((const float *)data)[i];
@@ -78,44 +91,6 @@ void ref_close(ref_graph *ref)
 
 /* ---- ops ---- */
 
-static void softmax_row(const double *x, double *y, uint64_t n)
-{
-	double max = x[0], sum = 0;
-
-	for (uint64_t j = 1; j < n; j++)
-		max = fmax(max, x[j]);
-	for (uint64_t j = 0; j < n; j++)
-		sum += y[j] = exp(x[j] - max);
-	for (uint64_t j = 0; j < n; j++)
-		y[j] /= sum;
-}
-
-static void softmax(const ref_graph *r, const tn_node *n)
-{
-	uint64_t cols = in(r, n, 0)->shape.dims[in(r, n, 0)->shape.rank - 1];
-
-	for (uint64_t i = 0; i < in(r, n, 0)->n; i += cols)
-		softmax_row(in(r, n, 0)->data + i, out(r, n, 0)->data + i, cols);
-}
-
-/* dx_j = sum_k dy_k * y_k * (delta_jk - y_j) */
-static void softmax_grad(const ref_graph *r, const tn_node *n)
-{
-	uint64_t cols = in(r, n, 0)->shape.dims[in(r, n, 0)->shape.rank - 1];
-
-	for (uint64_t i = 0; i < in(r, n, 0)->n; i += cols) {
-		const double *dy = in(r, n, 0)->data + i, *y = in(r, n, 1)->data + i;
-
-		for (uint64_t j = 0; j < cols; j++) {
-			double sum = 0;
-
-			for (uint64_t k = 0; k < cols; k++)
-				sum += dy[k] * y[k] * ((j == k ? 1.0 : 0.0) - y[j]);
-			out(r, n, 0)->data[i + j] = sum;
-		}
-	}
-}
-
 /* Where element i of `large` goes in the tensor that is left when the dims in mask are reduced. */
 static uint64_t reduced_index(const ref_value *large, uint32_t mask, uint64_t i)
 {
@@ -131,20 +106,6 @@ static uint64_t reduced_index(const ref_value *large, uint32_t mask, uint64_t i)
 		stride *= large->shape.dims[d];
 	}
 	return at;
-}
-
-static void reduce(const ref_graph *r, const tn_node *n)
-{
-	const ref_value *large = in(r, n, 0);
-	ref_value *small = out(r, n, 0);
-	uint32_t mask = 0;
-
-	tn_reduce_mask(n, large->shape.rank, &mask);
-	memset(small->data, 0, small->n * sizeof(double));
-	for (uint64_t i = 0; i < large->n; i++)
-		small->data[reduced_index(large, mask, i)] += large->data[i];
-	for (uint64_t i = 0; i < small->n && n->op == TN_OP_REDUCE_MEAN; i++)
-		small->data[i] /= (double)large->n / (double)small->n;
 }
 
 static void expand(const ref_graph *r, const tn_node *n)
@@ -167,15 +128,10 @@ static double element(const ref_graph *r, const tn_node *n, uint64_t i)
 	switch (n->op) {
 	case TN_OP_BIAS_ADD:
 		return a + in(r, n, 1)->data[i % in(r, n, 1)->n];
-	case TN_OP_RELU:
-		return a > 0 ? a : 0;
 	case TN_OP_RELU_GRAD:
 		return in(r, n, 1)->data[i] > 0 ? a : 0;
-	case TN_OP_MUL:
-		return a * in(r, n, 1)->data[i];
 	case TN_OP_SCALE:
 		return a * tn_node_float(n, TN_ATTR_SCALE, 0);
-	case TN_OP_ADD:
 	case TN_OP_ADD_N:
 		for (uint32_t k = 0; k < n->n_in; k++)
 			sum += in(r, n, k)->data[i];
@@ -194,12 +150,6 @@ static void run_node(const ref_graph *r, const tn_node *n)
 	if (ref_nn_node(r, n))
 		return;
 	switch (n->op) {
-	case TN_OP_SOFTMAX:
-		softmax(r, n);
-		break;
-	case TN_OP_SOFTMAX_GRAD:
-		softmax_grad(r, n);
-		break;
 	case TN_OP_SOFTMAX_XENT:
 	case TN_OP_NLL:
 		ref_label_loss(r, n);
@@ -219,10 +169,6 @@ static void run_node(const ref_graph *r, const tn_node *n)
 	case TN_OP_MATMUL_ROWS:
 		ref_matmul_rows(r, n);
 		break;
-	case TN_OP_REDUCE_SUM:
-	case TN_OP_REDUCE_MEAN:
-		reduce(r, n);
-		break;
 	case TN_OP_EXPAND_LIKE:
 		expand(r, n);
 		break;
@@ -239,7 +185,9 @@ static void run_node(const ref_graph *r, const tn_node *n)
 		ref_norm(r, n);
 		break;
 	default:
-		for (uint64_t i = 0; i < out(r, n, 0)->n && !ref_unary_grad(r, n); i++)
+		if (ref_nodes(r, n) || ref_unary_grad(r, n))
+			break;
+		for (uint64_t i = 0; i < out(r, n, 0)->n; i++)
 			out(r, n, 0)->data[i] = element(r, n, i);
 		break;
 	}

@@ -7,7 +7,8 @@ _tern_options() { # COMMAND or COMMAND/SUBCOMMAND
 	case $1 in
 	train)
 		echo --model --hidden --data --servers --workers --batch --epochs --steps --transport --comm --sync --seed \
-			--lr --momentum --kernel-threads --spin --no-comm --no-eval --losses --json --quiet \
+			--lr --momentum --kernel-threads --spin --no-comm --no-eval --losses --save --save-every --resume --first-step --trace \
+			--profile --json --quiet \
 			--timeout --role --index --cluster --features --classes --text --dim --window --negative --min-count --sample \
 			--pairs --samples --vocabulary --skew --consistency --staleness --listen --insecure --help
 		;;
@@ -88,17 +89,17 @@ _tern() {
 			words=$(_tern_list "$current" put notify get send call)
 			compopt -o nospace 2>/dev/null
 			;;
-		--data | --follow | --tier | --output)
+		--data | --follow | --tier | --save | --resume | --output)
 			mapfile -t COMPREPLY < <(compgen -d -- "$current")
 			compopt -o filenames 2>/dev/null
 			return
 			;;
-		--losses | --cluster | --text | --report | --conformance | --dot | --svg | --output)
+		--losses | --trace | --cluster | --text | --report | --conformance | --dot | --svg | --output)
 			mapfile -t COMPREPLY < <(compgen -f -- "$current")
 			compopt -o filenames 2>/dev/null
 			return
 			;;
-		--servers | --workers | --batch | --epochs | --steps | --seed | --lr | --momentum | --kernel-threads | \
+		--servers | --workers | --batch | --epochs | --steps | --save-every | --first-step | --seed | --lr | --momentum | --kernel-threads | \
 			--peer | --timeout | --index | --hidden | --features | --classes | --listen | \
 			--sizes | --rounds | --round-time | --threads | --sequence | --rate | --keep | --deltas-max | --step | --to | --version | --name | --join | --replicas | --first | --drain | --map-version | --budget | \
 			--ps-workers | --server | --dim | --rows | --init-value | --ttl | --admit-after | \

@@ -120,7 +120,7 @@ bool arrived_from(const grpc::ByteBuffer &buffer, const Place &place, Arrived *a
 	arrived->bytes = buffer.Length() - sizeof(head);
 	if (!arrived->bytes)
 		return true;
-	arrived->owner = place(head.edge, arrived->bytes);
+	arrived->owner = place(head.edge, head.number, arrived->bytes);
 	arrived->data = static_cast<const char *>(arrived->owner.get());
 	return arrived->owner && reader.read(arrived->owner.get(), arrived->bytes);
 }

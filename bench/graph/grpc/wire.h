@@ -33,7 +33,7 @@ using Finished = std::function<void(bool ok, const std::string &text)>;
 using Got = std::function<void(bool ok, const std::string &text, Arrived tensor)>;
 
 /* Where an arriving tensor of an edge goes, if the receiver has memory for it: else nullptr. */
-using Place = std::function<std::shared_ptr<void>(uint32_t edge, uint64_t bytes)>;
+using Place = std::function<std::shared_ptr<void>(uint32_t edge, uint64_t number, uint64_t bytes)>;
 
 struct Client {
 	virtual ~Client() = default;

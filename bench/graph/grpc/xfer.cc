@@ -54,6 +54,7 @@ struct End {
 	std::map<uint64_t, std::shared_ptr<Request>> pushes; /* not answered: there is no room for another */
 	unsigned pulling = 0;                                /* calls in flight */
 	std::vector<void *> spare;                           /* memory for tensors that arrive */
+	char *whole[SLOTS] = {};                             /* or where their places in wholes are */
 };
 
 struct Xfer {
@@ -69,6 +70,8 @@ struct Xfer {
 	bool closing = false;
 	std::vector<std::string> lost;          /* per device: why; "" while it is there */
 	std::vector<std::unique_ptr<End>> ends; /* by id */
+	std::map<uint32_t, std::vector<void *>>
+		wholes; /* by number: SLOTS memories of the parts of several edges */
 	std::vector<std::unique_ptr<Client>> clients;
 	std::unique_ptr<Server> server;
 	tn_xfer_counters counters = {};
@@ -157,8 +160,11 @@ void x_free(tn_xfer *base, void *ptr)
 	std::free(ptr);
 }
 
-/* Memory for an arriving tensor: kept by the end for the next one. */
-std::shared_ptr<void> place(Xfer *x, uint32_t edge, uint64_t bytes)
+/*
+ * Memory for an arriving tensor: kept by the end for the next one. Parts of a whole lie where those of the other edges
+ * expect them: no more than SLOTS tensors of an edge are on their way or held, so the place is free.
+ */
+std::shared_ptr<void> place(Xfer *x, uint32_t edge, uint64_t number, uint64_t bytes)
 {
 	std::lock_guard<std::mutex> guard(x->lock);
 	End *end = x->find(edge);
@@ -166,6 +172,8 @@ std::shared_ptr<void> place(Xfer *x, uint32_t edge, uint64_t bytes)
 
 	if (!end || end->sends || bytes != end->bytes)
 		return nullptr;
+	if (end->whole[0])
+		return std::shared_ptr<void>(end->whole[number % SLOTS], [](void *) {});
 	if (!end->spare.empty()) {
 		memory = end->spare.back();
 		end->spare.pop_back();
@@ -296,6 +304,17 @@ tern_status end_open(tn_xfer *base, const tn_edge_desc *desc, bool sends, tn_xfe
 	end->bytes = desc->bytes;
 	end->sends = sends;
 	end->calls = x->dialed[desc->peer];
+	if (!sends && desc->whole_bytes) {
+		std::vector<void *> &whole = x->wholes[desc->whole];
+
+		for (unsigned i = 0; i < SLOTS; i++) {
+			if (whole.size() <= i)
+				whole.push_back(new_memory(desc->whole_bytes));
+			if (!whole[i])
+				return x->ops->fail(TERN_E_NOMEM, "no memory for the parts of a tensor");
+			end->whole[i] = static_cast<char *>(whole[i]) + desc->whole_offset;
+		}
+	}
 	*out = &end->base;
 	if (x->ends.size() <= desc->id)
 		x->ends.resize(desc->id + 1);
@@ -324,7 +343,9 @@ tern_status serve(Xfer *x)
 		on_pull(x, edge, std::move(request));
 	};
 	handlers.gone = [x](const Request *request) { on_gone(x, request); };
-	auto place_in = [x](uint32_t edge, uint64_t bytes) { return place(x, edge, bytes); };
+	auto place_in = [x](uint32_t edge, uint64_t number, uint64_t bytes) {
+		return place(x, edge, number, bytes);
+	};
 	x->server = x->tuned ? tuned_server(handlers, place_in) : plain_server(handlers);
 	if (x->server->address().empty())
 		return x->ops->fail(TERN_E_OS, "gRPC cannot listen on 127.0.0.1");
@@ -345,7 +366,9 @@ tern_status dial(Xfer *x, const End *end, uint64_t deadline_ns)
 
 	if (status != TERN_OK)
 		return status;
-	auto place_in = [x](uint32_t edge, uint64_t bytes) { return place(x, edge, bytes); };
+	auto place_in = [x](uint32_t edge, uint64_t number, uint64_t bytes) {
+		return place(x, edge, number, bytes);
+	};
 	x->clients[end->peer] = x->tuned ? tuned_client(address, place_in) : plain_client(address);
 	while (!x->clients[end->peer]->connected(LOOK_NS)) {
 		if (x->ops->canceled(x->host))
@@ -456,6 +479,13 @@ tern_status x_recv_poll(tn_xfer_end *base, const void **data)
 		return x->look(end);
 	end->current = std::move(it->second);
 	end->arrived.erase(it);
+	if (end->whole[0] && !x->tuned && end->bytes) { /* out of the message, to the other parts */
+		char *at = end->whole[end->next_in % SLOTS];
+
+		memcpy(at, end->current.data, end->bytes);
+		x->copied(1, end->bytes);
+		end->current.data = at;
+	}
 	end->next_in++;
 	end->held = true;
 	x->counters.recvs++;
@@ -568,6 +598,9 @@ void x_close(tn_xfer *base)
 		for (void *memory : end->spare)
 			std::free(memory);
 	}
+	for (auto &whole : x->wholes)
+		for (void *memory : whole.second)
+			std::free(memory);
 	x->ops->done(x->host);
 	delete x;
 }

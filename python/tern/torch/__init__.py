@@ -15,7 +15,7 @@ from .. import _buffers
 from .._lib import lib
 from ..errors import InvalidError
 
-__all__ = ['Embedding', 'EmbeddingBag']
+__all__ = ['Embedding', 'EmbeddingBag', 'ServerOptimizer']
 
 
 def empty(context, shape, dtype=torch.float32):
@@ -110,3 +110,6 @@ class EmbeddingBag(_Rows):
         rows, inverse = self._pull(input)
         return F.embedding_bag(inverse.reshape(input.shape), rows, offsets, mode=self.mode,
                                per_sample_weights=per_sample_weights, include_last_offset=self.include_last_offset)
+
+
+from .optim import ServerOptimizer  # noqa: E402  pylint: disable=wrong-import-position

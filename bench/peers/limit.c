@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the machine itself can do: a cache line one way between the two cores, and the better of memcpy and a copy with
+ * non-temporal stores between two mapped segments (registered memory of tern, like those that its puts go between).
+ *
+ * Threads: one on each side, and tern's helper, which sleeps.
+ */
+#include <stdlib.h>
+#include <string.h>
+#ifdef __SSE2__
+#include <immintrin.h>
+#endif
+
+#include <tern/ctx.h>
+#include <tern/mem.h>
+
+#include "harness.h"
+
+static void server(h_env *e)
+{
+	(void)e;
+}
+
+static void *segment(h_env *e, tern_ctx *ctx)
+{
+	void *p;
+
+	if (tern_mem_alloc(tern_ctx_mem(ctx), e->bytes_max, 4096, TERN_ACCESS_READ | TERN_ACCESS_WRITE,
+			   TERN_MEM_HOST, &p) != TERN_OK)
+		h_die(e, "%s", tern_detail());
+	memset(p, 1, e->bytes_max);
+	return p;
+}
+
+static void client(h_env *e)
+{
+	tern_ctx_params params = {.name = "limit", .listen = ""};
+	tern_ctx *ctx;
+
+	if (tern_ctx_create(&params, &ctx) != TERN_OK)
+		h_die(e, "%s", tern_detail());
+	e->in = segment(e, ctx);
+	e->out = segment(e, ctx);
+}
+
+static void serve(h_env *e, const h_work *w)
+{
+	static uint64_t value;
+
+	for (uint64_t i = 0; w->op == H_LINE && i < w->count; i++) {
+		value++;
+		while (__atomic_load_n(&e->shared->ping, __ATOMIC_ACQUIRE) != value)
+			;
+		__atomic_store_n(&e->shared->pong, value, __ATOMIC_RELEASE);
+	}
+}
+
+static void bounce(h_env *e)
+{
+	static uint64_t value;
+
+	__atomic_store_n(&e->shared->ping, ++value, __ATOMIC_RELEASE);
+	while (__atomic_load_n(&e->shared->pong, __ATOMIC_ACQUIRE) != value)
+		;
+}
+
+#ifdef __SSE2__
+static void copy_non_temporal(uint8_t *to, const uint8_t *from, uint64_t bytes)
+{
+	uint64_t i = 0;
+
+	for (; i + 64 <= bytes; i += 64)
+		for (unsigned k = 0; k < 64; k += 16)
+			_mm_stream_si128((__m128i *)(void *)(to + i + k),
+					 _mm_loadu_si128((const __m128i *)(const void *)(from + i + k)));
+	_mm_sfence();
+	memcpy(to + i, from + i, bytes - i);
+}
+#else
+#define copy_non_temporal(to, from, bytes) memcpy(to, from, bytes)
+#endif
+
+/* Which of the two is better for a size is found out once. */
+static bool direct_is_better(h_env *e, uint64_t bytes)
+{
+	uint64_t t[3];
+
+	t[0] = h_now();
+	for (unsigned i = 0; i < 2; i++)
+		memcpy(e->in, e->out, bytes);
+	t[1] = h_now();
+	for (unsigned i = 0; i < 2; i++)
+		copy_non_temporal(e->in, e->out, bytes);
+	t[2] = h_now();
+	return t[2] - t[1] < t[1] - t[0];
+}
+
+static void run(h_env *e, const h_work *w)
+{
+	bool direct = w->op == H_COPY && w->size >= 65536 && direct_is_better(e, w->size);
+
+	for (uint64_t i = 0; i < w->count; i++) {
+		if (w->op == H_LINE)
+			bounce(e);
+		else if (direct)
+			copy_non_temporal(e->in, e->out, w->size);
+		else
+			memcpy(e->in, e->out, w->size);
+		__asm__ volatile("" ::: "memory");
+		h_tick(e);
+	}
+}
+
+static const char *cannot(const h_env *e, const h_work *w)
+{
+	(void)e;
+	return w->op < H_LINE ? "line and copy alone" : NULL;
+}
+
+int main(int argc, char **argv)
+{
+	static const h_peer peer = {.name = "limit",
+				    .cannot = cannot,
+				    .server = server,
+				    .client = client,
+				    .serve = serve,
+				    .run = run};
+
+	return h_main(&peer, argc, argv);
+}
