@@ -94,24 +94,8 @@ tern_status tern_graph_constant(tern_graph *graph, const char *name, tern_dtype 
 				const tern_shape *shape, const void *data, tern_value *value);
 
 /*
- * Add a node. ops, inputs with shapes -> outputs, attributes (default):
- *
- *   MatMul (A, B) -> C            C = op(A) op(B), rank 2, f32; trans_a (0), trans_b (0)
- *   BiasAdd (X, b) -> Y           X (..., N) + b (N)
- *   Relu (X) -> Y
- *   Softmax (X) -> Y              over the last dim
- *   SoftmaxCrossEntropy (logits (B,C) f32, labels (B) i32 or u8) -> loss () f32, correct () i32, probs (B,C)
- *                                 loss: mean over rows of -log softmax(logits)[label]; correct: rows whose
- *                                 largest logit is the label (the lowest index among equals)
- *   ReduceSum, ReduceMean (X) -> Y  over axes (all), keep_dims (0)
- *   Add (A, B) -> C, Mul (A, B) -> C  elementwise, equal shapes
- *   AddN (A1, ..., An) -> C       added from left to right
- *   Scale (X) -> Y                X * scale
- *   ApplyEma (variable, x) -> variable  after each step: variable = momentum * variable + (1 - momentum) * x,
- *                                 x averaged over the workers (async: one by one); momentum is required. The
- *                                 variable is not trained
- *   Identity (X) -> Y, Reshape (X) -> Y  views of the same memory; shape (required for Reshape; a symbolic
- *                                 dim is passed as it is, cast to int64_t)
+ * Add a node: one of the ops in docs/GRAPH-OPS.md, which says for each its inputs, outputs, attributes and
+ * types, and whether it has a gradient. Names and meanings are ONNX's where ONNX has the op.
  *
  * Values go to outputs[0..n_outputs-1]; outputs that are not asked for exist all the same. name must be
  * unique in the graph. TERN_E_NOT_FOUND (unknown op), TERN_E_SHAPE (types or shapes do not fit),

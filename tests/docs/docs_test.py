@@ -48,6 +48,42 @@ class Links(unittest.TestCase):
         self.assertEqual(files, set(LINK.findall(read(os.path.join(folder, 'README.md')))))
 
 
+class GraphOps(unittest.TestCase):
+    """docs/GRAPH-OPS.md against the op table and the table of gradients."""
+
+    def setUp(self):
+        text = read(os.path.join(ROOT, 'src/graph/ops.h'))
+        self.names = dict(re.findall(r'\tX\((\w+), "(\w+)", (?:INT|FLOAT)S?\)', text))
+        groups = {name: re.findall(r'TN_A\((\w+)\)', body)
+                  for name, body in re.findall(r'#define (TN_\w+_ATTRS)(.*?)\n(?!\t)', text, re.S)}
+        self.ops = {}
+        table = text.split('#define TN_OP_MAP(X)', 1)[1].split('typedef enum tn_op {', 1)[0]
+        for op, name, rest in re.findall(r'^\tX\((\w+), "(\w+)", ([^\n]*?)\)(?: /\*[^\n]*)?(?: \\)?$', table, re.M):
+            columns = rest.split(', ')
+            sets = []
+            for column in columns[4:6]:
+                for group, keys in groups.items():
+                    column = column.replace(group, ' '.join(f'TN_A({key})' for key in keys))
+                sets.append({self.names[key] for key in re.findall(r'TN_A\((\w+)\)', column)})
+            if 'TN_OPF_INTERNAL' not in columns[3]:
+                self.ops[name] = (op, *sets)
+        self.gradients = set(re.findall(r'\tX\((\w+), \w+\)', read(os.path.join(ROOT, 'src/graph/grad.h'))))
+        self.rows = [[cell.strip() for cell in line.strip('|').split('|')]
+                     for line in read(os.path.join(ROOT, 'docs/GRAPH-OPS.md')).split('\n')
+                     if line.startswith('| ') and not line.startswith('| op |')]
+
+    def test_each_op_has_one_row(self):
+        self.assertGreater(len(self.ops), 100)
+        self.assertEqual(sorted(row[0] for row in self.rows), sorted(self.ops))
+
+    def test_attributes_and_gradients_are_those_of_the_code(self):
+        for name, _, _, attributes, _, gradient in self.rows:
+            op, allowed, required = self.ops[name]
+            self.assertEqual(set(re.findall(r'`(\w+)`', attributes)), allowed, name)
+            self.assertEqual(set(re.findall(r'`(\w+)` required', attributes)), required, name)
+            self.assertEqual(gradient, 'yes' if op in self.gradients else 'no', name)
+
+
 class ManPage(unittest.TestCase):
     def section(self, title):
         """The plain text of one section, and of what follows it up to the next."""
