@@ -32,13 +32,19 @@
 #define VERDICT_NS   300000000ull /* how long after the first failure the culprit is looked for */
 
 typedef struct launch {
-	const train_options *options;
+	const train_options *options; /* those of the attempt that runs */
+	train_options own;            /* they, once they are not the user's any more */
 	const char *self;
 	proc *procs; /* servers, then workers */
 	uint32_t servers, count, started;
 	uint64_t steps, first_step, rows;
 	uint64_t features, classes; /* of the data */
 	int losses_fd;
+	double *history;    /* [steps]: mean losses of attempts before this one */
+	uint64_t began;     /* step of the first attempt */
+	unsigned failures;  /* attempts that ended early */
+	unsigned fruitless; /* of them in a row, without a checkpoint between */
+	const proc *blamed;
 	progress bar;
 	uint64_t failed_ns; /* first failure; 0 = none */
 	uint64_t ending_ns; /* SIGTERM was sent */
@@ -189,6 +195,19 @@ static void begin_end(launch *l)
 	signal_all(l, SIGTERM);
 }
 
+/* A process that failed because another one is silent says which: that one is still there. */
+static const proc *named_by(const launch *l, const proc *witness)
+{
+	for (uint32_t i = 0; i < l->started; i++) {
+		char name[32];
+
+		snprintf(name, sizeof(name), "%s at ", l->procs[i].name);
+		if (&l->procs[i] != witness && !l->procs[i].exited && strstr(witness->error, name))
+			return &l->procs[i];
+	}
+	return witness;
+}
+
 /* Who is to blame: ended by a signal first, then whoever failed with words of its own, then anyone. */
 static void find_culprit(launch *l)
 {
@@ -206,6 +225,7 @@ static void find_culprit(launch *l)
 	}
 	if (best)
 		proc_describe(best, l->culprit, sizeof(l->culprit));
+	l->blamed = best && best_rank == 2 ? named_by(l, best) : best;
 }
 
 static void check_ends(launch *l, uint64_t now)
@@ -357,10 +377,18 @@ static bool open_losses(launch *l)
 	return l->losses_fd >= 0 || losses_failed(l);
 }
 
+static double mean_loss(const launch *l, uint64_t step)
+{
+	double sum = 0;
+
+	for (uint32_t i = l->servers; i < l->count; i++)
+		sum += l->procs[i].losses ? l->procs[i].losses[step] : NAN;
+	return sum / (l->count - l->servers);
+}
+
 static bool write_losses(launch *l)
 {
 	FILE *file = fdopen(l->losses_fd, "w");
-	uint64_t written = 0;
 	int error = 0;
 
 	if (!file)
@@ -368,13 +396,10 @@ static bool write_losses(launch *l)
 	l->losses_fd = -1;
 	if (ftruncate(fileno(file), 0) != 0 && errno != EINVAL) /* EINVAL: not a plain file */
 		error = errno;
-	for (written = l->first_step; written < l->steps && !error; written++) {
-		double sum = 0;
+	for (uint64_t step = l->began; step < l->steps && !error; step++) {
+		double loss = step < l->first_step && l->history ? l->history[step] : mean_loss(l, step);
 
-		for (uint32_t i = l->servers; i < l->count; i++)
-			sum += l->procs[i].losses ? l->procs[i].losses[written] : NAN;
-		if (fprintf(file, "%llu %a\n", (unsigned long long)written, sum / (l->count - l->servers)) <
-		    0)
+		if (fprintf(file, "%llu %a\n", (unsigned long long)step, loss) < 0)
 			error = errno;
 	}
 	if (fclose(file) != 0 && !error)
@@ -420,6 +445,7 @@ static void collect(const launch *l, train_result *r)
 
 	common_step(l, &r->loss);
 	r->steps = l->steps - l->first_step;
+	r->failures = l->failures;
 	for (uint32_t i = 0; i < l->count; i++) {
 		const proc *p = &l->procs[i];
 
@@ -491,7 +517,6 @@ static bool make_procs(launch *l)
 {
 	unsigned char bytes[SECRET_BYTES];
 
-	l->losses_fd = -1;
 	l->procs = calloc(l->count, sizeof(*l->procs));
 	if (!l->procs || getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) {
 		fprintf(stderr, "tern train: cannot start: %s\n", strerror(errno));
@@ -503,11 +528,96 @@ static bool make_procs(launch *l)
 	/* A local job's own, so that no other user of the host can join it. */
 	for (unsigned i = 0; i < SECRET_BYTES; i++)
 		snprintf(l->secret + 2 * i, 3, "%02x", bytes[i]);
-	if (!open_losses(l)) {
-		free(l->procs);
-		return false;
-	}
 	return true;
+}
+
+static void free_procs(launch *l)
+{
+	for (uint32_t i = 0; i < l->count; i++)
+		proc_free(&l->procs[i]);
+	free(l->procs);
+	l->procs = NULL;
+}
+
+/* ---- going on after a failure ---- */
+
+#define FRUITLESS_MAX 3
+
+/* The mean losses up to where the next attempt begins; what comes after is done again. */
+static bool keep_losses(launch *l, uint64_t next)
+{
+	if (!l->history)
+		l->history = calloc(l->steps, sizeof(*l->history));
+	for (uint64_t step = l->first_step; step < next && l->history; step++)
+		l->history[step] = mean_loss(l, step);
+	return l->history != NULL;
+}
+
+/* Without the worker that died, or with a new server in place of one, from the newest checkpoint. False: the job ends. */
+static bool shrink(launch *l)
+{
+	const proc *who = l->blamed;
+	uint64_t next = l->began;
+	bool saved;
+
+	if (l->options->on_failure != ON_FAILURE_SHRINK || !who || l->canceled)
+		return false;
+	l->own = *l->options;
+	if (who->is_worker && --l->own.workers == 0)
+		return false;
+	saved = l->own.save && train_newest(&l->own, l->own.save, &next) && next >= l->began &&
+		next < l->steps;
+	if (saved)
+		l->own.resume = l->own.save;
+	else
+		next = l->began;
+	l->fruitless = next > l->first_step ? 0 : l->fruitless + 1;
+	if (l->fruitless >= FRUITLESS_MAX || !keep_losses(l, next))
+		return false;
+	l->failures++;
+	l->own.steps = l->steps;
+	progress_end(&l->bar);
+	fprintf(stderr, "tern train: %s; going on from step %llu with %llu worker%s\n", l->culprit,
+		(unsigned long long)next, (unsigned long long)l->own.workers, l->own.workers == 1 ? "" : "s");
+	free_procs(l);
+	l->options = &l->own;
+	l->first_step = next;
+	l->count = l->servers + (uint32_t)l->own.workers;
+	l->started = 0;
+	l->failed_ns = l->ending_ns = 0;
+	l->killed = false;
+	l->culprit[0] = '\0';
+	l->blamed = NULL;
+	return true;
+}
+
+/* Attempts, until one ends well or in vain. False: memory. */
+static bool run_attempts(launch *l, const char *title)
+{
+	do {
+		if (!make_procs(l))
+			return false;
+		progress_init(&l->bar, title, l->steps, l->options->quiet);
+		run(l);
+	} while (l->culprit[0] && shrink(l));
+	return true;
+}
+
+/* What came of it. */
+static void conclude(launch *l, train_result *result, int *status)
+{
+	if (l->canceled) {
+		fprintf(stderr, "tern train: stopped by signal %d; all %u processes have ended%s\n",
+			(int)got_signal, l->started, l->killed ? " (some had to be killed)" : "");
+		*status = 128 + got_signal;
+	} else if (l->culprit[0]) {
+		fprintf(stderr, "tern train: %s; ended the others\n", l->culprit);
+	} else {
+		collect(l, result);
+		result->ok = true;
+		*status = (!l->options->losses || write_losses(l)) && merge_traces(l) ? 0 : 1;
+	}
+	free_procs(l);
 }
 
 void train_run(const train_options *o, const char *self, const char *title, train_result *result, int *status)
@@ -527,37 +637,27 @@ void train_run(const train_options *o, const char *self, const char *title, trai
 	if (o->resume && !find_first_step(&l))
 		return;
 	*status = 1;
+	l.began = l.first_step;
 	l.servers = o->no_comm ? 0 : (uint32_t)o->servers;
 	l.count = l.servers + (uint32_t)o->workers;
-	if (!make_procs(&l))
+	if (!open_losses(&l))
 		return;
 	got_signal = signal_count = 0;
 	/* Ignored by whoever started us, children would vanish without an exit status. */
 	sigaction(SIGCHLD, &dfl, &old_child);
 	sigaction(SIGINT, &action, &old_int);
 	sigaction(SIGTERM, &action, &old_term);
-	progress_init(&l.bar, title, l.steps, o->quiet);
-	run(&l);
-	if (!l.canceled && !l.culprit[0])
-		progress_draw(&l.bar, l.steps, true, "done");
-	progress_end(&l.bar); /* before Ctrl-C can end us in the middle of it */
+	if (run_attempts(&l, title)) {
+		if (!l.canceled && !l.culprit[0])
+			progress_draw(&l.bar, l.steps, true, "done");
+		progress_end(&l.bar); /* before Ctrl-C can end us in the middle of it */
+	}
 	sigaction(SIGINT, &old_int, NULL);
 	sigaction(SIGTERM, &old_term, NULL);
 	sigaction(SIGCHLD, &old_child, NULL);
-	if (l.canceled) {
-		fprintf(stderr, "tern train: stopped by signal %d; all %u processes have ended%s\n",
-			(int)got_signal, l.started, l.killed ? " (some had to be killed)" : "");
-		*status = 128 + got_signal;
-	} else if (l.culprit[0]) {
-		fprintf(stderr, "tern train: %s; ended the others\n", l.culprit);
-	} else {
-		collect(&l, result);
-		result->ok = true;
-		*status = (!o->losses || write_losses(&l)) && merge_traces(&l) ? 0 : 1;
-	}
-	for (uint32_t i = 0; i < l.count; i++)
-		proc_free(&l.procs[i]);
-	free(l.procs);
+	if (l.procs)
+		conclude(&l, result, status);
+	free(l.history);
 	if (l.losses_fd >= 0)
 		close(l.losses_fd);
 }
@@ -573,6 +673,7 @@ static void print_json(const train_options *o, const train_result *r)
 	json_real(&j, "loss", r->loss);
 	json_real(&j, "accuracy", r->accuracy);
 	json_u64(&j, "steps", r->steps);
+	json_u64(&j, "failures", r->failures);
 	json_real(&j, "seconds", r->seconds);
 	json_real(&j, "steps_per_s", r->steps_per_s);
 	json_real(&j, "images_per_s", r->images_per_s);

@@ -85,6 +85,9 @@ static const arg_row rows[] = {
 	 1u << 30, false, NULL},
 	{"resume", ARG_STRING, &o.resume, "DIR", "go on from the newest complete checkpoint", 0, 0, false,
 	 NULL},
+	{"on-failure", ARG_CHOICE, &o.on_failure, "stop|shrink",
+	 "when a process dies: end the job, or go on from the newest checkpoint without it (stop)", 0, 0,
+	 false, NULL},
 	{"first-step", ARG_U64, &o.first_step, "N",
 	 "of a job over hosts that is resumed: the checkpoint's step", 0, 1u << 30, false, NULL},
 	{"trace", ARG_STRING, &o.trace, "FILE", "write what every process did when, for Perfetto", 0, 0,
@@ -162,6 +165,10 @@ static int check(const train_options *options)
 	    !(options->role != ROLE_LAUNCHER && (options->resume || options->role == ROLE_WORKER))) {
 		fprintf(stderr,
 			"tern train: --first-step goes with --role, and for servers with --resume DIR\n");
+		return 2;
+	}
+	if (options->on_failure && (options->role != ROLE_LAUNCHER || !options->servers)) {
+		fprintf(stderr, "tern train: --on-failure is for the launcher of a job with servers\n");
 		return 2;
 	}
 	if ((options->save || options->resume) && options->no_comm) {

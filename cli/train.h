@@ -25,6 +25,7 @@
 #define TRAIN_HIDDEN_MAX    8 /* layers of --hidden */
 
 enum { TRANSPORT_AUTO, TRANSPORT_SHM, TRANSPORT_TCP, TRANSPORT_VERBS };
+enum { ON_FAILURE_STOP, ON_FAILURE_SHRINK };
 enum { ROLE_LAUNCHER, ROLE_SERVER, ROLE_WORKER };
 extern const char *const transport_names[];
 extern const char *const comm_names[];
@@ -46,6 +47,7 @@ typedef struct train_options {
 	const char *losses, *trace;
 	bool profile;
 	const char *save, *resume;
+	unsigned on_failure;             /* ON_FAILURE_... */
 	uint64_t save_every, first_step; /* first_step: of this run; found by the launcher */
 	uint64_t features, classes;      /* 0: those of the data, or the assumption */
 	/* a job over hosts */
@@ -141,7 +143,9 @@ uint64_t train_time_median(train_time *t);
 
 /* Where the file of a process is. */
 void train_save_path(const char *dir, uint64_t step, const char *name, char *path, size_t bytes);
-/* The newest complete checkpoint of --resume. False: printed. */
+/* The newest complete checkpoint in a directory, if there is one. */
+bool train_newest(const train_options *options, const char *dir, uint64_t *step);
+/* That of --resume. False: printed. */
 bool train_resume_step(const train_options *options, uint64_t *step);
 /* This process's file of a step; older ones of its own are removed. */
 tern_status train_save(const train_options *options, tern_session *session, const char *name, uint64_t step);
@@ -200,6 +204,7 @@ typedef struct train_result {
 	bool ok; /* trained; the status may still be bad if --losses could not be written */
 	double loss, accuracy;
 	uint64_t steps;
+	unsigned failures; /* processes that died while the job went on without them */
 	double seconds, steps_per_s, images_per_s;
 	uint64_t bytes, copies, copy_bytes, staging_copies, writes;
 	double comm_seconds, compute_seconds; /* mean of the workers */

@@ -43,34 +43,40 @@ static bool is_complete(const train_options *o, const char *dir, uint64_t step)
 	return true;
 }
 
-bool train_resume_step(const train_options *o, uint64_t *step)
+bool train_newest(const train_options *o, const char *path, uint64_t *step)
 {
-	DIR *dir = opendir(o->resume);
+	DIR *dir = opendir(path);
 	struct dirent *entry;
 	bool found = false;
 
-	if (!dir) {
-		fprintf(stderr, "tern train: --resume %s: %s\n", o->resume, strerror(errno));
-		return false;
-	}
-	while ((entry = readdir(dir))) {
+	while (dir && (entry = readdir(dir))) {
 		uint64_t n;
 
 		if (strncmp(entry->d_name, "step-", 5) != 0)
 			continue;
 		n = strtoull(entry->d_name + 5, NULL, 10);
-		if ((!found || n > *step) && is_complete(o, o->resume, n)) {
+		if ((!found || n > *step) && is_complete(o, path, n)) {
 			*step = n;
 			found = true;
 		}
 	}
-	closedir(dir);
-	if (!found)
+	if (dir)
+		closedir(dir);
+	return found;
+}
+
+bool train_resume_step(const train_options *o, uint64_t *step)
+{
+	if (access(o->resume, R_OK | X_OK) != 0)
+		fprintf(stderr, "tern train: --resume %s: %s\n", o->resume, strerror(errno));
+	else if (!train_newest(o, o->resume, step))
 		fprintf(stderr,
 			"tern train: --resume %s: no complete checkpoint of a job with %llu servers is "
 			"there\n",
 			o->resume, (unsigned long long)o->servers);
-	return found;
+	else
+		return true;
+	return false;
 }
 
 /* What this process no longer needs; a directory goes with the last file in it. */

@@ -7,7 +7,7 @@ _tern_options() { # COMMAND or COMMAND/SUBCOMMAND
 	case $1 in
 	train)
 		echo --model --hidden --data --servers --workers --batch --epochs --steps --transport --comm --sync --seed \
-			--lr --momentum --kernel-threads --spin --no-comm --no-eval --losses --save --save-every --resume --first-step --trace \
+			--lr --momentum --kernel-threads --spin --no-comm --no-eval --losses --save --save-every --resume --first-step --on-failure --trace \
 			--profile --json --quiet \
 			--timeout --role --index --cluster --features --classes --text --dim --window --negative --min-count --sample \
 			--pairs --samples --vocabulary --skew --consistency --staleness --listen --insecure --help
@@ -50,6 +50,7 @@ _tern_choices() { # OPTION
 	--model) echo mlp fcn5 word2vec dlrm ;;
 	--transport) echo auto shm tcp verbs ;;
 	--comm) echo zerocopy copy rpc grpc none ;;
+	--on-failure) echo stop shrink ;;
 	--role) echo launcher server worker ;;
 	--dtype) echo f32 bf16 f16 ;;
 	--optimizer) echo none sgd momentum adagrad adam adamw ftrl rmsprop ;;
@@ -83,7 +84,7 @@ _tern() {
 		words="train perf server table cluster bench graph run top status trace info doctor demo --help --version"
 	else
 		case $previous in
-		--model | --transport | --comm | --role | --dtype | --optimizer | --init | --eviction | \
+		--model | --transport | --comm | --on-failure | --role | --dtype | --optimizer | --init | --eviction | \
 			--consistency | --kind) words=$(_tern_choices "$previous") ;;
 		--op)
 			words=$(_tern_list "$current" put notify get send call)
