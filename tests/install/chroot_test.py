@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Debian packages: built on a fresh Debian, installed on another that has nothing of it, used there, removed again.
 
-Usage: chroot_test.py [--twice] [--lintian] SUITE...     (bookworm, trixie)
+Usage: chroot_test.py [--twice] [--lintian] [--wheels FOLDER] SUITE...     (bookworm, trixie)
 
 --twice: built again elsewhere, and compared byte by byte. --lintian: nothing that it could say up to "info" is left unsaid
-(debian/*.lintian-overrides). Exit status 77: chroots are impossible here (no root, no debootstrap, no network), with the reason.
+(debian/*.lintian-overrides). --wheels: wheel and source distribution from there are used as well, without a compiler. Exit status 77: chroots are impossible here (no root, no debootstrap, no network), with the reason.
 """
+import argparse
 import filecmp
 import glob
 import os
@@ -16,7 +17,8 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-# What a stranger's machine has: a compiler, and the data set of `tern train`.
+# What strangers' machines have: a Python; a compiler, and the data set of `tern train`.
+PYTHON = 'python3-venv python3-cffi python3-numpy python3-setuptools python3-wheel'
 STRANGER = 'gcc libc6-dev cmake make pkg-config dataset-fashion-mnist'
 
 
@@ -28,8 +30,9 @@ def run(*args):
         sys.exit(77 if status == 77 else f'chroot_test: {" ".join(args)}: status {status}')
 
 
-def chroot(suite, packages, *command, folder):
-    run('tools/chroot', '--with', packages, '--bind', f'{folder}:/packages', '--bind', f'{HERE}:/install', suite, *command)
+def chroot(suite, packages, *command, folder, binds=()):
+    seen = [word for bind in (f'{folder}:/packages', f'{HERE}:/install', *binds) for word in ('--bind', bind)]
+    run('tools/chroot', '--with', packages, *seen, suite, *command)
 
 
 def build(suite, folder):
@@ -51,21 +54,32 @@ def same_again(suite, folder):
     print(f'== {suite}: built twice, the same bytes', flush=True)
 
 
+def arguments():
+    parser = argparse.ArgumentParser(usage=__doc__.split('\n\n')[1][7:])
+    parser.add_argument('suites', nargs='+')
+    parser.add_argument('--twice', action='store_true')
+    parser.add_argument('--lintian', action='store_true')
+    parser.add_argument('--wheels')
+    return parser.parse_args()
+
+
 def main():
-    suites = [a for a in sys.argv[1:] if not a.startswith('-')]
-    if not suites:
-        sys.exit(__doc__)
-    for suite in suites:
+    args = arguments()
+    for suite in args.suites:
         folder = os.path.join(ROOT, 'build/packages', suite)
         build(suite, folder)
-        if '--twice' in sys.argv:
+        if args.twice:
             same_again(suite, folder)
-        if '--lintian' in sys.argv:
+        if args.lintian:
             print(f'== {suite}: lintian', flush=True)
             chroot(suite, 'lintian', 'sh', '-c', 'lintian --allow-root -I --fail-on error,warning,info '
                    '--tag-display-limit 0 --info /packages/*.changes', folder=folder)
         print(f'== {suite}: installing and using them', flush=True)
         chroot(suite, STRANGER, '/install/use_packages', '/packages', '/install/consumer', folder=folder)
+        if args.wheels:
+            print(f'== {suite}: the wheel', flush=True)
+            chroot(suite, PYTHON, '/install/use_wheel', '/packages', '/wheels', '/install/consumer', folder=folder,
+                   binds=[f'{os.path.realpath(args.wheels)}:/wheels'])
 
 
 if __name__ == '__main__':
