@@ -168,14 +168,33 @@ void tern_graph_text_free(char *text);
 /* Zero it, then set what differs. */
 typedef struct tern_model_params {
 	uint64_t seed;    /* of the initialisers */
-	uint64_t inputs;  /* features per row; 0 = 784 */
-	uint64_t classes; /* 0 = 10 */
+	uint64_t inputs;  /* features per row; 0 = 784, or what the model is made for */
+	uint64_t classes; /* 0 = 10, or what the model is made for */
+	uint64_t steps;   /* of sequences; 0 = what the model is made for */
 } tern_model_params;
 
+/* As steps: a symbolic dim of that name, for batches whose sequences have other lengths each time. */
+#define TERN_STEPS_SYMBOLIC UINT64_MAX
+
 /*
- * A classifier with the ports images (batch, inputs) f32, labels (batch) i32, loss () f32, correct () i32,
- * probs (batch, classes) f32. Models: "mlp" (inputs-256-128-classes) and "fcn5" (inputs-4096 x 4-classes:
- * 53,600,266 parameters). TERN_E_NOT_FOUND lists the models there are.
+ * A built-in model. Trained parameters and inputs of those of the published comparison:
+ *
+ *   fcn5           53,600,266   images (batch, 784): four hidden layers of 4,096
+ *   alexnet        46,247,882   images (batch, 3, 224, 224)
+ *   vgg16         134,301,514   images (batch, 3, 224, 224)
+ *   inception_v3   24,353,332   images (batch, 3, 299, 299); batch normalisation, auxiliary classifier
+ *   lstm            9,417,704   images (batch, 80, 1024): hidden 1,024, 1,000 classes
+ *   gru             7,319,528   the same
+ *
+ * and smaller ones: mlp (784-256-128-10), convnet, convnet_small, convnet_bn (images (batch, 1, 28, 28)),
+ * lstm_small, gru_small (images (batch, 28, 28)), charlm (a language model of bytes: tokens, targets (batch,
+ * 64)), transformer (the same), seq2seq (source, tokens, targets (batch, 32)).
+ *
+ * Classifiers have the ports images f32, labels (batch) i32, loss () f32, correct () i32, probs (batch,
+ * classes) f32. Models of sequences of tokens have the inputs tokens and targets i32 (targets below 0 are
+ * passed over; seq2seq: source as well, padded with 0 at its start), loss, correct, and probs with a row per
+ * token (charlm: the steps first). steps changes the length of sequences, and with it the features of a row.
+ * TERN_E_NOT_FOUND lists the models there are; TERN_E_INVALID: a model is not made for such sizes.
  */
 tern_status tern_graph_model(const char *model, const tern_model_params *params, tern_graph **graph);
 /* The same with hidden layers of the given widths. n_widths 0 is a linear classifier. */

@@ -200,7 +200,7 @@ static tern_status make_kernel(tn_exec *e, exec_prog *p, uint32_t i)
 		return tn_fail(TERN_E_NOMEM, "no memory for the kernel of '%s'", n->name);
 	fill_operands(e, p, n->in, n->n_in, in);
 	fill_operands(e, p, n->out, n->n_out, out);
-	desc = (tn_kern_desc){.node = n, .in = in, .out = out};
+	desc = (tn_kern_desc){.node = n, .in = in, .out = out, .inference = p->id == TN_PROG_EVAL};
 	st = tn_kern_create(e->kern, &desc, &p->nodes[i].kern);
 	free(in);
 	if (st == TERN_OK)

@@ -395,7 +395,9 @@ tern_status tn_infer_batch_norm(tn_infer *x)
 tern_status tn_infer_batch_norm_train(tn_infer *x)
 {
 	TN_TRY(want_channels(x, 0));
-	TN_TRY(want_per_channel(x, 1, 3));
+	TN_TRY(want_per_channel(x, 1, x->node->n_in));
+	if (x->node->n_in == 4)
+		return tn_misfit(x, "the running mean and variance are given together or not at all");
 	yields(x, 1, &tn_infer_in(x, 1)->shape);
 	yields(x, 2, &tn_infer_in(x, 1)->shape);
 	return tn_yields(x, 0);

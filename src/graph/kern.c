@@ -95,10 +95,66 @@ static const maker_fn makers[TN_OP_COUNT] = {
 #undef MAKER_ENTRY
 };
 
+/* What a node of a training graph is in a program that only evaluates: a kernel of another node. */
+typedef struct inference_kern {
+	tn_kern base;
+	tn_kern *inner;
+	tn_node node;
+	tn_attr ratio;
+} inference_kern;
+
+static tern_status inference_run(tn_kern *kern, const tn_kern_io *io)
+{
+	tn_kern *inner = ((inference_kern *)kern)->inner;
+
+	return inner->run(inner, io);
+}
+
+static void inference_destroy(tn_kern *kern)
+{
+	tn_kern_destroy(((inference_kern *)kern)->inner);
+	free(kern);
+}
+
+static tern_status inference_create(tn_kern_ctx *ctx, const tn_kern_desc *desc, tn_kern **made)
+{
+	inference_kern *k = calloc(1, sizeof(*k));
+	tn_kern_desc inner = *desc;
+	tern_status st;
+
+	if (!k)
+		return tn_fail(TERN_E_NOMEM, "no memory for the kernel of '%s'", desc->node->name);
+	k->node = *desc->node;
+	k->ratio = tn_attr_float(TN_ATTR_RATIO, 0.0);
+	if (desc->node->op == TN_OP_BATCH_NORM_TRAIN) {
+		k->node.op = TN_OP_BATCH_NORM;
+		k->node.n_out = 1;
+	} else {
+		k->node.attrs = &k->ratio;
+		k->node.n_attrs = 1;
+	}
+	inner.node = &k->node;
+	inner.inference = false;
+	st = tn_kern_create(ctx, &inner, &k->inner);
+	if (st != TERN_OK) {
+		free(k);
+		return st;
+	}
+	k->base = (tn_kern){
+		.run = inference_run, .destroy = inference_destroy, .scratch_bytes = k->inner->scratch_bytes};
+	*made = &k->base;
+	return TERN_OK;
+}
+
 tern_status tn_kern_create(tn_kern_ctx *ctx, const tn_kern_desc *desc, tn_kern **kern)
 {
-	TN_ASSERT(desc->node->op < TN_OP_COUNT);
-	return makers[desc->node->op](ctx, desc, kern);
+	tn_op op = desc->node->op;
+
+	TN_ASSERT(op < TN_OP_COUNT);
+	if (desc->inference &&
+	    (op == TN_OP_DROPOUT || (op == TN_OP_BATCH_NORM_TRAIN && desc->node->n_in == 5)))
+		return inference_create(ctx, desc, kern);
+	return makers[op](ctx, desc, kern);
 }
 
 void tn_kern_destroy(tn_kern *kern)

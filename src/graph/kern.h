@@ -32,6 +32,11 @@ typedef struct tn_kern_desc {
 	const tn_node *node; /* op, name and attributes; must outlive the kernel */
 	const tn_operand *in;
 	const tn_operand *out;
+	/*
+	 * The program only evaluates: BatchNormTrain that has running statistics normalises by them (and leaves its
+	 * outputs 1 and 2 alone), Dropout lets everything through.
+	 */
+	bool inference;
 } tn_kern_desc;
 
 /* in[i] and out[i] in the order of the node's inputs and outputs; inputs that the op writes are in `in`. */

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/fail.h"
-#include "graph/ir.h"
+#include "graph/models.h"
 
 #define WIDTH_MAX (UINT64_C(1) << 20)
 
@@ -118,9 +118,89 @@ tern_status tern_graph_fully_connected(const char *name, const uint64_t *widths,
 	return TERN_OK;
 }
 
+/* ---- all models ---- */
+
+static const tn_model *const tables[] = {tn_models_cnn, tn_models_inception, tn_models_seq,
+					 tn_models_attention};
+#define N_TABLES (sizeof(tables) / sizeof(tables[0]))
+
+static const tn_model *find(const char *name)
+{
+	for (size_t t = 0; t < N_TABLES; t++) {
+		for (const tn_model *m = tables[t]; m->name; m++) {
+			if (strcmp(m->name, name) == 0)
+				return m;
+		}
+	}
+	return NULL;
+}
+
+static tern_status unknown(const char *model)
+{
+	char known[512] = "";
+
+	for (size_t i = 0; i < N_MODELS; i++)
+		snprintf(known + strlen(known), sizeof(known) - strlen(known), "%s%s", i ? ", " : "",
+			 models[i].name);
+	for (size_t t = 0; t < N_TABLES; t++) {
+		for (const tn_model *m = tables[t]; m->name; m++)
+			snprintf(known + strlen(known), sizeof(known) - strlen(known), ", %s", m->name);
+	}
+	return tn_fail(TERN_E_NOT_FOUND, "there is no model '%s'; models: %s", model, known);
+}
+
+static tern_status read_size(const tn_model *m, const tern_model_params *params, tn_model_size *size)
+{
+	*size = m->size;
+	if (params && params->classes)
+		size->classes = params->classes;
+	if (params && params->steps && size->steps) {
+		size->inputs = size->inputs > 1 && m->fixed_inputs && !tn_dim_symbolic(params->steps)
+				       ? size->inputs / size->steps * params->steps
+				       : size->inputs;
+		size->steps = params->steps;
+	}
+	if (params && params->inputs && params->inputs != size->inputs) {
+		if (m->fixed_inputs) {
+			return tn_fail(TERN_E_INVALID,
+				       "model '%s': rows have %" PRIu64 " numbers, not %" PRIu64, m->name,
+				       size->inputs, params->inputs);
+		}
+		size->inputs = params->inputs;
+	}
+	if (size->classes > WIDTH_MAX || size->inputs > WIDTH_MAX ||
+	    (!tn_dim_symbolic(size->steps) && size->steps > WIDTH_MAX)) {
+		return tn_fail(TERN_E_INVALID, "model '%s': a size is above %" PRIu64, m->name, WIDTH_MAX);
+	}
+	return TERN_OK;
+}
+
+static tern_status build_model(const tn_model *m, const tern_model_params *params, tern_graph **graph)
+{
+	tn_builder b = {.seed = params ? params->seed : 0};
+	tn_model_size size;
+	uint64_t steps;
+
+	TN_TRY(read_size(m, params, &size));
+	TN_TRY(tern_graph_create(m->name, &b.g));
+	b.st = tern_graph_symbol(b.g, "batch", &b.batch);
+	if (b.st == TERN_OK && tn_dim_symbolic(size.steps)) {
+		b.st = tern_graph_symbol(b.g, "steps", &steps);
+		size.steps = steps;
+	}
+	if (b.st == TERN_OK)
+		m->build(&b, &size);
+	if (b.st != TERN_OK) {
+		tern_graph_destroy(b.g);
+		return b.st;
+	}
+	*graph = b.g;
+	return TERN_OK;
+}
+
 tern_status tern_graph_model(const char *model, const tern_model_params *params, tern_graph **graph)
 {
-	char known[128] = "";
+	const tn_model *m;
 
 	if (!model || !graph)
 		return tn_fail(TERN_E_INVALID, "model and graph must not be NULL");
@@ -128,8 +208,7 @@ tern_status tern_graph_model(const char *model, const tern_model_params *params,
 		if (strcmp(models[i].name, model) == 0)
 			return tern_graph_fully_connected(model, models[i].widths, models[i].n_widths, params,
 							  graph);
-		snprintf(known + strlen(known), sizeof(known) - strlen(known), "%s%s", i ? ", " : "",
-			 models[i].name);
 	}
-	return tn_fail(TERN_E_NOT_FOUND, "there is no model '%s'; models: %s", model, known);
+	m = find(model);
+	return m ? build_model(m, params, graph) : unknown(model);
 }

@@ -343,7 +343,7 @@ typedef enum tn_direction { TN_DIRECTION_FORWARD, TN_DIRECTION_REVERSE, TN_DIREC
 	X(GLOBAL_AVERAGE_POOL, "GlobalAveragePool", 1, 1, 1, 0, 0, 0, global_pool, nn) \
 	X(GLOBAL_MAX_POOL, "GlobalMaxPool", 1, 1, 1, 0, 0, 0, global_pool, nn) \
 	X(BATCH_NORM, "BatchNorm", 5, 5, 1, 0, TN_A(EPSILON), 0, batch_norm, nn) /* (X, scale, B, mean, var); inference */ \
-	X(BATCH_NORM_TRAIN, "BatchNormTrain", 3, 3, 3, 0, TN_A(EPSILON), 0, batch_norm_train, nn) /* (X, scale, B) -> Y, mean, variance (of the batch, biased) */ \
+	X(BATCH_NORM_TRAIN, "BatchNormTrain", 3, 5, 3, 0, TN_A(EPSILON), 0, batch_norm_train, nn) /* (X, scale, B[, mean, var: for evaluation]) -> Y, mean, variance (of the batch, biased) */ \
 	X(BATCH_NORM_GRAD, "BatchNormGrad", 5, 5, 3, 0, TN_A(EPSILON), 0, batch_norm_grad, nn) /* (dY, X, scale, mean, variance) -> dX, dscale, dB */ \
 	X(LRN, "LRN", 1, 1, 1, 0, TN_A(ALPHA) | TN_A(BETA) | TN_A(BIAS) | TN_A(SIZE), TN_A(SIZE), lrn, nn) \
 	X(LRN_GRAD, "LRNGrad", 2, 2, 1, 0, TN_A(ALPHA) | TN_A(BETA) | TN_A(BIAS) | TN_A(SIZE), TN_A(SIZE), lrn_grad, nn) /* (dY, X) */ \
