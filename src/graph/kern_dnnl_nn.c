@@ -118,10 +118,29 @@ static dnnl_status_t conv_steps(tn_dk *k, dnnl_primitive_desc_t pd, const nn_mds
 	return tn_dk_deliver(k, py, y, p->y, &m->y);
 }
 
+/*
+ * Where dense operands are faster than oneDNN's layouts with reorders around them, as measured (AVX-512): 1x1
+ * windows, which are plain products; few inputs per output, where the reorder of the output is most of the
+ * time; and dX with so few channels that a blocked layout is mostly padding.
+ */
+static bool dense_pays(const tn_nn_window *w, tn_pd_kind kind)
+{
+	int64_t taps = tn_nn_plane(w->k), channels = w->c / w->groups;
+	bool product = taps == 1 && tn_nn_plane(w->stride) == 1 && tn_nn_plane(w->in) == tn_nn_plane(w->out);
+
+	if (kind == TN_PD_BACKWARD_WEIGHTS)
+		return false;
+	if (product && w->groups == 1)
+		return true;
+	return kind == TN_PD_FORWARD ? channels * taps < 64 && w->groups == 1
+				     : channels < 8 && w->groups == 1;
+}
+
 static dnnl_status_t build_conv(tn_dk *k, const tn_nn_window *w, const conv_pass *p, nn_mds *m)
 {
 	dnnl_primitive_attr_t attr;
 	dnnl_primitive_desc_t pd;
+	bool plain = dense_pays(w, p->kind);
 	tn_window window;
 	dnnl_status_t st;
 
@@ -132,7 +151,8 @@ static dnnl_status_t build_conv(tn_dk *k, const tn_nn_window *w, const conv_pass
 	if (p->bias)
 		DK_TRY(dense(&m->b, NULL, 1, &w->oc));
 	DK_TRY(tn_pd_attr(&attr, false));
-	st = tn_pd_conv(&pd, k->dnnl->engine, p->kind, &m->ax, &m->aw, &m->b, &m->ay, &window, attr);
+	st = tn_pd_conv(&pd, k->dnnl->engine, p->kind, plain ? &m->x : &m->ax, &m->aw, &m->b,
+			plain ? &m->y : &m->ay, &window, attr);
 	dnnl_primitive_attr_destroy(attr);
 	DK_TRY(st);
 	st = conv_steps(k, pd, m, p);
@@ -241,8 +261,7 @@ static uint32_t norm_args(tn_op op, const nn_mds *m, dk_arg *a)
 		a[5] = (dk_arg){DNNL_ARG_DIFF_SRC, {DK_OUT, 0}, x};
 		a[6] = (dk_arg){DNNL_ARG_DIFF_SCALE, {DK_OUT, 1}, c};
 		a[7] = (dk_arg){DNNL_ARG_DIFF_SHIFT, {DK_OUT, 2}, c};
-		a[8] = (dk_arg){
-			DNNL_ARG_SHIFT, {DK_IN, 2}, c};
+		a[8] = (dk_arg){DNNL_ARG_SHIFT, {DK_IN, 2}, c};
 		return TN_BNORM_BACKWARD_SHIFT ? 9 : 8;
 	}
 	a[0] = (dk_arg){DNNL_ARG_SRC, {DK_IN, 0}, x};

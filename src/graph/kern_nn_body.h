@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Arithmetic of convolution, pooling and normalisation in plain C, for one type of number: the includer
- * defines REAL. In float these are kernels (kern_nn.c); in double the oracle that differences are taken on
+ * defines REAL and NN_SQRT. In float these are kernels (kern_nn.c); in double the oracle that differences are taken on
  * (tests/ref/ref_nn.c). Layouts are dense (N,C,...).
  *
  * Every result element is a sum in an order that only the geometry decides. Inner loops run along the last
@@ -194,23 +194,35 @@ static void nn_conv_bias(int64_t n, int64_t channels, int64_t plane, const REAL 
 /* The window of one output: input elements from..to-1 (in steps of dil) per dim. */
 typedef struct nn_box {
 	int64_t from[3], to[3];
-	int64_t count; /* elements with padding, without what ceil_mode adds */
 } nn_box;
 
 static void nn_box_of(const tn_nn_window *w, const int64_t o[3], nn_box *b)
 {
-	b->count = 1;
 	for (int d = 0; d < 3; d++) {
-		int64_t start = o[d] * w->stride[d] - w->pad[d], n = 0;
-		int64_t end = start + (w->k[d] - 1) * w->dil[d] + 1, padded = w->in[d] + w->pad_end[d];
+		int64_t start = o[d] * w->stride[d] - w->pad[d], end = start + (w->k[d] - 1) * w->dil[d] + 1;
 
-		if (end > padded)
-			end = padded;
-		n = end > start ? (end - start + w->dil[d] - 1) / w->dil[d] : 0;
-		b->count *= n;
-		b->from[d] = start >= 0 ? start : start + (-start + w->dil[d] - 1) / w->dil[d] * w->dil[d];
+		if (start < 0)
+			start += (-start + w->dil[d] - 1) / w->dil[d] * w->dil[d];
+		b->from[d] = start;
 		b->to[d] = end < w->in[d] ? end : w->in[d];
 	}
+}
+
+/* Elements of the window that an average counts; padding too if `count_pad`, but not what ceil_mode adds. */
+static int64_t nn_box_count(const tn_nn_window *w, const int64_t o[3])
+{
+	int64_t n = 1;
+
+	for (int d = 0; d < 3; d++) {
+		int64_t start = o[d] * w->stride[d] - w->pad[d], end = start + (w->k[d] - 1) * w->dil[d] + 1;
+		int64_t most = w->in[d] + (w->count_pad ? w->pad_end[d] : 0);
+
+		end = end < most ? end : most;
+		if (start < 0 && !w->count_pad)
+			start += (-start + w->dil[d] - 1) / w->dil[d] * w->dil[d];
+		n *= end > start ? (end - start + w->dil[d] - 1) / w->dil[d] : 0;
+	}
+	return n;
 }
 
 /* Index within the plane of the first greatest element; -1 for a window with none. */
@@ -259,15 +271,6 @@ static void nn_box_add(const tn_nn_window *w, const nn_box *b, REAL g, REAL *dx)
 	}
 }
 
-static int64_t nn_box_size(const tn_nn_window *w, const nn_box *b)
-{
-	int64_t n = 1;
-
-	for (int d = 0; d < 3; d++)
-		n *= b->to[d] > b->from[d] ? (b->to[d] - b->from[d] + w->dil[d] - 1) / w->dil[d] : 0;
-	return n;
-}
-
 static int64_t nn_column_major(const tn_nn_window *w, int64_t at)
 {
 	int64_t k = at % w->in[2], j = at / w->in[2] % w->in[1], i = at / w->in[2] / w->in[1];
@@ -284,12 +287,14 @@ typedef struct nn_pool_io {
 	int64_t *indices;
 } nn_pool_io;
 
-static void nn_pool_one(const tn_nn_window *w, nn_pool what, const nn_box *b, int64_t x0, int64_t at,
+static void nn_pool_one(const tn_nn_window *w, nn_pool what, const int64_t o[3], int64_t x0, int64_t at,
 			const nn_pool_io *io)
 {
-	int64_t n = w->count_pad ? b->count : nn_box_size(w, b), m;
+	nn_box box, *b = &box;
+	int64_t m, n;
 	REAL sum;
 
+	nn_box_of(w, o, b);
 	switch (what) {
 	case NN_POOL_MAX:
 		m = nn_box_max(w, b, io->x + x0);
@@ -304,12 +309,14 @@ static void nn_pool_one(const tn_nn_window *w, nn_pool what, const nn_box *b, in
 		break;
 	case NN_POOL_SUM:
 		sum = nn_box_sum(w, b, io->x + x0);
+		n = nn_box_count(w, o);
 		if (w->p)
 			io->y[at] = (REAL)pow((double)sum, 1.0 / (double)w->p);
 		else
 			io->y[at] = n ? sum / (REAL)n : 0;
 		break;
 	case NN_POOL_SUM_GRAD:
+		n = nn_box_count(w, o);
 		if (n)
 			nn_box_add(w, b, io->dy[at] / (REAL)n, io->dx + x0);
 		break;
@@ -319,17 +326,14 @@ static void nn_pool_one(const tn_nn_window *w, nn_pool what, const nn_box *b, in
 static void nn_pool_run(const tn_nn_window *w, nn_pool what, const nn_pool_io *io)
 {
 	int64_t in = tn_nn_plane(w->in), o[3], at = 0;
-	nn_box b;
 
 	if (io->dx)
 		memset(io->dx, 0, (size_t)(w->n * w->c * in) * sizeof(*io->dx));
 	for (int64_t p = 0; p < w->n * w->c; p++) {
 		for (o[0] = 0; o[0] < w->out[0]; o[0]++) {
 			for (o[1] = 0; o[1] < w->out[1]; o[1]++) {
-				for (o[2] = 0; o[2] < w->out[2]; o[2]++, at++) {
-					nn_box_of(w, o, &b);
-					nn_pool_one(w, what, &b, p * in, at, io);
-				}
+				for (o[2] = 0; o[2] < w->out[2]; o[2]++, at++)
+					nn_pool_one(w, what, o, p * in, at, io);
 			}
 		}
 	}
@@ -491,14 +495,30 @@ static void nn_lrn_base(const tn_nn_lrn *q, const REAL *x, REAL *base)
 	}
 }
 
+/* b[i] to the power -beta; 3/4, which everybody takes, by square roots */
+static void nn_lrn_power(const tn_nn_lrn *q, const REAL *b, REAL *y, int64_t n)
+{
+	if (q->beta == 0.75) {
+		for (int64_t i = 0; i < n; i++) {
+			REAL root = (REAL)NN_SQRT(b[i]);
+
+			y[i] = (REAL)1 / (root * (REAL)NN_SQRT(root));
+		}
+		return;
+	}
+	for (int64_t i = 0; i < n; i++)
+		y[i] = (REAL)pow((double)b[i], -q->beta);
+}
+
 static void nn_lrn_forward(const tn_nn_lrn *q, const REAL *x, REAL *y)
 {
 	int64_t image = q->c * q->plane;
 
 	for (int64_t n = 0; n < q->n; n++, x += image, y += image) {
 		nn_lrn_base(q, x, y);
+		nn_lrn_power(q, y, y, image);
 		for (int64_t i = 0; i < image; i++)
-			y[i] = x[i] * (REAL)pow((double)y[i], -q->beta);
+			y[i] *= x[i];
 	}
 }
 
@@ -513,8 +533,9 @@ static void nn_lrn_backward(const tn_nn_lrn *q, const REAL *dy, const REAL *x, R
 
 	for (int64_t n = 0; n < q->n; n++, x += image, dy += image, dx += image) {
 		nn_lrn_base(q, x, base);
+		nn_lrn_power(q, base, dx, image);
 		for (int64_t i = 0; i < image; i++) {
-			dx[i] = dy[i] * (REAL)pow((double)base[i], -q->beta);
+			dx[i] *= dy[i];
 			t[i] = dx[i] * x[i] / base[i];
 		}
 		for (int64_t c = 0; c < q->c; c++) {

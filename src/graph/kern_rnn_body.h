@@ -84,7 +84,57 @@ static int64_t nn_rnn_tbh(const tn_nn_rnn *r)
 	return r->steps * r->batch * r->hidden;
 }
 
+static void nn_sigmoids(REAL *x, int64_t n)
+{
+	for (int64_t j = 0; j < n; j++)
+		x[j] = nn_sigmoid(x[j]);
+}
+
+/* y may be x */
+static void nn_tanhs(const REAL *x, REAL *y, int64_t n)
+{
+	for (int64_t j = 0; j < n; j++)
+		y[j] = (REAL)NN_TANH(x[j]);
+}
+
+/* x += a (+ b, which may be NULL) */
+static void nn_rnn_biased(REAL *restrict x, const REAL *restrict a, const REAL *restrict b, int64_t n)
+{
+	for (int64_t j = 0; j < n; j++)
+		x[j] += a[j];
+	for (int64_t j = 0; b && j < n; j++)
+		x[j] += b[j];
+}
+
+/* x += a b */
+static void nn_rnn_scaled(REAL *restrict x, const REAL *restrict a, const REAL *restrict b, int64_t n)
+{
+	for (int64_t j = 0; j < n; j++)
+		x[j] += a[j] * b[j];
+}
+
 /* ---- LSTM ---- */
+
+/* One row; p (peepholes i o f) may be NULL. */
+static void nn_lstm_cell(int64_t h, const REAL *p, REAL *restrict g, const REAL *restrict c_before,
+			 REAL *restrict c, REAL *restrict y)
+{
+	if (p) {
+		nn_rnn_scaled(g, p, c_before, h);
+		nn_rnn_scaled(g + 2 * h, p + 2 * h, c_before, h);
+	}
+	nn_sigmoids(g, h);
+	nn_sigmoids(g + 2 * h, h);
+	nn_tanhs(g + 3 * h, g + 3 * h, h);
+	for (int64_t j = 0; j < h; j++)
+		c[j] = g[2 * h + j] * c_before[j] + g[j] * g[3 * h + j];
+	if (p)
+		nn_rnn_scaled(g + h, p + h, c, h);
+	nn_sigmoids(g + h, h);
+	nn_tanhs(c, y, h);
+	for (int64_t j = 0; j < h; j++)
+		y[j] *= g[h + j];
+}
 
 static void nn_lstm_step(const tn_nn_rnn *r, const nn_rnn_io *io, int64_t dir, REAL *gates,
 			 const REAL *c_before, REAL *c, REAL *y)
@@ -93,23 +143,9 @@ static void nn_lstm_step(const tn_nn_rnn *r, const nn_rnn_io *io, int64_t dir, R
 	const REAL *p = r->has_peep ? io->peep + dir * 3 * h : NULL;
 	const REAL *wb = nn_rnn_bias(r, io->b, dir, 0, 0), *rb = nn_rnn_bias(r, io->b, dir, 1, 0);
 
-	for (int64_t b = 0; b < r->batch; b++, gates += 4 * h, c_before += h, c += h, y += h) {
-		for (int64_t j = 0; j < 4 * h; j++)
-			gates[j] += wb[j] + nn_or_zero(rb, j);
-		for (int64_t j = 0; j < h; j++) {
-			REAL i = gates[j], o = gates[h + j], f = gates[2 * h + j], n = gates[3 * h + j];
-
-			i = nn_sigmoid(p ? i + p[j] * c_before[j] : i);
-			f = nn_sigmoid(p ? f + p[2 * h + j] * c_before[j] : f);
-			n = (REAL)NN_TANH(n);
-			c[j] = f * c_before[j] + i * n;
-			o = nn_sigmoid(p ? o + p[h + j] * c[j] : o);
-			y[j] = o * (REAL)NN_TANH(c[j]);
-			gates[j] = i;
-			gates[h + j] = o;
-			gates[2 * h + j] = f;
-			gates[3 * h + j] = n;
-		}
+	for (int64_t b = 0; b < r->batch; b++) {
+		nn_rnn_biased(gates + b * 4 * h, wb, rb, 4 * h);
+		nn_lstm_cell(h, p, gates + b * 4 * h, c_before + b * h, c + b * h, y + b * h);
 	}
 }
 
@@ -141,25 +177,32 @@ static void nn_lstm_forward(const tn_nn_rnn *r, const nn_rnn_io *io)
 	}
 }
 
-/* From dh (of this step's output) and dc (carried): the gates' gradients, and dc of the step before. */
+/* One row: from dh (of this step's output) and dc (carried) the gates' gradients, and dc of the step before. */
+static void nn_lstm_cell_back(int64_t h, const REAL *restrict g, const REAL *restrict c_before,
+			      const REAL *restrict c, const REAL *restrict dh, REAL *restrict dc,
+			      REAL *restrict dg)
+{
+	nn_tanhs(c, dg, h);
+	for (int64_t j = 0; j < h; j++) {
+		REAL i = g[j], o = g[h + j], f = g[2 * h + j], n = g[3 * h + j], tc = dg[j];
+		REAL dcell = dc[j] + dh[j] * o * (1 - tc * tc);
+
+		dg[j] = dcell * n * i * (1 - i);
+		dg[h + j] = dh[j] * tc * o * (1 - o);
+		dg[2 * h + j] = dcell * c_before[j] * f * (1 - f);
+		dg[3 * h + j] = dcell * i * (1 - n * n);
+		dc[j] = dcell * f;
+	}
+}
+
 static void nn_lstm_step_back(const tn_nn_rnn *r, const REAL *gates, const REAL *c_before, const REAL *c,
 			      const REAL *dh, REAL *dc, REAL *dg)
 {
 	const int64_t h = r->hidden;
 
-	for (int64_t b = 0; b < r->batch; b++, gates += 4 * h, dg += 4 * h) {
-		for (int64_t j = 0; j < h; j++) {
-			REAL i = gates[j], o = gates[h + j], f = gates[2 * h + j], n = gates[3 * h + j];
-			REAL tc = (REAL)NN_TANH(c[b * h + j]), dy = dh[b * h + j];
-			REAL dcell = dc[b * h + j] + dy * o * (1 - tc * tc);
-
-			dg[j] = dcell * n * i * (1 - i);
-			dg[h + j] = dy * tc * o * (1 - o);
-			dg[2 * h + j] = dcell * c_before[b * h + j] * f * (1 - f);
-			dg[3 * h + j] = dcell * i * (1 - n * n);
-			dc[b * h + j] = dcell * f;
-		}
-	}
+	for (int64_t b = 0; b < r->batch; b++)
+		nn_lstm_cell_back(h, gates + b * 4 * h, c_before + b * h, c + b * h, dh + b * h, dc + b * h,
+				  dg + b * 4 * h);
 }
 
 /* ---- GRU ---- */
@@ -172,11 +215,29 @@ static void nn_gru_reset(const tn_nn_rnn *r, const nn_rnn_io *io, int64_t dir, R
 	const REAL *wb = nn_rnn_bias(r, io->b, dir, 0, 0), *rb = nn_rnn_bias(r, io->b, dir, 1, 0);
 
 	for (int64_t b = 0; b < r->batch; b++, gates += 4 * h) {
-		for (int64_t j = 0; j < 2 * h; j++)
-			gates[j] = nn_sigmoid(gates[j] + wb[j] + nn_or_zero(rb, j));
+		nn_rnn_biased(gates, wb, rb, 2 * h);
+		nn_sigmoids(gates, 2 * h);
 		for (int64_t j = 0; j < h && !r->reset_after; j++)
 			reset[b * h + j] = gates[h + j] * before[b * h + j];
 	}
+}
+
+/* One row of gates z, r, h and H R^T; rb may be NULL. */
+static void nn_gru_cell(int64_t h, bool reset_after, REAL *restrict g, const REAL *restrict wb,
+			const REAL *restrict rb, const REAL *restrict before, REAL *restrict y)
+{
+	REAL *n = g + 2 * h, *hh = g + 3 * h;
+
+	nn_rnn_biased(n, wb, reset_after ? NULL : rb, h);
+	if (!reset_after)
+		memset(hh, 0, (size_t)h * sizeof(*hh));
+	else if (rb)
+		nn_rnn_biased(hh, rb, NULL, h);
+	if (reset_after)
+		nn_rnn_scaled(n, g + h, hh, h);
+	nn_tanhs(n, n, h);
+	for (int64_t j = 0; j < h; j++)
+		y[j] = (1 - g[j]) * n[j] + g[j] * before[j];
 }
 
 static void nn_gru_step(const tn_nn_rnn *r, const nn_rnn_io *io, int64_t dir, REAL *gates, const REAL *before,
@@ -185,22 +246,8 @@ static void nn_gru_step(const tn_nn_rnn *r, const nn_rnn_io *io, int64_t dir, RE
 	const int64_t h = r->hidden;
 	const REAL *wb = nn_rnn_bias(r, io->b, dir, 0, 2), *rb = nn_rnn_bias(r, io->b, dir, 1, 2);
 
-	for (int64_t b = 0; b < r->batch; b++, gates += 4 * h) {
-		for (int64_t j = 0; j < h; j++) {
-			REAL z = gates[j], n = gates[2 * h + j] + wb[j];
-
-			if (r->reset_after) {
-				gates[3 * h + j] += nn_or_zero(rb, j);
-				n += gates[h + j] * gates[3 * h + j];
-			} else {
-				gates[3 * h + j] = 0;
-				n += nn_or_zero(rb, j);
-			}
-			n = (REAL)NN_TANH(n);
-			gates[2 * h + j] = n;
-			y[b * h + j] = (1 - z) * n + z * before[b * h + j];
-		}
-	}
+	for (int64_t b = 0; b < r->batch; b++)
+		nn_gru_cell(h, r->reset_after, gates + b * 4 * h, wb, rb, before + b * h, y + b * h);
 }
 
 static void nn_gru_forward(const tn_nn_rnn *r, const nn_rnn_io *io)

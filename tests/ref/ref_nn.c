@@ -7,7 +7,8 @@
 
 #include "ref/ref_graph.h"
 
-#define REAL double
+#define REAL       double
+#define NN_SQRT(x) sqrt(x)
 #include "graph/kern_nn_body.h"
 
 typedef struct products {

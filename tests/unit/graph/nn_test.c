@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Kernels of neural-network ops: both backends, one thread and two, against the double-precision twin over many
+ * Kernels of neural-network ops: both backends, one thread and four, against the double-precision twin over many
  * shapes; the same bits in every run and at other addresses; what oneDNN must not be asked; what shape rules
  * refuse.
  */
@@ -199,7 +199,7 @@ static void check_bits(const op_case *c, made *m)
 		unplace(m->data[i]);
 		m->data[i] = moved;
 	}
-	run(m, TN_BACKEND_DNNL, 2);
+	run(m, TN_BACKEND_DNNL, 4);
 	for (uint32_t i = 0; i < m->node->n_out; i++) {
 		assert_memory_equal(first[i], m->out[i],
 				    elements(&m->ops_out[i].shape) * tern_dtype_bytes(m->ops_out[i].dtype));
@@ -224,8 +224,8 @@ static void check(const op_case *c)
 	compare(&m, &ref, "plain");
 	run(&m, TN_BACKEND_DNNL, 1);
 	compare(&m, &ref, "oneDNN");
-	run(&m, TN_BACKEND_DNNL, 2);
-	compare(&m, &ref, "oneDNN, two threads");
+	run(&m, TN_BACKEND_DNNL, 4);
+	compare(&m, &ref, "oneDNN, four threads");
 	check_bits(c, &m);
 	ref_close(&ref);
 	close_made(c, &m);
