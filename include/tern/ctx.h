@@ -79,6 +79,13 @@ tern_status tern_ctx_wait_past(tern_ctx *ctx, uint64_t seen, uint64_t timeout_ns
 void tern_ctx_wake(tern_ctx *ctx);
 
 /*
+ * For a thread that does little at a time and that others wait for, such as one that runs collectives while the program
+ * computes: the calling thread asks the kernel for short time slices, so that it runs soon when there is something to do
+ * (Linux 6.12; nothing happens where that is not possible). A context's own threads have it.
+ */
+void tern_thread_brisk(void);
+
+/*
  * Counters by dotted name ("shm.copy_bytes", "mem.extents", "link.up"). Walks all of them when fn is
  * given; tern_ctx_counter returns one (0 if there is none of that name).
  */

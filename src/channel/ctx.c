@@ -303,6 +303,11 @@ const char *tern_ctx_name(const tern_ctx *ctx)
 	return ctx->name;
 }
 
+void tern_thread_brisk(void)
+{
+	tn_os_thread_brisk();
+}
+
 int tern_ctx_fd(const tern_ctx *ctx)
 {
 	return ctx->epoll_fd;

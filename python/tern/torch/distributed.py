@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from .. import Context
+from .._lib import lib
 from ..coll import Communicator
 
 __all__ = ['ProcessGroupTern', 'context', 'register']
@@ -148,6 +149,7 @@ class ProcessGroupTern(dist.ProcessGroup):
         _groups.add(self)
 
     def _serve(self):
+        lib.tern_thread_brisk()  # backward() has the cores meanwhile
         while True:
             work = self._queue.get()
             if work is None:
