@@ -52,6 +52,12 @@ tern_status tern_session_start(tern_session *session, uint64_t timeout_ns);
  */
 tern_status tern_session_feed(tern_session *session, int eval, const char *port, const void *data,
 			      uint64_t bytes);
+/*
+ * The size of a symbolic dim from the next step on, for inputs whose lengths differ from batch to batch: one of the plan's
+ * dims, or "batch" where no transfer depends on it. What was fed with other sizes is forgotten: feed again. Sizes that come with received tensors need
+ * no call. Sizes that were bound before cost no allocation. TERN_E_NOT_FOUND, TERN_E_STATE, TERN_E_NOMEM.
+ */
+tern_status tern_session_bind(tern_session *session, int eval, const char *symbol, uint64_t size);
 /* One step. Evaluation steps use the newest weights that were received and send nothing. */
 tern_status tern_session_step(tern_session *session, int eval);
 /* Servers: n further steps of every variable. */

@@ -37,6 +37,30 @@ tern_status tn_exec_alloc(tn_exec *e, uint64_t bytes, bool registered, void **pt
 	return TERN_OK;
 }
 
+tern_status tn_exec_grow(tn_exec *e, uint32_t index, uint64_t old_bytes, uint64_t bytes)
+{
+	bool registered = e->owned_by_xfer[index];
+	uint32_t n_owned = e->n_owned;
+	void *old = e->owned[index], *bigger = NULL;
+	tern_status st;
+
+	e->n_owned = index; /* in the old one's place */
+	st = tn_exec_alloc(e, bytes, registered, &bigger);
+	e->n_owned = n_owned;
+	if (st != TERN_OK) {
+		e->owned[index] = old;
+		return st;
+	}
+	if (registered) {
+		e->xfer->ops->free(e->xfer, old);
+		e->registered_bytes -= TN_MAX(old_bytes, 1);
+	} else {
+		free(old);
+		e->plain_bytes -= TN_MAX(old_bytes, 1);
+	}
+	return TERN_OK;
+}
+
 /* Variables and constants: one memory for all programs. */
 static tern_status make_fixed(tn_exec *e)
 {
@@ -71,25 +95,27 @@ static tern_status open_end(tn_exec *e, uint32_t edge_id, bool is_send)
 			     .peer = peer,
 			     .peer_name = e->plan->devices[peer].name,
 			     .one_sided = edge->one_sided,
+			     .dynamic = !edge->is_static,
 			     .whole = edge->whole,
 			     .whole_bytes = edge->whole_bytes,
 			     .whole_offset = edge->whole_offset};
 	exec_end *end = &e->ends[e->n_ends];
 	uint32_t node = is_send ? edge->send_node : edge->recv_node;
 
-	if (!edge->is_static) {
+	if (!edge->is_static && (!e->xfer->ops->send_shaped || edge->whole_bytes)) {
 		return tn_fail(TERN_E_UNSUPPORTED,
-			       "edge '%s' from %s to %s is dynamic (%s): not supported yet", edge->name,
-			       e->plan->devices[edge->src].name, e->plan->devices[edge->dst].name,
-			       edge->reason);
+			       "edge '%s' from %s to %s is dynamic (%s), which transfers by %s are not",
+			       edge->name, e->plan->devices[edge->src].name, e->plan->devices[edge->dst].name,
+			       edge->reason, e->xfer->ops->name);
 	}
 	*end = (exec_end){.edge = edge, .node = node, .is_send = is_send};
 	if (is_send) {
 		end->root = tn_graph_root(e->graph, e->graph->nodes[node].in[0]);
-		e->registered[end->root] |= edge->one_sided;
+		e->registered[end->root] |= edge->one_sided || !edge->is_static;
 		TN_TRY(e->xfer->ops->send_open(e->xfer, &desc, &end->end));
 	} else {
 		TN_TRY(e->xfer->ops->recv_open(e->xfer, &desc, &end->end));
+		e->learns |= !edge->is_static;
 	}
 	e->end_of[node] = e->n_ends++;
 	return TERN_OK;
@@ -119,6 +145,12 @@ static tern_status alloc_tables(tn_exec *e)
 	e->end_of = calloc(n_nodes, sizeof(*e->end_of));
 	e->fixed = calloc(n_tensors, sizeof(*e->fixed));
 	e->registered = calloc(n_tensors, sizeof(*e->registered));
+	for (unsigned id = 0; id < TN_PROG_COUNT; id++) {
+		e->room[id] = calloc(n_tensors, sizeof(*e->room[id]));
+		e->variants[id] = calloc(TN_EXEC_VARIANTS, sizeof(*e->variants[id]));
+		if (!e->room[id] || !e->variants[id])
+			return tn_fail(TERN_E_NOMEM, "no memory for the executor of %s", e->graph->name);
+	}
 	e->owned = calloc(n_allocs, sizeof(*e->owned));
 	e->owned_by_xfer = calloc(n_allocs, sizeof(*e->owned_by_xfer));
 	if (!e->ends || !e->end_of || !e->fixed || !e->registered || !e->owned || !e->owned_by_xfer)
@@ -135,7 +167,7 @@ static tern_status check_ends(const tn_exec *e)
 		uint32_t tensor = end->is_send ? n->in[0] : n->out[0];
 		uint64_t bytes = e->progs[TN_PROG_TRAIN].tensors[tensor].bytes;
 
-		if (bytes != end->edge->bytes) {
+		if (end->edge->is_static && bytes != end->edge->bytes) {
 			return tn_fail(TERN_E_INVALID,
 				       "%s: '%s' has %" PRIu64 " bytes with a batch of %" PRIu64
 				       ", but the plan was "
@@ -155,10 +187,14 @@ static tern_status set_up(tn_exec *e)
 	TN_TRY(tn_kern_ctx_create(e->params.backend, e->params.kernel_threads, &e->kern));
 	TN_TRY(open_ends(e));
 	TN_TRY(make_fixed(e));
-	TN_TRY(tn_exec_prog_make(e, TN_PROG_TRAIN, e->params.batch));
+	e->progs[TN_PROG_EVAL].id = TN_PROG_EVAL;
+	TN_TRY(tn_exec_dims(e));
+	TN_TRY(tn_exec_prog_make(e, &e->progs[TN_PROG_TRAIN]));
 	TN_TRY(check_ends(e));
 	if (e->params.eval_batch)
-		TN_TRY(tn_exec_prog_make(e, TN_PROG_EVAL, e->params.eval_batch));
+		TN_TRY(tn_exec_prog_make(e, &e->progs[TN_PROG_EVAL]));
+	e->scratch_owned = e->n_owned;
+	e->scratch_room = e->scratch_bytes;
 	return tn_exec_alloc(e, e->scratch_bytes, false, &e->scratch);
 }
 
@@ -196,6 +232,7 @@ void tn_exec_destroy(tn_exec *e)
 		return;
 	for (uint32_t i = 0; i < TN_PROG_COUNT; i++)
 		tn_exec_prog_free(&e->progs[i], e->graph->n_nodes);
+	tn_exec_variants_free(e);
 	for (uint32_t i = 0; i < e->n_owned; i++) {
 		if (e->owned_by_xfer[i])
 			e->xfer->ops->free(e->xfer, e->owned[i]);
@@ -319,6 +356,8 @@ static tern_status run_more(tn_exec *e, exec_prog *prog, uint64_t n, uint64_t de
 	if (!prog->exists)
 		return tn_fail(TERN_E_STATE, "%s: made without eval_batch", e->graph->name);
 	if (prog->open_chains == 0) {
+		if (e->learns)
+			TN_TRY(tn_exec_bind_received(e, prog->id, deadline_ns));
 		TN_TRY(check_fed(e, prog));
 		tn_exec_open_steps(e, prog, n);
 	}
@@ -335,7 +374,12 @@ tern_status tn_exec_step(tn_exec *e, tn_prog_id id, uint64_t deadline_ns)
 
 tern_status tn_exec_run(tn_exec *e, uint64_t n, uint64_t deadline_ns)
 {
-	return n ? run_more(e, &e->progs[TN_PROG_TRAIN], n, deadline_ns) : TERN_OK;
+	if (!e->learns)
+		return n ? run_more(e, &e->progs[TN_PROG_TRAIN], n, deadline_ns) : TERN_OK;
+	/* Sizes may differ from step to step. An interruption leaves the steps that are left to the caller. */
+	for (; n > 0; n--)
+		TN_TRY(run_more(e, &e->progs[TN_PROG_TRAIN], 1, deadline_ns));
+	return TERN_OK;
 }
 
 tern_status tn_exec_drain(tn_exec *e, uint64_t deadline_ns)

@@ -47,7 +47,7 @@ typedef struct tn_exec_params {
 /*
  * Make an executor for a device of a plan: opens an end for each edge, allocates buffers, fills variables,
  * prepares kernels. The plan must outlive it; the transfer stays the caller's and is closed after destroy().
- * TERN_E_INVALID (a symbolic dim without a size), TERN_E_UNSUPPORTED (dynamic edge, op without kernel),
+ * TERN_E_INVALID (a symbolic dim without a size), TERN_E_UNSUPPORTED (a dynamic edge over a transfer without, op without kernel),
  * TERN_E_NOMEM, and what the transfer says.
  */
 tern_status tn_exec_create(const tern_plan *plan, uint32_t device, tn_xfer *xfer,
@@ -65,6 +65,15 @@ tern_status tn_exec_start(tn_exec *exec, uint64_t deadline_ns);
  * steps. bytes must be what the bound shape takes. TERN_E_NOT_FOUND, TERN_E_SHAPE.
  */
 tern_status tn_exec_feed(tn_exec *exec, tn_prog_id prog, const char *port, const void *data, uint64_t bytes);
+
+/*
+ * The size of a symbolic dim of the plan (tern_plan_params.dims, or "batch") from the next step on. What was fed with other
+ * sizes is forgotten. Sizes that come with received tensors (dynamic edges) need no call. A size that was bound before costs
+ * no allocation; one larger than all before waits for what is still on its way, until deadline_ns. TERN_E_NOT_FOUND,
+ * TERN_E_STATE (within a step), TERN_E_NOMEM.
+ */
+tern_status tn_exec_bind(tn_exec *exec, tn_prog_id prog, const char *symbol, uint64_t size,
+			 uint64_t deadline_ns);
 
 /*
  * One step of every chain. TERN_E_DEADLINE (names what is waited for) and TERN_E_CANCELED leave the step

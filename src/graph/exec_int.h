@@ -44,9 +44,20 @@ typedef struct exec_chain {
 	uint64_t step, target;
 } exec_chain;
 
+#define TN_EXEC_DIMS     16
+#define TN_EXEC_VARIANTS 64   /* programs of other sizes that are kept */
+#define TN_EXEC_PARTS    1024 /* micro-batches, at most, of a symbol that a received shape has a share of */
+
+/* Memory of a root in all programs of a kind. */
+typedef struct exec_room {
+	uint32_t owned; /* index in owned */
+	uint64_t bytes; /* 0: none yet */
+} exec_room;
+
 typedef struct exec_prog {
 	bool exists;
 	tn_prog_id id;
+	uint64_t sizes[TN_EXEC_DIMS]; /* of dims; 0 = unknown */
 	exec_tensor *tensors;
 	exec_node *nodes;
 	exec_chain *chains;
@@ -68,6 +79,7 @@ typedef struct exec_end {
 	uint64_t posted_ns, posted_step;
 	uint32_t root;
 	const void *held; /* recv: the polled tensor */
+	tern_shape shape; /* dynamic: of the held one */
 	bool consumed;    /* recv: a TRAIN step has used it, it is kept for a port only */
 } exec_end;
 
@@ -88,7 +100,14 @@ struct tn_exec {
 	uint32_t n_owned;
 	bool *owned_by_xfer;
 	void *scratch;
-	uint64_t scratch_bytes;
+	uint64_t scratch_bytes, scratch_room;
+	uint32_t scratch_owned;
+	const char *dims[TN_EXEC_DIMS]; /* symbols with sizes; names live as long as the plan */
+	uint32_t n_dims;
+	exec_room *room[TN_PROG_COUNT]; /* [tensors] */
+	exec_prog *variants[TN_PROG_COUNT];
+	uint32_t n_variants[TN_PROG_COUNT];
+	bool learns; /* sizes come with received tensors: one step at a time */
 	uint64_t plain_bytes, registered_bytes;
 	exec_prog progs[TN_PROG_COUNT];
 	bool started;
@@ -110,8 +129,21 @@ static inline void *tn_exec_data(const exec_prog *p, uint32_t tensor)
 /* exec.c */
 tern_status tn_exec_alloc(tn_exec *exec, uint64_t bytes, bool registered, void **ptr);
 
-/* exec_prog.c */
-tern_status tn_exec_prog_make(tn_exec *exec, tn_prog_id id, uint64_t batch);
+/* Memory that is owned[index] becomes longer, elsewhere, and zeroed. Nothing reads it. */
+tern_status tn_exec_grow(tn_exec *exec, uint32_t index, uint64_t old_bytes, uint64_t bytes);
+
+/* exec_bind.c */
+/* The symbols with sizes, from plan and params, into progs' sizes. */
+tern_status tn_exec_dims(tn_exec *exec);
+tern_status tn_exec_bind_shape(const tn_exec *exec, const uint64_t *sizes, const tn_tensor *tensor,
+			       tern_shape *bound);
+tern_status tn_exec_room(tn_exec *exec, tn_prog_id id, uint32_t tensor, uint64_t bytes, void **ptr);
+/* Before a step: sizes that a received tensor brings. */
+tern_status tn_exec_bind_received(tn_exec *exec, tn_prog_id id, uint64_t deadline_ns);
+void tn_exec_variants_free(tn_exec *exec);
+
+/* exec_prog.c: of prog->id with prog->sizes. */
+tern_status tn_exec_prog_make(tn_exec *exec, exec_prog *prog);
 void tn_exec_prog_free(exec_prog *prog, uint32_t n_nodes);
 
 /* exec_run.c: until no chain is open. */
@@ -121,5 +153,7 @@ void tn_exec_open_steps(tn_exec *exec, exec_prog *prog, uint64_t n);
 /* The sends that run before step 0. */
 tern_status tn_exec_prologue(tn_exec *exec, uint64_t deadline_ns);
 tern_status tn_exec_wait_posted(tn_exec *exec, uint64_t deadline_ns);
+/* Wait until an end holds its next tensor. */
+tern_status tn_exec_hold(tn_exec *exec, exec_end *end, uint64_t deadline_ns);
 
 #endif

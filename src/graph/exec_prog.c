@@ -93,22 +93,6 @@ static tern_status choose_nodes(const tn_exec *e, exec_prog *p)
 
 /* ---- shapes and memory ---- */
 
-static tern_status bind_shape(const tern_graph *g, const tn_tensor *t, uint64_t batch, tern_shape *bound)
-{
-	*bound = t->shape;
-	for (uint32_t i = 0; i < bound->rank; i++) {
-		if (!tn_dim_symbolic(bound->dims[i]))
-			continue;
-		if (batch == 0 || !tn_symbol_size(g->symbols[tn_dim_symbol(bound->dims[i])], "batch", batch,
-						  &bound->dims[i])) {
-			return tn_fail(TERN_E_INVALID,
-				       "%s: dim %u of '%s' is the symbol '%s', which has no size", g->name, i,
-				       t->name, g->symbols[tn_dim_symbol(bound->dims[i])]);
-		}
-	}
-	return TERN_OK;
-}
-
 static void count_readers(const tn_exec *e, exec_prog *p)
 {
 	for (uint32_t i = 0; i < e->graph->n_nodes; i++) {
@@ -143,12 +127,12 @@ static void bind_memory(const tn_exec *e, exec_prog *p, uint32_t i)
 		t->offset += tn_part_offset(n, &p->tensors[n->in[0]].shape, e->graph->tensors[i].dtype);
 }
 
-static tern_status bind_tensors(const tn_exec *e, exec_prog *p, uint64_t batch)
+static tern_status bind_tensors(const tn_exec *e, exec_prog *p)
 {
 	for (uint32_t i = 0; i < e->graph->n_tensors; i++) {
 		exec_tensor *t = &p->tensors[i];
 
-		TN_TRY(bind_shape(e->graph, &e->graph->tensors[i], batch, &t->shape));
+		TN_TRY(tn_exec_bind_shape(e, p->sizes, &e->graph->tensors[i], &t->shape));
 		TN_TRY(tn_shape_bytes(&t->shape, e->graph->tensors[i].dtype, &t->bytes));
 		bind_memory(e, p, i);
 	}
@@ -168,7 +152,7 @@ static tern_status alloc_outputs(tn_exec *e, exec_prog *p)
 			exec_tensor *t = &p->tensors[n->out[k]];
 
 			if (t->root == n->out[k])
-				TN_TRY(tn_exec_alloc(e, t->bytes, e->registered[t->root], &t->data));
+				TN_TRY(tn_exec_room(e, p->id, t->root, t->bytes, &t->data));
 		}
 	}
 	return TERN_OK;
@@ -308,17 +292,14 @@ static tern_status make_queue(exec_prog *p)
 	return TERN_OK;
 }
 
-tern_status tn_exec_prog_make(tn_exec *e, tn_prog_id id, uint64_t batch)
+tern_status tn_exec_prog_make(tn_exec *e, exec_prog *p)
 {
-	exec_prog *p = &e->progs[id];
-
-	p->id = id;
 	p->tensors = calloc(e->graph->n_tensors + 1, sizeof(*p->tensors));
 	p->nodes = calloc(e->graph->n_nodes + 1, sizeof(*p->nodes));
 	if (!p->tensors || !p->nodes)
 		return tn_fail(TERN_E_NOMEM, "no memory for a program of %s", e->graph->name);
 	TN_TRY(choose_nodes(e, p));
-	TN_TRY(bind_tensors(e, p, batch));
+	TN_TRY(bind_tensors(e, p));
 	TN_TRY(alloc_outputs(e, p));
 	TN_TRY(make_kernels(e, p));
 	TN_TRY(make_chains(e, p));

@@ -14,6 +14,7 @@
  * Thread story: see exec.h. Tests: tests/unit/graph/exec_test.c.
  */
 #include <stdio.h>
+#include <string.h>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -134,6 +135,16 @@ static tern_status test_root(tn_exec *e, uint32_t root)
 	return TERN_OK;
 }
 
+static tern_status post(tn_exec *e, exec_prog *p, exec_end *end, uint64_t step)
+{
+	uint32_t tensor = e->graph->nodes[end->node].in[0];
+	const exec_tensor *t = &p->tensors[tensor];
+
+	if (end->edge->is_static)
+		return e->xfer->ops->send_post(end->end, tn_exec_data(p, tensor), end->edge->bytes, step);
+	return e->xfer->ops->send_shaped(end->end, tn_exec_data(p, tensor), t->bytes, &t->shape, step);
+}
+
 static tern_status run_send(tn_exec *e, exec_prog *p, uint32_t node, uint64_t step)
 {
 	exec_end *end = &e->ends[e->end_of[node]];
@@ -148,9 +159,7 @@ static tern_status run_send(tn_exec *e, exec_prog *p, uint32_t node, uint64_t st
 	if (p->nodes[node].posted) /* it was waiting for just that */
 		return TERN_OK;
 	t0 = tn_now();
-	st = comm_done(e, end, step, t0,
-		       e->xfer->ops->send_post(end->end, tn_exec_data(p, e->graph->nodes[node].in[0]),
-					       end->edge->bytes, step));
+	st = comm_done(e, end, step, t0, post(e, p, end, step));
 	if (st != TERN_OK)
 		return st;
 	end->posted = true;
@@ -173,6 +182,31 @@ static tern_status release(tn_exec *e, exec_end *end)
 	return comm_done(e, end, 0, t0, e->xfer->ops->recv_release(end->end));
 }
 
+static tern_status poll(tn_exec *e, exec_end *end, uint64_t step)
+{
+	uint64_t t0 = tn_now();
+
+	TN_TRY(comm_done(e, end, step, t0,
+			 end->edge->is_static
+				 ? e->xfer->ops->recv_poll(end->end, &end->held)
+				 : e->xfer->ops->poll_shaped(end->end, &end->held, &end->shape)));
+	TN_ASSERT(end->held != NULL);
+	return TERN_OK;
+}
+
+/* A dynamic tensor must have the sizes that this step was bound to. */
+static tern_status check_shape(const tn_exec *e, const exec_prog *p, const exec_end *end)
+{
+	const tern_shape *bound = &p->tensors[e->graph->nodes[end->node].out[0]].shape;
+
+	if (end->edge->is_static ||
+	    (end->shape.rank == bound->rank &&
+	     memcmp(end->shape.dims, bound->dims, bound->rank * sizeof(*bound->dims)) == 0))
+		return TERN_OK;
+	return tn_fail(TERN_E_SHAPE, "%s: '%s' from %s has other sizes than the step", e->graph->name,
+		       end->edge->name, e->plan->devices[end->edge->src].name);
+}
+
 static tern_status run_recv(tn_exec *e, exec_prog *p, uint32_t node, uint64_t step)
 {
 	exec_end *end = &e->ends[e->end_of[node]];
@@ -180,12 +214,9 @@ static tern_status run_recv(tn_exec *e, exec_prog *p, uint32_t node, uint64_t st
 	TN_ASSERT(!end->is_send);
 	if (end->held && end->consumed) /* kept only for an output port of the step before */
 		TN_TRY(release(e, end));
-	if (!end->held) {
-		uint64_t t0 = tn_now();
-
-		TN_TRY(comm_done(e, end, step, t0, e->xfer->ops->recv_poll(end->end, &end->held)));
-		TN_ASSERT(end->held != NULL);
-	}
+	if (!end->held)
+		TN_TRY(poll(e, end, step));
+	TN_TRY(check_shape(e, p, end));
 	p->tensors[e->graph->nodes[node].out[0]].data = (void *)(uintptr_t)end->held; /* never written */
 	return TERN_OK;
 }
@@ -504,4 +535,24 @@ tern_status tn_exec_wait_posted(tn_exec *e, uint64_t deadline_ns)
 		}
 	}
 	return TERN_OK;
+}
+
+tern_status tn_exec_hold(tn_exec *e, exec_end *end, uint64_t deadline_ns)
+{
+	tern_status st = TERN_OK;
+
+	if (end->held && end->consumed)
+		TN_TRY(release(e, end));
+	while (!end->held && (st = poll(e, end, 0)) == TERN_AGAIN) {
+		if (canceled(e))
+			return tn_fail(TERN_E_CANCELED, "%s: interrupted", e->graph->name);
+		st = wait_some(e, NULL, deadline_ns);
+		if (st == TERN_E_DEADLINE)
+			return tn_fail(st, "%s: waiting for '%s' from %s", e->graph->name, end->edge->name,
+				       e->plan->devices[end->edge->src].name);
+		if (st != TERN_OK)
+			break;
+	}
+	e->broken |= st != TERN_OK;
+	return st;
 }

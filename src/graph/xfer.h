@@ -37,6 +37,7 @@ typedef struct tn_edge_desc {
 	uint64_t bytes; /* of one tensor */
 	uint32_t peer;  /* device number of the other end in the plan */
 	const char *peer_name;
+	bool dynamic;   /* only the rank of shape counts: tensors go by send_shaped and come by poll_shaped */
 	bool one_sided; /* the plan wants one write from registered memory into the receiver's slot */
 	/*
 	 * A receiver may want the edge's tensors as parts of a whole: the received tensors of all its edges of
@@ -110,6 +111,14 @@ typedef struct tn_xfer_ops {
 	void (*wake)(tn_xfer *xfer);
 
 	void (*counters)(const tn_xfer *xfer, tn_xfer_counters *counters);
+
+	/*
+	 * Of dynamic edges, in place of send_post and recv_poll; NULL: this transfer has none, open refuses them. The
+	 * rules are the same, but that memory of alloc() is the sender's again only when the receiver has read it.
+	 */
+	tern_status (*send_shaped)(tn_xfer_end *end, const void *data, uint64_t bytes,
+				   const tern_shape *shape, uint64_t step);
+	tern_status (*poll_shaped)(tn_xfer_end *end, const void **data, tern_shape *shape);
 
 	/* Ends everything and frees the transfer with its ends and memory. Tells the peers. NULL is allowed. */
 	void (*close)(tn_xfer *xfer);

@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Of this file and xfer.h together: a module of another number is refused. */
-#define TN_XFER_MODULE_VERSION 2u
+#define TN_XFER_MODULE_VERSION 3u
 #define TN_XFER_ADDRESS_MAX    128u
 
 typedef struct tn_xfer_host tn_xfer_host;

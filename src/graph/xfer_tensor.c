@@ -29,11 +29,15 @@ typedef struct tensor_end {
 	tensor_xfer *xfer;
 	tn_edge_desc *desc;
 	tern_link *link;
-	tern_tensor_tx *tx;    /* sending ends */
-	tern_tensor_rx *rx;    /* receiving ends */
-	void *stage;           /* copy mode: sending ends stage in registered memory, ... */
-	uint8_t *private_copy; /* ... receiving ends copy out of the slot; hollow: the preset numbers */
-	bool posted;           /* op is in flight */
+	tern_tensor_tx *tx;          /* sending ends */
+	tern_tensor_rx *rx;          /* receiving ends */
+	tern_dynamic_tx *dynamic_tx; /* of dynamic edges, instead */
+	tern_dynamic_rx *dynamic_rx;
+	uint64_t private_bytes; /* copy mode, dynamic: how long private_copy is */
+	void *stage;            /* copy mode: sending ends stage in registered memory, ... */
+	uint8_t *private_copy;  /* ... receiving ends copy out of the slot; hollow: the preset numbers */
+	bool sends;
+	bool posted; /* op is in flight */
 	tern_op op;
 } tensor_end;
 
@@ -47,6 +51,7 @@ typedef struct tensor_whole {
 struct tensor_xfer {
 	tn_xfer_link link; /* first */
 	bool staged, hollow;
+	bool reads; /* peers read from memory of alloc */
 	tensor_whole *wholes;
 	tensor_end *ends;
 };
@@ -81,12 +86,117 @@ static tern_status end_new(tensor_xfer *xfer, const tn_edge_desc *desc, tensor_e
 	return TERN_OK;
 }
 
+/* ---- dynamic edges: the receiver reads ---- */
+
+static void dynamic_params(const tensor_end *end, char *name, size_t name_bytes, tern_dynamic_params *params)
+{
+	snprintf(name, name_bytes, "edge %u", end->desc->id);
+	*params =
+		(tern_dynamic_params){.name = name, .dtype = end->desc->dtype, .rank = end->desc->shape.rank};
+}
+
+static tern_status dynamic_open(tensor_end *end, bool sends)
+{
+	tern_dynamic_params params;
+	char name[32];
+
+	if (end->xfer->hollow)
+		return tn_fail(TERN_E_UNSUPPORTED,
+			       "edge '%s' is dynamic: its order alone says nothing of its sizes",
+			       end->desc->name);
+	end->xfer->reads |= sends && !end->xfer->staged; /* from here on peers may read what alloc gives */
+	if (sends)
+		return TERN_OK;
+	dynamic_params(end, name, sizeof(name), &params);
+	return tern_dynamic_rx_create(end->xfer->link.ctx, &params, &end->dynamic_rx);
+}
+
+/* In copy mode the memory is not for peers, so the channel stages it. */
+static tern_status send_shaped(tn_xfer_end *base, const void *data, uint64_t bytes, const tern_shape *shape,
+			       uint64_t step)
+{
+	tensor_end *end = (tensor_end *)base;
+	tn_xfer_counters *counters = &end->xfer->link.counters;
+	tern_status status;
+
+	(void)step;
+	TN_ASSERT(!end->posted && end->dynamic_tx);
+	tern_op_init(&end->op, NULL, NULL);
+	status = tern_dynamic_send(end->dynamic_tx, data, shape, &end->op);
+	if (status == TERN_AGAIN)
+		return tn_xfer_link_check(end->desc, end->link);
+	if (status != TERN_OK)
+		return tn_xfer_link_fail(end->desc, end->link, status);
+	end->posted = true;
+	counters->sends++;
+	counters->bytes_sent += bytes;
+	if (end->xfer->staged) {
+		counters->copies++;
+		counters->copy_bytes += bytes;
+	}
+	return TERN_OK;
+}
+
+static tern_status copy_out(tensor_end *end, const void **data, uint64_t bytes)
+{
+	if (end->private_bytes < bytes || !end->private_copy) {
+		uint64_t room = TN_MAX(bytes, end->private_bytes + end->private_bytes / 2) + 64;
+		uint8_t *bigger = realloc(end->private_copy, room);
+
+		if (!bigger)
+			return tn_fail(TERN_E_NOMEM, "no memory for edge '%s' (%llu bytes)", end->desc->name,
+				       (unsigned long long)bytes);
+		end->private_copy = bigger;
+		end->private_bytes = room;
+	}
+	memcpy(end->private_copy, *data, bytes);
+	end->xfer->link.counters.copies++;
+	end->xfer->link.counters.copy_bytes += bytes;
+	*data = end->private_copy;
+	return tern_dynamic_rx_release(end->dynamic_rx);
+}
+
+static tern_status poll_shaped(tn_xfer_end *base, const void **data, tern_shape *shape)
+{
+	tensor_end *end = (tensor_end *)base;
+	tern_status status = tern_dynamic_rx_poll(end->dynamic_rx, data, shape);
+	uint64_t bytes;
+
+	if (status == TERN_AGAIN) {
+		status = tn_xfer_link_check(end->desc, end->link);
+		if (status == TERN_AGAIN || tern_dynamic_rx_poll(end->dynamic_rx, data, shape) != TERN_OK)
+			return status;
+	} else if (status != TERN_OK) {
+		return tn_xfer_link_fail(end->desc, end->link, status);
+	}
+	bytes = tern_tensor_bytes(end->desc->dtype, shape);
+	end->xfer->link.counters.recvs++;
+	end->xfer->link.counters.bytes_received += bytes;
+	return end->xfer->staged ? copy_out(end, data, bytes) : TERN_OK;
+}
+
+static tern_status tensor_alloc(tn_xfer *base, uint64_t bytes, void **ptr)
+{
+	tensor_xfer *xfer = (tensor_xfer *)base;
+
+	if (!xfer->reads)
+		return tn_xfer_link_alloc(base, bytes, ptr);
+	TN_TRY(tern_mem_alloc(tern_ctx_mem(xfer->link.ctx), bytes, bytes >= 65536 ? 4096 : 64,
+			      TERN_ACCESS_READ, TERN_MEM_HOST, ptr));
+	memset(*ptr, 0, bytes);
+	return TERN_OK;
+}
+
 static tern_status send_open(tn_xfer *base, const tn_edge_desc *desc, tn_xfer_end **out)
 {
 	tensor_xfer *xfer = (tensor_xfer *)base;
 	tensor_end *end = NULL;
 
 	TN_TRY(end_new(xfer, desc, &end));
+	end->sends = true;
+	*out = &end->base;
+	if (desc->dynamic)
+		return dynamic_open(end, true);
 	if (xfer->staged)
 		TN_TRY(tn_xfer_link_alloc(base, desc->bytes, &end->stage));
 	*out = &end->base;
@@ -121,6 +231,9 @@ static tern_status recv_open(tn_xfer *base, const tn_edge_desc *desc, tn_xfer_en
 	char name[32];
 
 	TN_TRY(end_new(xfer, desc, &end));
+	*out = &end->base;
+	if (desc->dynamic)
+		return dynamic_open(end, false);
 	edge_params(end, name, sizeof(name), &params);
 	if (xfer->staged || xfer->hollow)
 		TN_TRY(tn_xfer_link_room(&xfer->link, desc, 1, &end->private_copy, &stride));
@@ -141,16 +254,20 @@ static tern_status recv_open(tn_xfer *base, const tn_edge_desc *desc, tn_xfer_en
 /* In slices, so that a cancel is seen: a sender that gave up takes its OPEN back, and the next one asks anew. */
 static tern_status open_tx(tensor_end *end, uint64_t deadline_ns)
 {
+	tern_dynamic_params dynamic;
 	tern_tensor_params params;
 	tern_status status;
 	uint64_t slice_ns;
 	char name[32];
 
 	edge_params(end, name, sizeof(name), &params);
+	dynamic_params(end, name, sizeof(name), &dynamic);
 	do {
 		TN_TRY(tn_xfer_link_may_wait(&end->xfer->link, end->desc->peer_name, "publish its tensors",
 					     deadline_ns, &slice_ns));
-		status = tern_tensor_tx_open(end->link, &params, slice_ns, &end->tx);
+		status = end->desc->dynamic
+				 ? tern_dynamic_tx_open(end->link, &dynamic, slice_ns, &end->dynamic_tx)
+				 : tern_tensor_tx_open(end->link, &params, slice_ns, &end->tx);
 	} while (status == TERN_E_DEADLINE);
 	return status == TERN_OK ? status : tn_xfer_link_fail(end->desc, end->link, status);
 }
@@ -160,7 +277,7 @@ static tern_status start(tn_xfer *base, uint64_t deadline_ns)
 	tensor_xfer *xfer = (tensor_xfer *)base;
 
 	for (tensor_end *end = xfer->ends; end; end = end->next)
-		if (!end->rx)
+		if (end->sends)
 			TN_TRY(open_tx(end, deadline_ns));
 	return TERN_OK;
 }
@@ -248,7 +365,9 @@ static tern_status recv_release(tn_xfer_end *base)
 {
 	tensor_end *end = (tensor_end *)base;
 
-	return end->private_copy ? TERN_OK : tern_tensor_rx_release(end->rx);
+	if (end->private_copy)
+		return TERN_OK;
+	return end->dynamic_rx ? tern_dynamic_rx_release(end->dynamic_rx) : tern_tensor_rx_release(end->rx);
 }
 
 static void xfer_close(tn_xfer *base)
@@ -267,6 +386,10 @@ static void xfer_close(tn_xfer *base)
 		xfer->ends = end->next;
 		tern_tensor_tx_close(end->tx);
 		tern_tensor_rx_destroy(end->rx);
+		tern_dynamic_tx_close(end->dynamic_tx);
+		tern_dynamic_rx_destroy(end->dynamic_rx);
+		if (end->desc->dynamic)
+			free(end->private_copy);
 		tn_xfer_link_free(base, end->stage);
 		free(end->desc);
 		free(end);
@@ -286,7 +409,7 @@ static const tn_xfer_ops tensor_ops = {
 	.name = "tensor",
 	.send_open = send_open,
 	.recv_open = recv_open,
-	.alloc = tn_xfer_link_alloc,
+	.alloc = tensor_alloc,
 	.free = tn_xfer_link_free,
 	.start = start,
 	.send_post = send_post,
@@ -297,6 +420,8 @@ static const tn_xfer_ops tensor_ops = {
 	.wake = tn_xfer_link_wake,
 	.counters = tn_xfer_link_counters,
 	.close = xfer_close,
+	.send_shaped = send_shaped,
+	.poll_shaped = poll_shaped,
 };
 
 static tern_status tensor_open(const tn_xfer_link_params *params, bool staged, bool hollow, tn_xfer **out)

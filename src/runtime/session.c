@@ -405,6 +405,13 @@ tern_status tern_session_feed(tern_session *s, int eval, const char *port, const
 		       : not_started();
 }
 
+tern_status tern_session_bind(tern_session *s, int eval, const char *symbol, uint64_t size)
+{
+	return s->exec ? interrupted(s, tn_exec_bind(s->exec, eval ? TN_PROG_EVAL : TN_PROG_TRAIN, symbol,
+						     size, TN_TIME_NEVER))
+		       : not_started();
+}
+
 tern_status tern_session_step(tern_session *s, int eval)
 {
 	return s->exec ? interrupted(

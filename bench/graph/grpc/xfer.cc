@@ -606,8 +606,10 @@ void x_close(tn_xfer *base)
 }
 
 const tn_xfer_ops xfer_ops = {
-	"grpc",      x_send_open, x_recv_open,    x_alloc, x_free, x_start,    x_send_post,
-	x_send_test, x_recv_poll, x_recv_release, x_wait,  x_wake, x_counters, x_close,
+	"grpc",      x_send_open,    x_recv_open, x_alloc,
+	x_free,      x_start,        x_send_post, x_send_test,
+	x_recv_poll, x_recv_release, x_wait,      x_wake,
+	x_counters,  nullptr,        nullptr,     /* no dynamic edges */ x_close,
 };
 
 tern_status open_module(const tn_xfer_module_params *params, tn_xfer **xfer)
