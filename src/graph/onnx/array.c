@@ -129,14 +129,14 @@ static tern_status npy_parse(const uint8_t *d, uint64_t n, tern_array *a, void *
 
 static tern_status proto_parse(const uint8_t *d, uint64_t n, tern_array *a, void **values)
 {
+	ProtobufCMessage *message;
 	Onnx__TensorProto *t;
-	tern_status st;
+	tern_status st = tn_ox_unpack(&onnx__tensor_proto__descriptor, d, n, &message);
 
-	if (tn_ox_scan(&onnx__tensor_proto__descriptor, d, n) != TERN_OK)
+	if (st == TERN_E_CORRUPT)
 		return tn_fail(TERN_E_CORRUPT, "this is neither a .npy file nor an ONNX tensor");
-	t = (Onnx__TensorProto *)tn_ox_unpack(&onnx__tensor_proto__descriptor, d, n);
-	if (!t)
-		return tn_fail(TERN_E_CORRUPT, "this is neither a .npy file nor an ONNX tensor");
+	TN_TRY(st);
+	t = (Onnx__TensorProto *)message;
 	st = tn_ox_tensor_read(t, t->name ? t->name : "", NULL, &a->dtype, &a->shape, values);
 	if (st == TERN_OK && t->name && !(a->name = strdup(t->name))) {
 		tn_values_unref(*values);

@@ -139,16 +139,21 @@ tern_status tn_ox_scan(const ProtobufCMessageDescriptor *kind, const uint8_t *da
 
 typedef struct budget {
 	uint64_t used, allowed;
+	bool spent, no_memory;
 } budget;
 
 static void *budget_alloc(void *arg, size_t n)
 {
 	budget *b = arg;
+	void *p;
 
-	if (n > b->allowed - b->used)
+	b->spent |= n > b->allowed - b->used;
+	if (b->spent)
 		return NULL;
 	b->used += n;
-	return malloc(n);
+	p = malloc(n);
+	b->no_memory |= !p;
+	return p;
 }
 
 static void budget_free(void *arg, void *p)
@@ -157,13 +162,25 @@ static void budget_free(void *arg, void *p)
 	free(p);
 }
 
-ProtobufCMessage *tn_ox_unpack(const ProtobufCMessageDescriptor *kind, const void *data, uint64_t bytes)
+tern_status tn_ox_unpack(const ProtobufCMessageDescriptor *kind, const void *data, uint64_t bytes,
+			 ProtobufCMessage **message)
 {
 	budget b = {.allowed = TN_OX_SLACK + TN_OX_GROWTH * bytes};
 	ProtobufCAllocator allocator = {.alloc = budget_alloc, .free = budget_free, .allocator_data = &b};
 
 	TN_ASSERT(bytes <= TN_OX_FILE_MAX);
-	return protobuf_c_message_unpack(kind, &allocator, bytes, data);
+	TN_TRY(tn_ox_scan(kind, data, bytes));
+	*message = protobuf_c_message_unpack(kind, &allocator, bytes, data);
+	if (*message)
+		return TERN_OK;
+	if (b.no_memory)
+		return tn_fail(TERN_E_NOMEM, "no memory to unpack %" PRIu64 " bytes", bytes);
+	if (b.spent)
+		return tn_fail(TERN_E_TOO_LARGE,
+			       "%" PRIu64 " bytes of messages need more than %" PRIu64
+			       " bytes of memory: this is no model",
+			       bytes, b.allowed);
+	return tn_fail(TERN_E_CORRUPT, "this is no ONNX file: %s does not unpack", kind->short_name);
 }
 
 void tn_ox_release(ProtobufCMessage *message)
@@ -177,12 +194,10 @@ void tn_ox_release(ProtobufCMessage *message)
 
 static tern_status unpack_model(tn_ox_model *m, const void *bytes, uint64_t n)
 {
-	TN_TRY(tn_ox_scan(&onnx__model_proto__descriptor, bytes, n));
-	m->proto = (Onnx__ModelProto *)tn_ox_unpack(&onnx__model_proto__descriptor, bytes, n);
-	if (!m->proto)
-		return tn_fail(TERN_E_CORRUPT,
-			       "this is no ONNX model, or one of absurd proportions: it does not "
-			       "unpack");
+	ProtobufCMessage *message;
+
+	TN_TRY(tn_ox_unpack(&onnx__model_proto__descriptor, bytes, n, &message));
+	m->proto = (Onnx__ModelProto *)message;
 	if (!m->proto->graph)
 		return tn_fail(TERN_E_CORRUPT, "the model has no graph");
 	return TERN_OK;

@@ -35,8 +35,9 @@ void tn_ox_model_close(tn_ox_model *model);
 tern_status tn_ox_read_file(const char *path, void **data, uint64_t *bytes);
 /* Whether the bytes nest messages of this kind no deeper than allowed, and are well-formed. */
 tern_status tn_ox_scan(const ProtobufCMessageDescriptor *kind, const uint8_t *data, uint64_t bytes);
-/* Unpack with bounded memory; NULL if it is not such a message. Free with tn_ox_release. */
-ProtobufCMessage *tn_ox_unpack(const ProtobufCMessageDescriptor *kind, const void *data, uint64_t bytes);
+/* Unpack with bounded memory. TERN_E_CORRUPT, TERN_E_TOO_LARGE, TERN_E_NOMEM. Free with tn_ox_release. */
+tern_status tn_ox_unpack(const ProtobufCMessageDescriptor *kind, const void *data, uint64_t bytes,
+			 ProtobufCMessage **message);
 void tn_ox_release(ProtobufCMessage *message);
 
 /* The dtype of ONNX's number; 0 if tern has none. */
