@@ -40,8 +40,9 @@ static tern_status read_arrays(const char *folder, const char *what, tern_array 
 		char path[4096];
 		tern_status status;
 
-		snprintf(path, sizeof(path), "%s/%s_%" PRIu32 ".pb", folder, what, *n);
-		if (access(path, R_OK) != 0)
+		if (snprintf(path, sizeof(path), "%s/%s_%" PRIu32 ".pb", folder, what, *n) >=
+			    (int)sizeof(path) ||
+		    access(path, R_OK) != 0)
 			return TERN_OK;
 		status = tern_array_read(path, &arrays[*n]);
 		if (status != TERN_OK)
