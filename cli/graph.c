@@ -20,6 +20,7 @@ static const struct subcommand {
 } subcommands[] = {
 	{"show", graph_show, "parameters, bytes, ops and shapes of a model; a drawing of it"},
 	{"check", graph_check, "can this model be imported and computed? Everything that is in the way"},
+	{"plan", graph_plan, "how a model's training is split over processes, and what travels between them"},
 	{"run", graph_run, "compute a model's outputs for inputs from files"},
 	{"test", graph_test, "run test cases: a model with inputs and the outputs to expect"},
 };

@@ -11,6 +11,7 @@
 
 int graph_show(int argc, char **argv);
 int graph_check(int argc, char **argv);
+int graph_plan(int argc, char **argv);
 int graph_run(int argc, char **argv);
 int graph_test(int argc, char **argv);
 

@@ -107,6 +107,17 @@ tern_status tern_graph_node(tern_graph *graph, const char *op, const char *name,
 /* A control edge: the node that makes `later` starts only when the node that makes `earlier` is done. */
 tern_status tern_graph_control(tern_graph *graph, tern_value earlier, tern_value later);
 
+/*
+ * Model parallelism by hand: nodes that are added from now on belong on that device of a worker (a stage, from 0
+ * on), and their gradients with them; TERN_DEVICE_ANY (the default): where the plan puts them. See
+ * tern_plan_params.stages. TERN_E_INVALID.
+ */
+#define TERN_DEVICE_ANY  (-1)
+#define TERN_DEVICES_MAX 256
+tern_status tern_graph_set_device(tern_graph *graph, int32_t device);
+/* The same for the node that makes a value. TERN_E_NOT_FOUND, TERN_E_INVALID. */
+tern_status tern_graph_place(tern_graph *graph, tern_value value, int32_t device);
+
 /* Name a placeholder as the input port `port`, or any tensor as the output port `port`. */
 tern_status tern_graph_input(tern_graph *graph, const char *port, tern_value value);
 tern_status tern_graph_output(tern_graph *graph, const char *port, tern_value value);
@@ -403,11 +414,19 @@ typedef struct tern_device_info {
 	const char *name; /* "server0", "worker3"; lives as long as the plan */
 	tern_role role;
 	uint32_t index; /* within the role */
+	uint32_t stage; /* of a worker that is split over several devices */
 	uint32_t nodes;
 	uint32_t variables;
 	uint64_t variable_bytes; /* without optimiser state */
 	uint32_t edges_out, edges_in;
 	uint64_t bytes_out, bytes_in; /* per step */
+	/*
+	 * Tensors that live for a part of a step only share buffers: how many tensors, the bytes that they would
+	 * take each by itself, how many buffers and their bytes; with the sizes of tern_plan_params.dims, or
+	 * guesses.
+	 */
+	uint32_t shared, buffers;
+	uint64_t shared_bytes, buffer_bytes;
 } tern_device_info;
 
 typedef struct tern_edge_info {
@@ -415,11 +434,12 @@ typedef struct tern_edge_info {
 	uint32_t src, dst; /* device numbers */
 	tern_dtype dtype;
 	tern_shape shape;
-	uint64_t bytes; /* per step */
+	uint64_t bytes; /* per step; of a dynamic edge what is expected, 0 if nothing is known */
 	int is_static;
-	const char *reason;      /* why static or dynamic */
-	const char *op;          /* "RdmaSend/RdmaRecv" or "Send/Recv" */
-	uint32_t copies;         /* in memory of the two hosts, beyond the one write of the transport */
+	const char *reason; /* why static or dynamic */
+	const char *op;     /* "RdmaSend/RdmaRecv", "RdmaSendDynamic/RdmaRecvDynamic" or "Send/Recv" */
+	const char *site;   /* where the sent tensor's memory is allocated, through views and in-place ops */
+	uint32_t copies;    /* in memory of the two hosts, beyond the one write of the transport */
 	const char *copy_reason; /* "" without copies */
 } tern_edge_info;
 

@@ -2,8 +2,12 @@
 /*
  * Analyse and rewrite. For each edge: is its shape known before the first step (static) or not, how many
  * bytes it moves per step, in whose memory the sent tensor lies once views and in-place ops are followed,
- * and so which copies are left. Then Send/Recv of static edges become RdmaSend/RdmaRecv where the plan wants
- * zero-copy and the sender's memory can be registered.
+ * and so which copies are left. Then Send/Recv become the pair that moves the tensor without a copy, where the
+ * plan wants that and the sender's memory can be registered:
+ *
+ *   static    RdmaSend/RdmaRecv: one write into the receiver's slot, and a notification
+ *   dynamic   RdmaSendDynamic/RdmaRecvDynamic: a small write of the tensor's metadata (dims, address, key,
+ *             generation), a one-sided read by the receiver, an acknowledgement that frees the source
  *
  * No copy without a reason: an edge either has 0 copies or a text that says why.
  *
@@ -66,14 +70,40 @@ static tern_status analyse_shape(const tern_plan *plan, tn_edge *e)
 	return known ? tn_shape_bytes(&bound, e->dtype, &e->bytes) : TERN_OK;
 }
 
-/* Why the sender's memory cannot be registered; NULL if it can. */
+/* ---- the tracker ---- */
+
+/*
+ * Follows the sent tensor to where its memory is allocated, through views, parts, in-place ops and what is
+ * forwarded. The site of an edge is what an executor allocates in registered memory.
+ */
+static tern_status track(const tern_plan *plan, tn_edge *e)
+{
+	const tern_graph *g = plan->devices[e->src].graph;
+	uint32_t tensor = g->nodes[e->send_node].in[0];
+	const tn_node *n = &g->nodes[g->tensors[tensor].node];
+	tn_str text;
+
+	tn_str_init(&text);
+	while (g->tensors[tensor].output == 0 && tn_op_flags(n->op) & (TN_OPF_VIEW | TN_OPF_INPLACE)) {
+		tn_str_addf(&text, "%s of ", tn_op_table[n->op].name);
+		tensor = n->in[0];
+		n = &g->nodes[g->tensors[tensor].node];
+	}
+	e->site_tensor = tensor;
+	if (tn_op_flags(n->op) & (TN_OPF_RECV | TN_OPF_JOIN))
+		tn_str_addf(&text, "receive slot '%s'", g->tensors[tensor].name);
+	else
+		tn_str_addf(&text, "%s '%s'", tn_op_table[n->op].name, g->tensors[tensor].name);
+	e->site = tn_str_take(&text);
+	return e->site ? TERN_OK : tn_fail(TERN_E_NOMEM, "no memory for the plan");
+}
+
+/* Why the sender's memory cannot be registered; NULL if it can. Slots that are forwarded from are. */
 static const char *unregistered(const tern_plan *plan, const tn_edge *e)
 {
 	const tern_graph *g = plan->devices[e->src].graph;
-	uint32_t root = tn_graph_root(g, g->nodes[e->send_node].in[0]);
-	tn_op op = g->nodes[g->tensors[root].node].op;
 
-	if (op == TN_OP_PLACEHOLDER)
+	if (g->nodes[g->tensors[e->site_tensor].node].op == TN_OP_PLACEHOLDER)
 		return "the caller feeds this tensor from memory of its own: staged at the sender";
 	return NULL;
 }
@@ -82,33 +112,34 @@ static void analyse_copies(const tern_plan *plan, tn_edge *e)
 {
 	const char *why = unregistered(plan, e);
 
-	if (plan->params.comm == TERN_COMM_COPY) {
+	switch (plan->params.comm) {
+	case TERN_COMM_COPY:
 		e->copies = 2;
 		e->copy_reason =
 			"mode copy: staged through a registered buffer at the sender and at the receiver";
-	} else if (plan->params.comm == TERN_COMM_RPC) {
+		break;
+	case TERN_COMM_RPC:
 		e->copies = 2;
 		e->copy_reason = "mode rpc: serialised into a message and out of it";
-	} else if (plan->params.comm == TERN_COMM_GRPC) {
+		break;
+	case TERN_COMM_GRPC:
 		e->copies = 2;
 		e->copy_reason = "mode grpc: serialised into a message and out of it";
-	} else if (plan->params.comm == TERN_COMM_NONE) {
-		e->copies = 0; /* nothing moves */
-	} else if (!e->is_static) {
-		e->copies = 0; /* the receiver reads one-sided from the sender's memory */
-	} else if (why) {
-		e->copies = 1;
-		e->copy_reason = why;
+		break;
+	case TERN_COMM_ZEROCOPY:
+		e->copies = why != NULL;
+		e->copy_reason = why ? why : "";
+		break;
+	case TERN_COMM_NONE: /* nothing moves */
+		break;
 	}
 }
 
 tern_status tn_analyse(tern_plan *plan)
 {
 	for (uint32_t i = 0; i < plan->n_edges; i++) {
-		tern_status st = analyse_shape(plan, &plan->edges[i]);
-
-		if (st != TERN_OK)
-			return st;
+		TN_TRY(analyse_shape(plan, &plan->edges[i]));
+		TN_TRY(track(plan, &plan->edges[i]));
 		analyse_copies(plan, &plan->edges[i]);
 	}
 	return TERN_OK;
@@ -124,10 +155,17 @@ void tn_rewrite(tern_plan *plan)
 		tn_node *recv = &plan->devices[e->dst].graph->nodes[e->recv_node];
 
 		TN_ASSERT(send->op == TN_OP_SEND && recv->op == TN_OP_RECV);
-		if (!e->is_static || unregistered(plan, e))
+		if (unregistered(plan, e))
 			continue;
-		send->op = TN_OP_RDMA_SEND;
-		recv->op = TN_OP_RDMA_RECV;
+		send->op = e->is_static ? TN_OP_RDMA_SEND : TN_OP_RDMA_SEND_DYNAMIC;
+		recv->op = e->is_static ? TN_OP_RDMA_RECV : TN_OP_RDMA_RECV_DYNAMIC;
 		e->one_sided = true;
 	}
+}
+
+const char *tn_edge_ops(const tn_edge *e)
+{
+	if (!e->one_sided)
+		return "Send/Recv";
+	return e->is_static ? "RdmaSend/RdmaRecv" : "RdmaSendDynamic/RdmaRecvDynamic";
 }

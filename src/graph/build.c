@@ -23,7 +23,7 @@ static tern_status source(tern_graph *graph, tn_node_spec *spec, tern_value *val
 
 	if (!graph || !spec->shape || !value)
 		return tn_fail(TERN_E_INVALID, "graph, shape and value must not be NULL");
-	spec->device = TN_DEVICE_NONE;
+	spec->device = graph->scope;
 	st = tn_graph_add(graph, spec, &node);
 	if (st == TERN_OK)
 		*value = graph->nodes[node].out[0];
@@ -108,17 +108,14 @@ tern_status tern_graph_node(tern_graph *graph, const char *op, const char *name,
 			    uint32_t n_outputs)
 {
 	tn_attr converted[TN_ATTR_COUNT];
-	tn_node_spec spec = {.name = name,
-			     .in = inputs,
-			     .n_in = n_inputs,
-			     .attrs = converted,
-			     .n_attrs = n_attrs,
-			     .device = TN_DEVICE_NONE};
+	tn_node_spec spec = {
+		.name = name, .in = inputs, .n_in = n_inputs, .attrs = converted, .n_attrs = n_attrs};
 	uint32_t node;
 	tern_status st;
 
 	if (!graph || !op || !name || (n_inputs && !inputs) || (n_attrs && !attrs))
 		return tn_fail(TERN_E_INVALID, "graph, op, name, inputs and attrs must not be NULL");
+	spec.device = graph->scope;
 	st = find_op(op, &spec.op);
 	if (st == TERN_OK && n_attrs > TN_ATTR_COUNT)
 		st = tn_fail(TERN_E_INVALID, "%s '%s': too many attributes", op, name);
@@ -133,6 +130,26 @@ tern_status tern_graph_node(tern_graph *graph, const char *op, const char *name,
 	for (uint32_t i = 0; i < n_outputs && st == TERN_OK; i++)
 		outputs[i] = graph->nodes[node].out[i];
 	return st;
+}
+
+tern_status tern_graph_set_device(tern_graph *graph, int32_t device)
+{
+	if (!graph || device < TERN_DEVICE_ANY || device >= TERN_DEVICES_MAX)
+		return tn_fail(TERN_E_INVALID, "device %d: use 0 to %d, or TERN_DEVICE_ANY", device,
+			       TERN_DEVICES_MAX - 1);
+	graph->scope = device;
+	return TERN_OK;
+}
+
+tern_status tern_graph_place(tern_graph *graph, tern_value value, int32_t device)
+{
+	if (!graph || value >= graph->n_tensors)
+		return tn_fail(TERN_E_NOT_FOUND, "the graph has no tensor number %u", value);
+	if (device < TERN_DEVICE_ANY || device >= TERN_DEVICES_MAX)
+		return tn_fail(TERN_E_INVALID, "device %d: use 0 to %d, or TERN_DEVICE_ANY", device,
+			       TERN_DEVICES_MAX - 1);
+	graph->nodes[graph->tensors[value].node].device = device;
+	return TERN_OK;
 }
 
 tern_status tern_graph_control(tern_graph *graph, tern_value earlier, tern_value later)

@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "base/fail.h"
+#include "graph/deps.h"
 #include "graph/plan.h"
 
 typedef struct cutter {
@@ -24,6 +25,7 @@ typedef struct cutter {
 	uint32_t *local;     /* per placed tensor: its number in the device that is being made, or TN_NONE */
 	uint32_t *of_edge;   /* per edge: the placed tensor, or TN_NONE for a control edge */
 	uint32_t *before;    /* per edge: the placed node that a control edge starts at, or TN_NONE */
+	uint32_t *position;  /* per placed node: its place in a topological order of all edges */
 } cutter;
 
 static uint32_t device_of(const cutter *c, uint32_t tensor)
@@ -277,7 +279,8 @@ static tern_status send(cutter *c, uint32_t edge)
 	tn_edge *e = &c->plan->edges[edge];
 	tern_graph *g = c->plan->devices[e->src].graph;
 	uint32_t tensor = c->of_edge[edge], applied = TN_NONE, in;
-	tn_attr attrs[2] = {tn_attr_int(TN_ATTR_EDGE, edge), tn_attr_int(TN_ATTR_PROLOGUE, 1)};
+	tn_attr attrs[3] = {tn_attr_int(TN_ATTR_EDGE, edge), tn_attr_int(TN_ATTR_PROLOGUE, 1),
+			    tn_attr_int(TN_ATTR_STALE, c->plan->params.stale)};
 	char name[3 * TN_NAME_MAX];
 	tn_node_spec spec = {.op = TN_OP_SEND,
 			     .name = name,
@@ -292,7 +295,8 @@ static tern_status send(cutter *c, uint32_t edge)
 	} else {
 		applied = after_apply(c, tensor, e->dst);
 		in = c->home[applied != TN_NONE ? applied : tensor];
-		spec.n_attrs += applied != TN_NONE;
+		if (applied != TN_NONE)
+			spec.n_attrs = c->plan->params.stale ? 3 : 2;
 	}
 	snprintf(name, sizeof(name), "send/%s/%s", e->name, c->plan->devices[e->dst].name);
 	TN_TRY(tn_graph_add(g, &spec, &e->send_node));
@@ -349,6 +353,85 @@ static tern_status check_placement(const tern_graph *placed, const tern_plan *pl
 	return TERN_OK;
 }
 
+/* Lowest number first among the nodes that wait for none (Kahn 1962), on a heap. */
+static void heap_push(uint32_t *heap, uint32_t *n, uint32_t node)
+{
+	uint32_t i = (*n)++;
+
+	for (; i > 0 && heap[(i - 1) / 2] > node; i = (i - 1) / 2)
+		heap[i] = heap[(i - 1) / 2];
+	heap[i] = node;
+}
+
+static uint32_t heap_pop(uint32_t *heap, uint32_t *n)
+{
+	uint32_t top = heap[0], last = heap[--*n], i = 0;
+
+	for (uint32_t k = 1; k < *n; k = 2 * i + 1) {
+		k += k + 1 < *n && heap[k + 1] < heap[k];
+		if (heap[k] >= last)
+			break;
+		heap[i] = heap[k];
+		i = k;
+	}
+	heap[i] = last;
+	return top;
+}
+
+static tern_status order_nodes(cutter *c)
+{
+	uint32_t n = 0, at = 0, *heap = calloc(c->placed->n_nodes + 1, sizeof(*heap));
+	tn_deps deps = {0};
+	tern_status st =
+		heap ? tn_deps_make(c->placed, &deps) : tn_fail(TERN_E_NOMEM, "no memory to order nodes");
+
+	if (st == TERN_OK)
+		st = tn_deps_acyclic(c->placed, &deps);
+	for (uint32_t i = 0; i < c->placed->n_nodes && st == TERN_OK; i++) {
+		if (deps.pending[i] == 0)
+			heap_push(heap, &n, i);
+	}
+	while (n > 0 && st == TERN_OK) {
+		uint32_t node = heap_pop(heap, &n);
+
+		c->position[node] = at++;
+		for (uint32_t k = deps.first[node]; k < deps.first[node + 1]; k++) {
+			if (--deps.pending[deps.next[k]] == 0)
+				heap_push(heap, &n, deps.next[k]);
+		}
+	}
+	free(heap);
+	tn_deps_free(&deps);
+	return st;
+}
+
+/* Nodes of a device in the order of the whole; a Send or Recv comes with the node that makes its tensor. */
+static tern_status give_positions(const cutter *c)
+{
+	for (uint32_t d = 0; d < c->plan->n_devices; d++) {
+		tn_device *dev = &c->plan->devices[d];
+
+		dev->position = calloc(dev->graph->n_nodes + 1, sizeof(*dev->position));
+		if (!dev->position)
+			return tn_fail(TERN_E_NOMEM, "no memory for the order of %s", dev->name);
+	}
+	for (uint32_t i = 0; i < c->placed->n_nodes; i++)
+		c->plan->devices[c->placed->nodes[i].device].position[c->home_node[i]] = c->position[i];
+	for (uint32_t i = 0; i < c->plan->n_edges; i++) {
+		const tn_edge *e = &c->plan->edges[i];
+		const tern_graph *src = c->plan->devices[e->src].graph;
+		uint32_t from = c->of_edge[i] == TN_NONE ? c->home_node[c->before[i]]
+							 : src->tensors[src->nodes[e->send_node].in[0]].node;
+
+		c->plan->devices[e->src].position[e->send_node] = c->plan->devices[e->src].position[from];
+		c->plan->devices[e->dst].position[e->recv_node] =
+			c->position[c->of_edge[i] == TN_NONE ? c->before[i]
+							     : c->placed->tensors[c->of_edge[i]].node];
+	}
+	return TERN_OK;
+}
+
+/* placed has its own hazards already, so that they are part of the order. */
 tern_status tn_cut(const tern_graph *placed, tern_plan *plan)
 {
 	cutter c = {.placed = placed, .plan = plan};
@@ -359,8 +442,11 @@ tern_status tn_cut(const tern_graph *placed, tern_plan *plan)
 	c.home = calloc(placed->n_tensors + 1, sizeof(*c.home));
 	c.home_node = calloc(placed->n_nodes + 1, sizeof(*c.home_node));
 	c.local = calloc(placed->n_tensors + 1, sizeof(*c.local));
-	if (!c.home || !c.home_node || !c.local)
+	c.position = calloc(placed->n_nodes + 1, sizeof(*c.position));
+	if (!c.home || !c.home_node || !c.local || !c.position)
 		st = tn_fail(TERN_E_NOMEM, "no memory to cut a graph of %u nodes", placed->n_nodes);
+	if (st == TERN_OK)
+		st = order_nodes(&c);
 	for (uint32_t d = 0; d < plan->n_devices && st == TERN_OK; d++)
 		st = make_device(&c, d);
 	if (st == TERN_OK)
@@ -373,6 +459,9 @@ tern_status tn_cut(const tern_graph *placed, tern_plan *plan)
 		st = receive_joined(plan, &plan->devices[d]);
 	for (uint32_t d = 0; d < plan->n_devices && st == TERN_OK; d++)
 		st = tn_hazards(plan->devices[d].graph);
+	if (st == TERN_OK)
+		st = give_positions(&c);
+	free(c.position);
 	free(c.home);
 	free(c.home_node);
 	free(c.local);
@@ -405,8 +494,9 @@ tern_status tn_hazards(tern_graph *graph)
 			for (uint32_t i = 0; i < graph->n_nodes && st == TERN_OK; i++) {
 				bool reads = false;
 
-				if (tn_op_flags(graph->nodes[i].op) & (TN_OPF_INPLACE | TN_OPF_VIEW))
-					continue;
+				if (tn_op_flags(graph->nodes[i].op) & (TN_OPF_INPLACE | TN_OPF_VIEW) ||
+				    graph->nodes[i].device != graph->nodes[w].device)
+					continue; /* another device reads what it was sent */
 				for (uint32_t j = 0; j < graph->nodes[i].n_in; j++)
 					reads |= viewed(graph, graph->nodes[i].in[j]) == written;
 				if (reads)

@@ -128,5 +128,7 @@ const tern_graph *tn_exec_graph(const tn_exec *exec);
 
 /* Bytes of buffers that the executor allocated, and of those from the transfer. For reports and tests. */
 void tn_exec_memory(const tn_exec *exec, uint64_t *plain_bytes, uint64_t *registered_bytes);
+/* Bytes of the buffers that tensors of TRAIN share, part of the plain ones, and of those tensors without sharing. */
+void tn_exec_sharing(const tn_exec *exec, uint64_t *shared_bytes, uint64_t *unshared_bytes);
 
 #endif

@@ -72,28 +72,52 @@ tern_status tn_exec_dims(tn_exec *e)
 
 /* ---- memory ---- */
 
-tern_status tn_exec_room(tn_exec *e, tn_prog_id id, uint32_t tensor, uint64_t bytes, void **ptr)
+/* Tensors that share a buffer have one room, that of the first of them. */
+static exec_room *room_of(const tn_exec *e, tn_prog_id id, uint32_t tensor)
 {
-	exec_room *room = &e->room[id][tensor];
+	const tn_device *d = &e->plan->devices[e->device];
 
+	return &e->room[id][tn_exec_shared(e, tensor) ? d->first_in[d->buffer[tensor]] : tensor];
+}
+
+tern_status tn_exec_room(tn_exec *e, tn_prog_id id, uint32_t tensor, uint64_t bytes)
+{
+	exec_room *room = room_of(e, id, tensor);
+	void *ptr;
+
+	TN_ASSERT(!tn_exec_shared(e, tensor) || !e->registered[tensor]);
 	if (!room->bytes) {
 		room->owned = e->n_owned;
-		TN_TRY(tn_exec_alloc(e, bytes, e->registered[tensor], ptr));
+		TN_TRY(tn_exec_alloc(e, bytes, e->registered[tensor], &ptr));
 		room->bytes = TN_MAX(bytes, 1);
 	} else if (room->bytes < bytes) {
 		TN_TRY(tn_exec_grow(e, room->owned, room->bytes, bytes));
 		room->bytes = bytes;
 	}
-	*ptr = e->owned[room->owned];
 	return TERN_OK;
 }
 
 /* The programs that are kept look at memory that may have moved. */
-static void refresh(const tn_exec *e, exec_prog *p)
+void tn_exec_refresh(const tn_exec *e, exec_prog *p)
 {
+	for (uint32_t t = 0; t < e->graph->n_tensors; t++) {
+		const exec_room *room = room_of(e, p->id, t);
+
+		if (room->bytes && p->tensors[t].root == t)
+			p->tensors[t].data = e->owned[room->owned];
+	}
+}
+
+void tn_exec_sharing(const tn_exec *e, uint64_t *shared_bytes, uint64_t *unshared_bytes)
+{
+	const exec_prog *p = &e->progs[TN_PROG_TRAIN];
+	const tn_device *d = &e->plan->devices[e->device];
+
+	*shared_bytes = *unshared_bytes = 0;
 	for (uint32_t t = 0; t < e->graph->n_tensors; t++)
-		if (e->room[p->id][t].bytes && p->tensors[t].root == t)
-			p->tensors[t].data = e->owned[e->room[p->id][t].owned];
+		*unshared_bytes += tn_exec_shared(e, t) ? p->tensors[t].bytes : 0;
+	for (uint32_t b = 0; b < d->n_buffers; b++)
+		*shared_bytes += e->room[TN_PROG_TRAIN][d->first_in[b]].bytes;
 }
 
 /* ---- programs ---- */
@@ -114,6 +138,8 @@ static void hand_over(const tn_exec *e, const exec_prog *from, exec_prog *to)
 		to->chains[i].step = from->chains[i].step;
 		to->chains[i].target = from->chains[i].target;
 	}
+	for (uint32_t i = 0; i < e->graph->n_nodes; i++)
+		to->nodes[i].runs = from->nodes[i].runs;
 	for (uint32_t t = 0; t < e->graph->n_tensors; t++)
 		to->tensors[t].posted = from->tensors[t].posted;
 }
@@ -125,7 +151,7 @@ static void swap(tn_exec *e, exec_prog *kept)
 	hand_over(e, current, kept);
 	*current = *kept;
 	*kept = old;
-	refresh(e, current);
+	tn_exec_refresh(e, current);
 }
 
 /* A place for the current program beside those that are kept; the oldest goes where there is none. */
@@ -157,7 +183,7 @@ static tern_status make_variant(tn_exec *e, tn_prog_id id, const uint64_t *sizes
 	}
 	if (st != TERN_OK) {
 		tn_exec_prog_free(place, e->graph->n_nodes);
-		refresh(e, &e->progs[id]);
+		tn_exec_refresh(e, &e->progs[id]);
 		return st;
 	}
 	e->n_variants[id]++;

@@ -34,8 +34,10 @@ typedef struct exec_node {
 	void **in, **out; /* arrays for the kernel, filled before each run */
 	uint32_t pending, pending_init;
 	uint32_t chain;
-	bool active; /* executed in this program: not a source, not pruned */
-	bool posted; /* a send that must see its source free before it is done has been posted */
+	bool active;          /* executed in this program: not a source, not pruned */
+	bool posted;          /* a send that must see its source free before it is done has been posted */
+	uint64_t runs;        /* TRAIN: of an op that writes a variable: steps in which it has run */
+	uint32_t next_writer; /* of such an op: another one of the same variable, in a ring */
 } exec_node;
 
 typedef struct exec_chain {
@@ -137,13 +139,22 @@ tern_status tn_exec_grow(tn_exec *exec, uint32_t index, uint64_t old_bytes, uint
 tern_status tn_exec_dims(tn_exec *exec);
 tern_status tn_exec_bind_shape(const tn_exec *exec, const uint64_t *sizes, const tn_tensor *tensor,
 			       tern_shape *bound);
-tern_status tn_exec_room(tn_exec *exec, tn_prog_id id, uint32_t tensor, uint64_t bytes, void **ptr);
+/* Memory for a root, which may be that of others too; then where it is, in a program whose rooms are all there. */
+tern_status tn_exec_room(tn_exec *exec, tn_prog_id id, uint32_t tensor, uint64_t bytes);
+void tn_exec_refresh(const tn_exec *exec, exec_prog *prog);
 /* Before a step: sizes that a received tensor brings. */
 tern_status tn_exec_bind_received(tn_exec *exec, tn_prog_id id, uint64_t deadline_ns);
 void tn_exec_variants_free(tn_exec *exec);
 
 /* exec_prog.c: of prog->id with prog->sizes. */
 tern_status tn_exec_prog_make(tn_exec *exec, exec_prog *prog);
+/* Memory that shares its buffer with other tensors inside a step, as the plan says. */
+static inline bool tn_exec_shared(const tn_exec *exec, uint32_t tensor)
+{
+	const tn_device *d = &exec->plan->devices[exec->device];
+
+	return d->buffer && d->buffer[tensor] != TN_NONE;
+}
 void tn_exec_prog_free(exec_prog *prog, uint32_t n_nodes);
 
 /* exec_run.c: until no chain is open. */

@@ -152,9 +152,10 @@ static tern_status alloc_outputs(tn_exec *e, exec_prog *p)
 			exec_tensor *t = &p->tensors[n->out[k]];
 
 			if (t->root == n->out[k])
-				TN_TRY(tn_exec_room(e, p->id, t->root, t->bytes, &t->data));
+				TN_TRY(tn_exec_room(e, p->id, t->root, t->bytes));
 		}
 	}
+	tn_exec_refresh(e, p); /* only now have the buffers that are shared their size */
 	return TERN_OK;
 }
 
@@ -279,6 +280,32 @@ static tern_status make_chains(const tn_exec *e, exec_prog *p)
 	return TERN_OK;
 }
 
+/* Ops that write the same variable, in a ring: who is how far, for stale synchronous training. */
+static tern_status link_writers(const tn_exec *e, exec_prog *p)
+{
+	uint32_t *last = malloc((e->graph->n_tensors + 1) * sizeof(*last));
+
+	if (!last)
+		return tn_fail(TERN_E_NOMEM, "no memory for the writers of %s", e->graph->name);
+	memset(last, 0xff, (e->graph->n_tensors + 1) * sizeof(*last));
+	for (uint32_t i = 0; i < e->graph->n_nodes; i++) {
+		const tn_node *n = &e->graph->nodes[i];
+		uint32_t root;
+
+		if (!(tn_op_flags(n->op) & TN_OPF_INPLACE))
+			continue;
+		root = p->tensors[n->in[0]].root;
+		p->nodes[i].next_writer = i;
+		if (last[root] != TN_NONE) {
+			p->nodes[i].next_writer = p->nodes[last[root]].next_writer;
+			p->nodes[last[root]].next_writer = i;
+		}
+		last[root] = i;
+	}
+	free(last);
+	return TERN_OK;
+}
+
 static tern_status make_queue(exec_prog *p)
 {
 	uint32_t cap = 16;
@@ -304,6 +331,7 @@ tern_status tn_exec_prog_make(tn_exec *e, exec_prog *p)
 	TN_TRY(make_kernels(e, p));
 	TN_TRY(make_chains(e, p));
 	TN_TRY(make_queue(p));
+	TN_TRY(link_writers(e, p));
 	p->exists = true;
 	return TERN_OK;
 }

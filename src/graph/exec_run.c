@@ -145,6 +145,25 @@ static tern_status post(tn_exec *e, exec_prog *p, exec_end *end, uint64_t step)
 	return e->xfer->ops->send_shaped(end->end, tn_exec_data(p, tensor), t->bytes, &t->shape, step);
 }
 
+/*
+ * Stale synchronous (Ho et al. 2013): a worker gets the variable for its step t = `step` + 1 only when the
+ * gradients of everybody's steps up to t - 1 - stale are applied.
+ */
+static bool too_far_ahead(const tn_exec *e, const exec_prog *p, uint32_t node, uint64_t step)
+{
+	const tn_node *n = &e->graph->nodes[node];
+	uint64_t stale = (uint64_t)tn_node_int(n, TN_ATTR_STALE, 0);
+	uint32_t own = e->graph->tensors[n->in[0]].node;
+
+	if (!stale || !(tn_op_flags(e->graph->nodes[own].op) & TN_OPF_INPLACE))
+		return false;
+	for (uint32_t w = p->nodes[own].next_writer; w != own; w = p->nodes[w].next_writer) {
+		if (p->nodes[w].runs + stale < step + 1)
+			return true;
+	}
+	return false;
+}
+
 static tern_status run_send(tn_exec *e, exec_prog *p, uint32_t node, uint64_t step)
 {
 	exec_end *end = &e->ends[e->end_of[node]];
@@ -158,6 +177,8 @@ static tern_status run_send(tn_exec *e, exec_prog *p, uint32_t node, uint64_t st
 		TN_TRY(test_send(e, end));
 	if (p->nodes[node].posted) /* it was waiting for just that */
 		return TERN_OK;
+	if (p->chains[p->nodes[node].chain].left > 0 && too_far_ahead(e, p, node, step))
+		return TERN_AGAIN;
 	t0 = tn_now();
 	st = comm_done(e, end, step, t0, post(e, p, end, step));
 	if (st != TERN_OK)
@@ -313,6 +334,7 @@ static tern_status run_kernel(tn_exec *e, exec_prog *p, uint32_t node, uint64_t 
 	fill_pointers(e, p, node);
 	t0 = tn_now();
 	st = x->kern->run(x->kern, &io);
+	x->runs++;
 	t1 = tn_now();
 	e->stats.compute_ns += t1 - t0;
 	tn_exec_trace_add(&e->trace, TN_EVENT_COMPUTE, node, step, t0, t1);
@@ -422,6 +444,11 @@ static tern_status late(const tn_exec *e, const exec_prog *p)
 	if (!end) {
 		return tn_fail(TERN_E_DEADLINE, "%s, step %llu: '%s' waits for its buffer to be sent",
 			       e->graph->name, step, n->name);
+	}
+	if (end->is_send && too_far_ahead(e, p, node, step)) {
+		return tn_fail(TERN_E_DEADLINE,
+			       "%s, step %llu: '%s' for %s waits for workers that are too far behind",
+			       e->graph->name, step, end->edge->name, e->plan->devices[end->edge->dst].name);
 	}
 	return tn_fail(
 		TERN_E_DEADLINE, "%s, step %llu: waiting %s '%s' %s %s, and for %u more", e->graph->name,

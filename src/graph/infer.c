@@ -171,7 +171,7 @@ tern_status tn_infer_source(tn_infer *x)
 		    tn_dim_symbol(x->shape[0].dims[i]) >= x->graph->n_symbols)
 			return tn_misfit(x, "dim %u is a symbol that this graph does not have", i);
 	}
-	if (n->op == TN_OP_PLACEHOLDER || n->op == TN_OP_RECV || n->op == TN_OP_RDMA_RECV) {
+	if (n->op == TN_OP_PLACEHOLDER || tn_op_flags(n->op) & TN_OPF_RECV) {
 		if (tn_shape_symbolic(&x->shape[0]))
 			return TERN_OK;
 	} else if (tn_shape_symbolic(&x->shape[0])) {

@@ -81,6 +81,7 @@ tern_status tern_graph_create(const char *name, tern_graph **graph)
 		free(g);
 		return tn_fail(TERN_E_NOMEM, "no memory for a graph");
 	}
+	g->scope = TN_DEVICE_NONE;
 	*graph = g;
 	return TERN_OK;
 }

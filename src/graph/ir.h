@@ -75,6 +75,7 @@ typedef struct tn_port {
 
 struct tern_graph {
 	char *name;
+	int32_t scope; /* device of nodes that callers add */
 	tn_node *nodes;
 	uint32_t n_nodes, cap_nodes;
 	tn_tensor *tensors;

@@ -33,6 +33,7 @@
 	X(FOR_DEVICE, "for_device", INT) /* Apply*: whose gradient it is; -1 = everybody's */ \
 	X(EDGE, "edge", INT) /* Send, Recv: number of the edge in the plan */ \
 	X(PROLOGUE, "prologue", INT) /* Send: runs once before step 0 as well */ \
+	X(STALE, "stale", INT) /* Send of a variable: how many steps its receiver may be ahead of the slowest */ \
 	X(PART, "part", INT) /* Part, Variable: which of `parts` ranges of rows */ \
 	X(PARTS, "parts", INT) \
 	X(ROWS, "rows", INT) /* Variable that is a part: rows of the whole */ \
@@ -146,9 +147,10 @@ typedef enum tn_direction { TN_DIRECTION_FORWARD, TN_DIRECTION_REVERSE, TN_DIREC
 #define TN_OPF_VIEW     2u /* output 0 is the memory of input 0 */
 #define TN_OPF_INPLACE  4u /* writes the memory of input 0, which output 0 is */
 #define TN_OPF_SEND     8u
-#define TN_OPF_RECV     16u /* output 0 is memory of the transfer, valid until released */
-#define TN_OPF_RDMA     32u /* one-sided, from and to registered memory */
-#define TN_OPF_INTERNAL 64u /* made by passes; not to be asked for by callers */
+#define TN_OPF_RECV     16u  /* output 0 is memory of the transfer, valid until released */
+#define TN_OPF_RDMA     32u  /* one-sided, from and to registered memory */
+#define TN_OPF_INTERNAL 64u  /* made by passes; not to be asked for by callers */
+#define TN_OPF_DYNAMIC  256u /* with RDMA: metadata, then a one-sided read, then an acknowledgement */
 #define TN_OPF_JOIN     128u /* output 0 is the memory of all inputs, which are received one behind the other */
 
 #define TN_APPLY_ATTRS                                                                      \
@@ -374,9 +376,11 @@ typedef enum tn_direction { TN_DIRECTION_FORWARD, TN_DIRECTION_REVERSE, TN_DIREC
 	X(JOIN_RECV, "JoinRecv", 1, TN_MANY, 1, TN_OPF_JOIN | TN_OPF_INTERNAL, 0, 0, join, none) \
 	/* (sum, term) -> sum */ \
 	X(ACCUMULATE, "Accumulate", 2, 2, 1, TN_OPF_INPLACE | TN_OPF_INTERNAL, 0, 0, accumulate, part) \
-	X(SEND, "Send", 1, 1, 0, TN_OPF_SEND | TN_OPF_INTERNAL, TN_A(EDGE) | TN_A(PROLOGUE), TN_A(EDGE), send, none) \
+	X(SEND, "Send", 1, 1, 0, TN_OPF_SEND | TN_OPF_INTERNAL, TN_A(EDGE) | TN_A(PROLOGUE) | TN_A(STALE), TN_A(EDGE), send, none) \
 	X(RECV, "Recv", 0, 0, 1, TN_OPF_RECV | TN_OPF_INTERNAL, TN_A(EDGE), TN_A(EDGE), source, none) \
-	X(RDMA_SEND, "RdmaSend", 1, 1, 0, TN_OPF_SEND | TN_OPF_RDMA | TN_OPF_INTERNAL, TN_A(EDGE) | TN_A(PROLOGUE), TN_A(EDGE), send, none) \
+	X(RDMA_SEND, "RdmaSend", 1, 1, 0, TN_OPF_SEND | TN_OPF_RDMA | TN_OPF_INTERNAL, TN_A(EDGE) | TN_A(PROLOGUE) | TN_A(STALE), TN_A(EDGE), send, none) \
+	X(RDMA_SEND_DYNAMIC, "RdmaSendDynamic", 1, 1, 0, TN_OPF_SEND | TN_OPF_RDMA | TN_OPF_DYNAMIC | TN_OPF_INTERNAL, TN_A(EDGE) | TN_A(PROLOGUE) | TN_A(STALE), TN_A(EDGE), send, none) \
+	X(RDMA_RECV_DYNAMIC, "RdmaRecvDynamic", 0, 0, 1, TN_OPF_RECV | TN_OPF_RDMA | TN_OPF_DYNAMIC | TN_OPF_INTERNAL, TN_A(EDGE), TN_A(EDGE), source, none) \
 	X(RDMA_RECV, "RdmaRecv", 0, 0, 1, TN_OPF_RECV | TN_OPF_RDMA | TN_OPF_INTERNAL, TN_A(EDGE), TN_A(EDGE), source, none)
 /* clang-format on */
 

@@ -14,7 +14,6 @@
 #include "base/fail.h"
 
 #define SERVERS_MAX 4096u
-#define STAGES_MAX  256u
 #define MICRO_MAX   1024u
 
 static tern_status check_params(const tern_plan_params *p)
@@ -30,9 +29,9 @@ static tern_status check_params(const tern_plan_params *p)
 	}
 	if (p->comm > TERN_COMM_NONE)
 		return tn_fail(TERN_E_INVALID, "comm: %d is no mode", (int)p->comm);
-	if (p->stages > STAGES_MAX || p->micro_batches > MICRO_MAX)
+	if (p->stages > TERN_DEVICES_MAX || p->micro_batches > MICRO_MAX)
 		return tn_fail(TERN_E_INVALID, "%u stages and %u micro-batches: use at most %u and %u",
-			       p->stages, p->micro_batches, STAGES_MAX, MICRO_MAX);
+			       p->stages, p->micro_batches, TERN_DEVICES_MAX, MICRO_MAX);
 	if (p->stale && p->sync)
 		return tn_fail(TERN_E_INVALID, "stale %u: a bound for asynchronous training; sync is 1",
 			       p->stale);
@@ -80,12 +79,20 @@ static tern_status name_device(tern_plan *p, uint32_t d, tern_role role, const c
 /* The passes that do not know what the job is. */
 static tern_status run_passes(const tern_graph *placed, tern_plan *p)
 {
-	tern_status st = tn_cut(placed, p);
+	tern_graph *ordered;
+	tern_status st;
 
+	TN_TRY(tn_graph_clone(placed, &ordered));
+	st = tn_hazards(ordered);
+	if (st == TERN_OK)
+		st = tn_cut(ordered, p);
+	tern_graph_destroy(ordered);
 	if (st == TERN_OK)
 		st = tn_analyse(p);
 	if (st == TERN_OK)
 		tn_rewrite(p);
+	for (uint32_t d = 0; d < p->n_devices && st == TERN_OK; d++)
+		st = tn_lifetimes(p, &p->devices[d]);
 	for (uint32_t d = 0; d < p->n_devices && st == TERN_OK; d++)
 		st = tern_graph_check(p->devices[d].graph);
 	return st;
@@ -192,10 +199,14 @@ void tern_plan_destroy(tern_plan *plan)
 	for (uint32_t i = 0; i < plan->n_devices; i++) {
 		tern_graph_destroy(plan->devices[i].graph);
 		free(plan->devices[i].name);
+		free(plan->devices[i].position);
+		free(plan->devices[i].buffer);
+		free(plan->devices[i].first_in);
 	}
 	for (uint32_t i = 0; i < plan->n_edges; i++) {
 		free(plan->edges[i].name);
 		free(plan->edges[i].reason);
+		free(plan->edges[i].site);
 	}
 	free(plan->devices);
 	free(plan->edges);
@@ -232,8 +243,11 @@ tern_status tern_plan_device(const tern_plan *plan, uint32_t device, tern_device
 	if (!plan || device >= plan->n_devices)
 		return tn_fail(TERN_E_NOT_FOUND, "the plan has no device number %u", device);
 	d = &plan->devices[device];
-	*info = (tern_device_info){
-		.name = d->name, .role = d->role, .index = d->index, .nodes = d->graph->n_nodes};
+	*info = (tern_device_info){.name = d->name,
+				   .role = d->role,
+				   .index = d->index,
+				   .stage = d->stage,
+				   .nodes = d->graph->n_nodes};
 	for (uint32_t i = 0; i < d->graph->n_nodes; i++) {
 		const tn_node *n = &d->graph->nodes[i];
 		uint64_t bytes = 0;
@@ -245,6 +259,10 @@ tern_status tern_plan_device(const tern_plan *plan, uint32_t device, tern_device
 		info->variables++;
 		info->variable_bytes += bytes;
 	}
+	info->buffers = d->n_buffers;
+	info->buffer_bytes = d->buffer_bytes;
+	info->shared = d->shared;
+	info->shared_bytes = d->shared_bytes;
 	for (uint32_t i = 0; i < plan->n_edges; i++) {
 		const tn_edge *e = &plan->edges[i];
 
@@ -271,7 +289,8 @@ tern_status tern_plan_edge(const tern_plan *plan, uint32_t edge, tern_edge_info 
 				 .bytes = e->bytes,
 				 .is_static = e->is_static,
 				 .reason = e->reason,
-				 .op = e->one_sided ? "RdmaSend/RdmaRecv" : "Send/Recv",
+				 .op = tn_edge_ops(e),
+				 .site = e->site,
 				 .copies = e->copies,
 				 .copy_reason = e->copy_reason};
 	return TERN_OK;

@@ -33,11 +33,13 @@ typedef struct tn_edge {
 	tern_shape shape;
 	uint64_t bytes; /* of one tensor; of a dynamic edge what is expected, 0 if nothing is */
 	bool is_static;
-	bool one_sided; /* RdmaSend/RdmaRecv */
+	bool one_sided; /* RdmaSend/RdmaRecv, or the dynamic pair */
 	/* received as a part of the tensor that the JoinRecv node `whole` of dst yields; whole_bytes 0: not */
 	uint32_t whole;
 	uint64_t whole_bytes, whole_offset;
 	char *reason;
+	char *site;           /* where the sent tensor's memory is allocated, and through what: for people */
+	uint32_t site_tensor; /* that, in the graph of src: a root */
 	uint32_t copies;
 	const char *copy_reason;
 } tn_edge;
@@ -48,6 +50,16 @@ typedef struct tn_device {
 	uint32_t index;
 	uint32_t stage; /* within the worker */
 	tern_graph *graph;
+	uint32_t *position; /* per node: in an order of the whole job that no edge leads back in */
+	/* lifetime.c */
+	uint32_t *
+		buffer; /* per tensor that is a root: the buffer that it shares, or TN_NONE: memory of its own */
+	uint32_t n_buffers;
+	uint32_t *first_in;    /* per buffer: the first tensor that has it */
+	uint32_t shared;       /* tensors in them */
+	uint64_t shared_bytes; /* that they would take without, with the sizes that are expected */
+	uint64_t buffer_bytes;
+	uint32_t reuse_edges; /* control edges that were added for it */
 } tn_device;
 
 struct tern_plan {
@@ -85,7 +97,7 @@ tern_status tn_shard(tn_variable *vars, uint32_t n_vars, const tern_plan_params 
  * stages.c: gives every node of a model its stage as its device. Nodes that have a device keep it, the others
  * are placed by a balanced minimum cut. TERN_E_INVALID names a node with a device that is no stage.
  */
-tern_status tn_stages(tern_graph *model, uint32_t stages);
+tern_status tn_stages(tern_graph *model, const tern_plan_params *params, uint32_t stages);
 
 /* replicate.c: the placed graph. Devices are numbered as in the plan. */
 tern_status tn_replicate(const tern_graph *model, const tern_plan_params *params, tern_graph **placed);
@@ -110,6 +122,9 @@ static inline bool tn_update_ema(const tn_update *update, uint32_t v)
 tern_status tn_optimise(tn_update *update);
 tern_status tn_optimizer_check(const tern_optimizer *optimizer);
 
+/* lifetime.c: buffers of a device whose graph and positions are there; adds control edges. */
+tern_status tn_lifetimes(const tern_plan *plan, tn_device *device);
+
 /* cut.c: device graphs and edges into a plan whose devices have names but no graphs yet. */
 tern_status tn_cut(const tern_graph *placed, tern_plan *plan);
 /* Control edges from the readers of a variable's old value to the ops that write it. */
@@ -121,6 +136,8 @@ bool tn_plan_dim(const tern_plan *plan, const char *symbol, uint64_t *size, bool
 tern_status tn_analyse(tern_plan *plan);
 /* rewrite.c, part of analyse.c */
 void tn_rewrite(tern_plan *plan);
+/* "RdmaSend/RdmaRecv" ... */
+const char *tn_edge_ops(const tn_edge *edge);
 
 /*
  * The passes after replicate, for any graph whose nodes are all placed on devices 0..n_devices-1: what model

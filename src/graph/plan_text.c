@@ -25,6 +25,36 @@ static uint64_t bytes_per_step(const tern_plan *plan)
 
 static const char *const optimizer_names[] = {"sgd", "momentum", "adagrad", "adam", "rmsprop"};
 
+/* What is not the default. */
+static void add_partition(tn_str *text, const tern_plan_params *p)
+{
+	const char *comma = "partition ";
+
+	if (p->stale) {
+		tn_str_addf(text, "%sat most %u steps ahead", comma, p->stale);
+		comma = ", ";
+	}
+	if (p->stages > 1) {
+		tn_str_addf(text, "%s%u stages per worker", comma, p->stages);
+		comma = ", ";
+	}
+	if (p->micro_batches > 1) {
+		tn_str_addf(text, "%s%u micro-batches", comma, p->micro_batches);
+		comma = ", ";
+	}
+	if (p->split_bytes) {
+		tn_str_addf(text, "%ssplit above %" PRIu64 " bytes", comma, p->split_bytes);
+		comma = ", ";
+	}
+	for (uint32_t i = 0; i < TERN_PLAN_DIMS_MAX && p->dims[i].name; i++) {
+		tn_str_addf(text, "%s%s %s %" PRIu64, comma, p->dims[i].name,
+			    p->dims[i].varies ? "about" : "=", p->dims[i].size);
+		comma = ", ";
+	}
+	if (comma[0] == ',')
+		tn_str_add(text, "\n");
+}
+
 static void add_head(tn_str *text, const tern_plan *plan)
 {
 	const tern_optimizer *o = &plan->params.optimizer;
@@ -32,6 +62,7 @@ static void add_head(tn_str *text, const tern_plan *plan)
 	tn_str_addf(text, "plan %s: %u servers, %u workers, %s, comm %s\n", plan->model, plan->params.servers,
 		    plan->params.workers, plan->params.sync ? "sync" : "async",
 		    comm_names[plan->params.comm]);
+	add_partition(text, &plan->params);
 	tn_str_addf(text,
 		    "optimizer %s lr=%.9g lr_end=%.9g lr_steps=%" PRIu64 " momentum=%.9g weight_decay=%.9g",
 		    optimizer_names[o->kind], (double)o->lr, (double)o->lr_end, o->lr_steps,
@@ -56,9 +87,13 @@ static void add_devices(tn_str *text, const tern_plan *plan)
 			continue;
 		tn_str_addf(text,
 			    "  %u %s: %u nodes, %u variables of %" PRIu64 " bytes, in %u edges %" PRIu64
-			    " bytes, out %u edges %" PRIu64 " bytes\n",
+			    " bytes, out %u edges %" PRIu64 " bytes",
 			    i, d.name, d.nodes, d.variables, d.variable_bytes, d.edges_in, d.bytes_in,
 			    d.edges_out, d.bytes_out);
+		if (d.shared)
+			tn_str_addf(text, ", %u tensors of %" PRIu64 " bytes in %u buffers of %" PRIu64,
+				    d.shared, d.shared_bytes, d.buffers, d.buffer_bytes);
+		tn_str_add(text, "\n");
 	}
 }
 
@@ -69,14 +104,17 @@ static void add_edges(tn_str *text, const tern_plan *plan)
 	tn_str_add(text, "\nedges\n");
 	for (uint32_t i = 0; i < plan->n_edges; i++) {
 		const tn_edge *e = &plan->edges[i];
+		const tern_graph *dst = plan->devices[e->dst].graph;
 
-		tn_str_addf(text, "  %u %s:%s%s %s -> %s, %s, %" PRIu64 " bytes, %s: %s, copies %u%s%s\n", i,
+		tn_str_addf(text, "  %u %s:%s%s %s -> %s, %s, %" PRIu64 " bytes, %s: %s, memory of %s", i,
 			    e->name, tern_dtype_name(e->dtype),
 			    tn_shape_text(plan->devices[e->src].graph, &e->shape, shape, sizeof(shape)),
-			    plan->devices[e->src].name, plan->devices[e->dst].name,
-			    e->one_sided ? "RdmaSend/RdmaRecv" : "Send/Recv", e->bytes,
-			    e->is_static ? "static" : "dynamic", e->reason, e->copies, e->copies ? ": " : "",
-			    e->copy_reason);
+			    plan->devices[e->src].name, plan->devices[e->dst].name, tn_edge_ops(e), e->bytes,
+			    e->is_static ? "static" : "dynamic", e->reason, e->site);
+		if (e->whole_bytes)
+			tn_str_addf(text, ", received into '%s' at %" PRIu64, dst->nodes[e->whole].name,
+				    e->whole_offset);
+		tn_str_addf(text, ", copies %u%s%s\n", e->copies, e->copies ? ": " : "", e->copy_reason);
 	}
 }
 
@@ -122,6 +160,7 @@ static void json_device(tn_json *j, const tern_plan *plan, uint32_t i)
 	json_string(j, "name", d.name);
 	json_string(j, "role", role_names[d.role]);
 	json_u64(j, "index", d.index);
+	json_u64(j, "stage", d.stage);
 	json_u64(j, "nodes", d.nodes);
 	json_u64(j, "variables", d.variables);
 	json_u64(j, "variable_bytes", d.variable_bytes);
@@ -129,6 +168,10 @@ static void json_device(tn_json *j, const tern_plan *plan, uint32_t i)
 	json_u64(j, "bytes_in", d.bytes_in);
 	json_u64(j, "edges_out", d.edges_out);
 	json_u64(j, "bytes_out", d.bytes_out);
+	json_u64(j, "shared", d.shared);
+	json_u64(j, "shared_bytes", d.shared_bytes);
+	json_u64(j, "buffers", d.buffers);
+	json_u64(j, "buffer_bytes", d.buffer_bytes);
 	tn_json_end_object(j);
 }
 
@@ -156,7 +199,12 @@ static void json_edge(tn_json *j, const tern_plan *plan, uint32_t i)
 	tn_json_key(j, "static");
 	tn_json_bool(j, e->is_static);
 	json_string(j, "reason", e->reason);
-	json_string(j, "op", e->one_sided ? "RdmaSend/RdmaRecv" : "Send/Recv");
+	json_string(j, "op", tn_edge_ops(e));
+	json_string(j, "site", e->site);
+	if (e->whole_bytes) {
+		json_string(j, "into", plan->devices[e->dst].graph->nodes[e->whole].name);
+		json_u64(j, "into_offset", e->whole_offset);
+	}
 	json_u64(j, "copies", e->copies);
 	json_string(j, "copy_reason", e->copy_reason);
 	tn_json_end_object(j);
@@ -175,6 +223,9 @@ char *tern_plan_json(const tern_plan *plan)
 	json_u64(&j, "workers", plan->params.workers);
 	tn_json_key(&j, "sync");
 	tn_json_bool(&j, plan->params.sync != 0);
+	json_u64(&j, "stale", plan->params.stale);
+	json_u64(&j, "stages", plan->params.stages);
+	json_u64(&j, "micro_batches", plan->params.micro_batches);
 	json_string(&j, "comm", comm_names[plan->params.comm]);
 	json_u64(&j, "parameters", plan->parameters);
 	json_u64(&j, "parameter_bytes", plan->parameter_bytes);

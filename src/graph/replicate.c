@@ -80,7 +80,7 @@ static tern_status differentiate(tn_replica *r, const tern_graph *model)
 	}
 	if (r->n_vars == 0)
 		return tn_fail(TERN_E_INVALID, "graph '%s' has no variables to train", model->name);
-	TN_TRY(tn_stages(r->model, r->stages));
+	TN_TRY(tn_stages(r->model, r->params, r->stages));
 	find_averages(r);
 	return add_gradients(r, loss);
 }

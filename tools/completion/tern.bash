@@ -34,9 +34,11 @@ _tern_options() { # COMMAND or COMMAND/SUBCOMMAND
 	top) echo --interval --count --help ;;
 	status) echo --json --state --help ;;
 	trace) echo --seconds --output --quiet --help ;;
-	graph) echo show check run test --help ;;
+	graph) echo show check plan run test --help ;;
 	graph/show) echo --dims --nodes --dot --svg --json --help ;;
 	graph/check) echo --dims --json --help ;;
+	graph/plan) echo --servers --workers --model-parallel --micro-batches --async --stale --split --comm --dims \
+		--nodes --json --help ;;
 	graph/run) echo --inputs --output --dims --threads --json --help ;;
 	graph/test) echo --rtol --atol --threads --json --help ;;
 	run) echo --nproc --port --keep-backend --show --json --help ;;
@@ -105,7 +107,7 @@ _tern() {
 			--sizes | --rounds | --round-time | --threads | --sequence | --rate | --keep | --deltas-max | --step | --to | --version | --name | --join | --replicas | --first | --drain | --map-version | --budget | \
 			--ps-workers | --server | --dim | --rows | --init-value | --ttl | --admit-after | \
 			--clients | --keys | --skew | --reads | --staleness | --duration | --warmup | --nproc | --port | --http | --window | --negative | --min-count | --sample | --pairs | \
-			--samples | --vocabulary | --hot | --dims | --inputs | --rtol | --atol | --interval | --count | --seconds)
+			--samples | --vocabulary | --hot | --dims | --model-parallel | --micro-batches | --stale | --split | --inputs | --rtol | --atol | --interval | --count | --seconds)
 			return
 			;;
 		*)

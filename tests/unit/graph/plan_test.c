@@ -321,7 +321,9 @@ static void symbolic_edges_are_dynamic(void **state)
 	assert_ok(tern_plan_edge(p, 0, &e));
 	assert_false(e.is_static);
 	assert_non_null(strstr(e.reason, "batch"));
-	assert_string_equal(e.op, "Send/Recv");
+	assert_string_equal(e.op, "RdmaSendDynamic/RdmaRecvDynamic");
+	assert_int_equal(e.copies, 0);
+	assert_non_null(strstr(e.site, "Relu 'b'"));
 	tern_plan_destroy(p);
 	tern_graph_destroy(g);
 }
@@ -352,7 +354,7 @@ static void control_edges_cross_devices(void **state)
 	assert_int_equal(edge->bytes, 0);
 	assert_true(edge->is_static && edge->copies == 0);
 	e = &p->devices[0].graph->nodes[tn_graph_find(p->devices[0].graph, "e")];
-	assert_int_equal(e->n_ctrl, 1);
+	assert_true(e->n_ctrl > 0);
 	assert_int_equal(e->ctrl[0], edge->recv_node);
 	send = &p->devices[1].graph->nodes[edge->send_node];
 	assert_int_equal(send->n_ctrl, 1);

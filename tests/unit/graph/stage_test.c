@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "cmocka_all.h"
+#include "graph/mincut.h"
 #include "job.h"
 
 static job_params job_of(uint32_t servers, uint32_t workers, uint32_t stages, uint32_t micro)
@@ -100,11 +102,190 @@ static void micro_batches_give_the_same_within_rounding(void **state)
 	}
 }
 
+/* ---- the cut ---- */
+
+static uint64_t seed;
+
+static uint32_t below(uint32_t n)
+{
+	seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+	return (uint32_t)(seed >> 33) % n;
+}
+
+enum { VERTICES = 120, EDGES = 300 };
+
+/* Parts in topological order, each with its share of the weight: what a cut must not be worse than. */
+static uint64_t naive_bytes(const tn_cut_problem *p)
+{
+	uint32_t part[VERTICES];
+	uint64_t total = 0, sum = 0;
+
+	for (uint32_t v = 0; v < p->n; v++)
+		total += p->weight[v];
+	for (uint32_t v = 0; v < p->n; v++) {
+		part[v] = (uint32_t)((sum + p->weight[v] / 2) * p->parts / total);
+		sum += p->weight[v];
+	}
+	return tn_cut_bytes(p, part);
+}
+
+static void cuts_are_balanced_and_acyclic(void **state)
+{
+	uint64_t cut = 0, naive = 0;
+
+	(void)state;
+	for (seed = 1; seed < 40; seed++) {
+		uint64_t weight[VERTICES], load[8] = {0}, total = 0, heaviest = 0, s = seed;
+		int32_t fixed[VERTICES];
+		tn_cut_edge edges[EDGES];
+		uint32_t part[VERTICES];
+		tn_cut_problem p = {.parts = 2 + below(5),
+				    .n = VERTICES,
+				    .weight = weight,
+				    .fixed = fixed,
+				    .n_edges = EDGES,
+				    .edges = edges};
+
+		for (uint32_t v = 0; v < VERTICES; v++) {
+			weight[v] = 1 + below(100);
+			total += weight[v];
+			heaviest = weight[v] > heaviest ? weight[v] : heaviest;
+			fixed[v] = -1;
+		}
+		for (uint32_t i = 0; i < EDGES; i++) {
+			uint32_t a = below(VERTICES - 1), b = a + 1 + below(TN_MIN(VERTICES - 1 - a, 12));
+
+			edges[i] = (tn_cut_edge){.from = a, .to = b, .bytes = 1 + below(1000)};
+		}
+		assert_ok(tn_mincut(&p, part));
+		for (uint32_t v = 0; v < VERTICES; v++)
+			load[part[v]] += weight[v];
+		for (uint32_t i = 0; i < EDGES; i++)
+			assert_true(part[edges[i].from] <= part[edges[i].to]);
+		for (uint32_t k = 0; k < p.parts; k++)
+			assert_true(load[k] <= TN_MAX(total / p.parts * 11 / 10, heaviest) + heaviest);
+		cut += tn_cut_bytes(&p, part);
+		naive += naive_bytes(&p);
+		seed = s;
+	}
+	assert_true(cut * 10 < naive * 9); /* it is good for something */
+}
+
+/* Two chains that are thick inside and joined by one thin edge: that is where to cut. */
+static void the_thin_place_is_found(void **state)
+{
+	enum { N = 20 };
+	uint64_t weight[N];
+	int32_t fixed[N];
+	tn_cut_edge edges[N - 1];
+	uint32_t part[N];
+	tn_cut_problem p = {
+		.parts = 2, .n = N, .weight = weight, .fixed = fixed, .n_edges = N - 1, .edges = edges};
+
+	(void)state;
+	for (uint32_t thin = 9; thin <= 11; thin++) {
+		for (uint32_t v = 0; v < N; v++) {
+			weight[v] = 10;
+			fixed[v] = -1;
+		}
+		for (uint32_t v = 0; v + 1 < N; v++)
+			edges[v] = (tn_cut_edge){.from = v, .to = v + 1, .bytes = v + 1 == thin ? 1 : 1000};
+		assert_ok(tn_mincut(&p, part));
+		assert_int_equal(tn_cut_bytes(&p, part), 1);
+	}
+	fixed[15] = 0; /* the author wants it there, whatever it costs */
+	fixed[16] = 1;
+	assert_ok(tn_mincut(&p, part));
+	assert_int_equal(part[15], 0);
+	assert_int_equal(part[16], 1);
+	for (uint32_t v = 0; v < 15; v++)
+		assert_int_equal(part[v], 0);
+}
+
+static void the_author_places_nodes(void **state)
+{
+	tern_shape shape = {.rank = 2, .dims = {4, 4}};
+	tern_init init = {.kind = TERN_INIT_UNIFORM, .value = 1};
+	tern_plan_params params = {.workers = 1, .optimizer = {.lr = 0.1f}};
+	tern_value x, w, a, b, loss;
+	uint32_t local[3];
+	tern_graph *g;
+	tern_plan *p;
+
+	(void)state;
+	assert_ok(tern_graph_create("placed", &g));
+	assert_ok(tern_graph_placeholder(g, "x", TERN_F32, &shape, &x));
+	assert_ok(tern_graph_variable(g, "w", TERN_F32, &shape, &init, &w));
+	assert_ok(tern_graph_set_device(g, 2));
+	assert_ok(tern_graph_node(g, "MatMul", "a", (tern_value[]){x, w}, 2, NULL, 0, &a, 1));
+	assert_ok(tern_graph_set_device(g, TERN_DEVICE_ANY));
+	assert_ok(tern_graph_node(g, "Relu", "b", &a, 1, NULL, 0, &b, 1));
+	assert_ok(tern_graph_node(g, "ReduceMean", "loss", &b, 1, NULL, 0, &loss, 1));
+	assert_ok(tern_graph_place(g, loss, 0));
+	assert_ok(tern_graph_output(g, "loss", loss));
+	assert_status(tern_graph_set_device(g, TERN_DEVICES_MAX), TERN_E_INVALID);
+	assert_status(tern_graph_place(g, loss, -2), TERN_E_INVALID);
+	assert_status(tern_graph_place(g, 99, 0), TERN_E_NOT_FOUND);
+	assert_ok(tern_plan_create(g, &params, &p)); /* stages: as many as the nodes name */
+	assert_int_equal(tern_plan_devices(p), 3);
+	for (uint32_t d = 0; d < 3; d++)
+		local[d] = tn_graph_find(p->devices[d].graph, d == 2 ? "a" : "loss");
+	assert_true(local[0] != TN_NONE && local[2] != TN_NONE);
+	assert_true(tn_graph_find(p->devices[2].graph, "w") != TN_NONE); /* with who reads it */
+	assert_true(tn_graph_find(p->devices[2].graph, "grad/w") != TN_NONE);
+	tern_plan_destroy(p);
+	params.stages = 2;
+	assert_status(tern_plan_create(g, &params, &p), TERN_E_INVALID);
+	assert_non_null(strstr(tern_detail(), "'a' is placed on device 2"));
+	tern_graph_destroy(g);
+}
+
+/* Sizes that the job fixes make edges static, sizes that vary make them dynamic, with what to expect. */
+static void sizes_decide_static_or_dynamic(void **state)
+{
+	(void)state;
+	for (int k = 0; k < 3; k++) {
+		tern_plan_params params = {
+			.workers = 1,
+			.stages = 2,
+			.dims = {{.name = k ? "batch" : NULL, .size = 16, .varies = k == 2}},
+			.optimizer = {.lr = 0.1f}};
+		tern_graph *g = job_model();
+		uint32_t crossing = 0;
+		tern_plan *p;
+
+		assert_ok(tern_plan_create(g, &params, &p));
+		for (uint32_t i = 0; i < tern_plan_edges(p); i++) {
+			tern_edge_info e;
+
+			assert_ok(tern_plan_edge(p, i, &e));
+			if (strcmp(e.reason, "every dim is known before the first step") == 0)
+				continue; /* a variable or its gradient */
+			crossing++;
+			assert_int_equal(e.is_static, k == 1);
+			assert_true(k == 0 ? e.bytes == 0 : e.bytes > 0 && e.bytes % 64 == 0);
+			assert_non_null(strstr(e.reason, k == 0   ? "known only when a step runs"
+							 : k == 1 ? "gives symbols their sizes"
+								  : "differs from step to step"));
+			assert_string_equal(e.op,
+					    k == 1 ? "RdmaSend/RdmaRecv" : "RdmaSendDynamic/RdmaRecvDynamic");
+			assert_int_equal(e.copies, 0);
+		}
+		assert_true(crossing >= 2); /* there and back */
+		tern_plan_destroy(p);
+		tern_graph_destroy(g);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(stages_give_the_same_bits),
 		cmocka_unit_test(micro_batches_give_the_same_within_rounding),
+		cmocka_unit_test(cuts_are_balanced_and_acyclic),
+		cmocka_unit_test(the_thin_place_is_found),
+		cmocka_unit_test(the_author_places_nodes),
+		cmocka_unit_test(sizes_decide_static_or_dynamic),
 	};
 
 	return RUN(tests);
