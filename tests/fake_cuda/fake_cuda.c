@@ -126,8 +126,9 @@ static block *block_of(uint64_t pointer)
 
 static block *block_make(uint64_t bytes, int device, bool managed, bool app)
 {
-	struct stat st;
+	struct stat st = {0};
 	block *b = NULL;
+	bool made;
 
 	for (int i = 0; i < BLOCKS_MAX && !b; i++)
 		b = f.blocks[i].gpu ? NULL : &f.blocks[i];
@@ -136,7 +137,8 @@ static block *block_make(uint64_t bytes, int device, bool managed, bool app)
 	bytes = (bytes + 4095) / 4096 * 4096;
 	*b = (block){.bytes = bytes, .device = device, .managed = managed, .app = app};
 	b->fd = memfd_create("fake-gpu", MFD_CLOEXEC);
-	TN_ASSERT(b->fd >= 0 && ftruncate(b->fd, (off_t)bytes) == 0 && fstat(b->fd, &st) == 0);
+	made = b->fd >= 0 && ftruncate(b->fd, (off_t)bytes) == 0 && fstat(b->fd, &st) == 0;
+	TN_ASSERT(made);
 	b->inode = st.st_ino;
 	b->cpu = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, b->fd, 0);
 	b->gpu = mmap(NULL, bytes, managed ? PROT_READ | PROT_WRITE : PROT_NONE, MAP_SHARED, b->fd, 0);
