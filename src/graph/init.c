@@ -95,18 +95,19 @@ void tn_variable_name(const tn_node *node, char *name, size_t size)
 void tn_variable_fill(const tn_node *node, const tern_shape *shape, float *data)
 {
 	uint64_t parts = (uint64_t)tn_node_int(node, TN_ATTR_PARTS, 1), row = 1, n = 0;
+	uint32_t axis = (uint32_t)tn_node_int(node, TN_ATTR_AXIS, 0);
 	tern_shape whole = *shape;
 	char name[TN_NAME_MAX];
 
 	if (parts > 1)
-		whole.dims[0] = (uint64_t)tn_node_int(node, TN_ATTR_ROWS, 0);
-	for (uint32_t i = 1; i < shape->rank; i++)
+		whole.dims[axis] = (uint64_t)tn_node_int(node, TN_ATTR_ROWS, 0);
+	for (uint32_t i = axis + 1; i < shape->rank; i++)
 		row *= shape->dims[i];
 	if (tn_shape_elements(shape, &n) != TERN_OK)
 		return;
 	tn_variable_name(node, name, sizeof(name));
 	fill_range(&node->init, name, &whole,
-		   parts > 1 ? row * tn_part_begin(whole.dims[0],
+		   parts > 1 ? row * tn_part_begin(whole.dims[axis],
 						   (uint64_t)tn_node_int(node, TN_ATTR_PART, 0), parts)
 			     : 0,
 		   n, data);

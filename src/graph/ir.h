@@ -184,6 +184,15 @@ static inline uint64_t tn_part_begin(uint64_t rows, uint64_t part, uint64_t part
 {
 	return (uint64_t)((unsigned __int128)rows * part / parts);
 }
+/* The dim that parts are ranges of: the first that is not 1, so that a part lies in one piece. */
+static inline uint32_t tn_part_axis(const tern_shape *whole)
+{
+	uint32_t i = 0;
+
+	while (i + 1 < whole->rank && whole->dims[i] == 1)
+		i++;
+	return i;
+}
 /* Where a Part begins in its input, whose shape is bound, in bytes. */
 uint64_t tn_part_offset(const tn_node *part, const tern_shape *in, tern_dtype dtype);
 /*

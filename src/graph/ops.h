@@ -171,7 +171,7 @@ typedef enum tn_direction { TN_DIRECTION_FORWARD, TN_DIRECTION_REVERSE, TN_DIREC
 /* clang-format off */
 #define TN_OP_MAP(X) \
 	X(PLACEHOLDER, "Placeholder", 0, 0, 1, TN_OPF_SOURCE | TN_OPF_INTERNAL, 0, 0, source, none) \
-	X(VARIABLE, "Variable", 0, 0, 1, TN_OPF_SOURCE | TN_OPF_INTERNAL, TN_A(PART) | TN_A(PARTS) | TN_A(ROWS), 0, source, none) \
+	X(VARIABLE, "Variable", 0, 0, 1, TN_OPF_SOURCE | TN_OPF_INTERNAL, TN_A(PART) | TN_A(PARTS) | TN_A(ROWS) | TN_A(AXIS), 0, source, none) \
 	X(CONSTANT, "Constant", 0, 0, 1, TN_OPF_SOURCE | TN_OPF_INTERNAL, 0, 0, source, none) \
 	/* views */ \
 	X(IDENTITY, "Identity", 1, 1, 1, TN_OPF_VIEW, 0, 0, identity, none) \
@@ -369,11 +369,11 @@ typedef enum tn_direction { TN_DIRECTION_FORWARD, TN_DIRECTION_REVERSE, TN_DIREC
 	X(GRAD_NORM, "GradNorm", 1, TN_MANY, 1, TN_OPF_INTERNAL, TN_A(SCALE), 0, norm, apply) /* (gradient...) -> scalar: scale * sqrt(sum of all squares) */ \
 	X(CLIP_SCALE, "ClipScale", 1, TN_MANY, 1, TN_OPF_INTERNAL, TN_A(CLIP_NORM), TN_A(CLIP_NORM), norm, apply) /* (norm...) -> scalar: min(1, clip_norm / (sqrt(sum of squares) + 1e-6)) */ \
 	/* made by passes */ \
-	/* range number `part` of the `parts` nearly equal ranges of rows (dim 0): tn_part_begin */ \
+	/* range number `part` of the `parts` nearly equal ranges of rows: tn_part_axis, tn_part_begin */ \
 	X(PART, "Part", 1, 1, 1, TN_OPF_VIEW | TN_OPF_INTERNAL, TN_A(PART) | TN_A(PARTS), TN_A(PART) | TN_A(PARTS), part, none) \
-	/* parts, one behind the other by rows: copied, or received where they belong */ \
-	X(JOIN, "Join", 1, TN_MANY, 1, TN_OPF_INTERNAL, 0, 0, join, part) \
-	X(JOIN_RECV, "JoinRecv", 1, TN_MANY, 1, TN_OPF_JOIN | TN_OPF_INTERNAL, 0, 0, join, none) \
+	/* parts, one behind the other along axis (0): copied, or received where they belong */ \
+	X(JOIN, "Join", 1, TN_MANY, 1, TN_OPF_INTERNAL, TN_A(AXIS), 0, join, part) \
+	X(JOIN_RECV, "JoinRecv", 1, TN_MANY, 1, TN_OPF_JOIN | TN_OPF_INTERNAL, TN_A(AXIS), 0, join, none) \
 	/* (sum, term) -> sum */ \
 	X(ACCUMULATE, "Accumulate", 2, 2, 1, TN_OPF_INPLACE | TN_OPF_INTERNAL, 0, 0, accumulate, part) \
 	X(SEND, "Send", 1, 1, 0, TN_OPF_SEND | TN_OPF_INTERNAL, TN_A(EDGE) | TN_A(PROLOGUE) | TN_A(STALE), TN_A(EDGE), send, none) \

@@ -115,6 +115,7 @@ static tern_status fetch_variable(copier *c, uint32_t v, uint32_t stage, bool al
 {
 	const tn_variable *var = &c->r->vars[v];
 	const char *own = c->r->model->tensors[c->r->var[v]].name;
+	tn_attr axis = tn_attr_int(TN_ATTR_AXIS, tn_part_axis(&var->shape));
 	char base[2 * TN_NAME_MAX], name[2 * TN_NAME_MAX];
 
 	if (var->parts == 1) {
@@ -126,8 +127,8 @@ static tern_status fetch_variable(copier *c, uint32_t v, uint32_t stage, bool al
 	else
 		snprintf(base, sizeof(base), "stage%u/%s", stage, own);
 	name_copy(c, TN_NONE, base, name, sizeof(name));
-	return tn_graph_add1(c->r->placed, TN_OP_JOIN, name, &c->r->part_var[var->first], var->parts, NULL, 0,
-			     tn_stage_device(c->r, c->worker, stage), tensor);
+	return tn_graph_add1(c->r->placed, TN_OP_JOIN, name, &c->r->part_var[var->first], var->parts, &axis,
+			     axis.u.i ? 1 : 0, tn_stage_device(c->r, c->worker, stage), tensor);
 }
 
 /* ---- nodes ---- */

@@ -76,7 +76,8 @@ tern_status tn_infer_part(tn_infer *x)
 {
 	const tn_tensor *in = &x->graph->tensors[x->node->in[0]];
 	int64_t part = tn_node_int(x->node, TN_ATTR_PART, 0), parts = tn_node_int(x->node, TN_ATTR_PARTS, 0);
-	uint64_t rows = in->shape.rank ? in->shape.dims[0] : 0;
+	uint32_t axis = tn_part_axis(&in->shape);
+	uint64_t rows = in->shape.rank ? in->shape.dims[axis] : 0;
 
 	if (in->shape.rank == 0 || parts < 1 || part < 0 || part >= parts)
 		return tn_fail(TERN_E_SHAPE, "Part '%s': part %" PRId64 " of %" PRId64 " of '%s'",
@@ -84,38 +85,40 @@ tern_status tn_infer_part(tn_infer *x)
 	x->dtype[0] = in->dtype;
 	x->shape[0] = in->shape;
 	if (tn_dim_symbolic(rows))
-		return fraction(x, rows, (uint64_t)parts, &x->shape[0].dims[0]);
-	x->shape[0].dims[0] = tn_part_begin(rows, (uint64_t)part + 1, (uint64_t)parts) -
-			      tn_part_begin(rows, (uint64_t)part, (uint64_t)parts);
+		return fraction(x, rows, (uint64_t)parts, &x->shape[0].dims[axis]);
+	x->shape[0].dims[axis] = tn_part_begin(rows, (uint64_t)part + 1, (uint64_t)parts) -
+				 tn_part_begin(rows, (uint64_t)part, (uint64_t)parts);
 	return TERN_OK;
 }
 
 tern_status tn_infer_join(tn_infer *x)
 {
 	const tn_tensor *first = &x->graph->tensors[x->node->in[0]];
+	uint32_t axis = (uint32_t)tn_node_int(x->node, TN_ATTR_AXIS, 0);
 	uint64_t rows = 0;
 
 	for (uint32_t i = 0; i < x->node->n_in; i++) {
 		const tn_tensor *in = &x->graph->tensors[x->node->in[i]];
 		bool fits = in->dtype == first->dtype && in->shape.rank == first->shape.rank &&
-			    in->shape.rank > 0 &&
-			    (i == 0 ||
-			     tn_dim_symbolic(in->shape.dims[0]) == tn_dim_symbolic(first->shape.dims[0]));
+			    axis < in->shape.rank &&
+			    tn_dim_symbolic(in->shape.dims[axis]) == tn_dim_symbolic(first->shape.dims[axis]);
 
-		for (uint32_t k = 1; k < in->shape.rank && fits; k++)
-			fits = in->shape.dims[k] == first->shape.dims[k];
-		if (fits && tn_dim_symbolic(in->shape.dims[0]))
-			fits = in->shape.dims[0] == first->shape.dims[0];
+		/* before the axis there are only 1s: the parts lie one behind the other */
+		for (uint32_t k = 0; k < in->shape.rank && fits; k++)
+			fits = k < axis ? in->shape.dims[k] == 1
+					: k == axis || in->shape.dims[k] == first->shape.dims[k];
+		if (fits && tn_dim_symbolic(in->shape.dims[axis]))
+			fits = in->shape.dims[axis] == first->shape.dims[axis];
 		if (!fits)
 			return tn_fail(TERN_E_SHAPE, "%s '%s': '%s' and '%s' are no rows of one tensor",
 				       tn_op_table[x->node->op].name, x->node->name, first->name, in->name);
-		rows += in->shape.dims[0];
+		rows += in->shape.dims[axis];
 	}
 	x->dtype[0] = first->dtype;
 	x->shape[0] = first->shape;
-	if (tn_dim_symbolic(first->shape.dims[0]))
-		return whole(x, first->shape.dims[0], x->node->n_in, &x->shape[0].dims[0]);
-	x->shape[0].dims[0] = rows;
+	if (tn_dim_symbolic(first->shape.dims[axis]))
+		return whole(x, first->shape.dims[axis], x->node->n_in, &x->shape[0].dims[axis]);
+	x->shape[0].dims[axis] = rows;
 	return TERN_OK;
 }
 
@@ -130,11 +133,12 @@ tern_status tn_infer_accumulate(tn_infer *x)
 
 uint64_t tn_part_offset(const tn_node *part, const tern_shape *in, tern_dtype dtype)
 {
-	uint64_t at = tn_part_begin(in->dims[0], (uint64_t)tn_node_int(part, TN_ATTR_PART, 0),
+	uint32_t axis = tn_part_axis(in);
+	uint64_t at = tn_part_begin(in->dims[axis], (uint64_t)tn_node_int(part, TN_ATTR_PART, 0),
 				    (uint64_t)tn_node_int(part, TN_ATTR_PARTS, 1));
 
 	TN_ASSERT(part->op == TN_OP_PART && !tn_shape_symbolic(in));
-	for (uint32_t i = 1; i < in->rank; i++)
+	for (uint32_t i = axis + 1; i < in->rank; i++)
 		at *= in->dims[i];
 	return at * tern_dtype_bytes(dtype);
 }

@@ -136,12 +136,13 @@ static tern_status place_part(tn_replica *r, uint32_t p)
 	const tn_tensor *t = &r->model->tensors[r->var[part->variable]];
 	const tn_node *from = &r->model->nodes[t->node];
 	tern_shape shape = t->shape;
-	tn_attr attrs[3] = {tn_attr_int(TN_ATTR_PART, part->part), tn_attr_int(TN_ATTR_PARTS, part->parts)};
+	uint32_t axis = tn_part_axis(&t->shape);
+	tn_attr attrs[4] = {tn_attr_int(TN_ATTR_PART, part->part), tn_attr_int(TN_ATTR_PARTS, part->parts)};
 	char name[2 * TN_NAME_MAX];
 	tn_node_spec spec = {.op = TN_OP_VARIABLE,
 			     .name = name,
 			     .attrs = attrs,
-			     .n_attrs = part->parts > 1 ? 3 : 0,
+			     .n_attrs = part->parts > 1 ? 3 + (axis > 0) : 0,
 			     .device = (int32_t)part->server,
 			     .dtype = t->dtype,
 			     .shape = &shape,
@@ -152,9 +153,10 @@ static tern_status place_part(tn_replica *r, uint32_t p)
 	snprintf(name, sizeof(name), "%s", from->name);
 	if (part->parts > 1) {
 		snprintf(name, sizeof(name), "%s/part%u", from->name, part->part);
-		attrs[2] = tn_attr_int(TN_ATTR_ROWS, (int64_t)shape.dims[0]);
-		shape.dims[0] = tn_part_begin(t->shape.dims[0], part->part + 1, part->parts) -
-				tn_part_begin(t->shape.dims[0], part->part, part->parts);
+		attrs[2] = tn_attr_int(TN_ATTR_ROWS, (int64_t)shape.dims[axis]);
+		attrs[3] = tn_attr_int(TN_ATTR_AXIS, axis);
+		shape.dims[axis] = tn_part_begin(t->shape.dims[axis], part->part + 1, part->parts) -
+				   tn_part_begin(t->shape.dims[axis], part->part, part->parts);
 	}
 	TN_TRY(tn_graph_add(r->placed, &spec, &node));
 	r->part_var[p] = r->placed->nodes[node].out[0];

@@ -46,7 +46,7 @@ static uint32_t count_parts(const tn_variable *v, const tern_plan_params *p, uin
 	uint64_t split = p->split_bytes ? p->split_bytes : SPLIT_BYTES, n = p->servers, rows = 1;
 
 	if (v->shape.rank > 0)
-		rows = v->shape.dims[0];
+		rows = v->shape.dims[tn_part_axis(&v->shape)];
 	if (v->bytes <= split && (v->load <= fair || v->bytes < 2 * PART_BYTES_MIN))
 		return 1;
 	n = TN_MIN(n, rows);

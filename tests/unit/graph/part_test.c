@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "cmocka_all.h"
 #include "job.h"
 
@@ -14,14 +15,16 @@ static void parts_start_as_the_whole(void **state)
 	static const tern_init_kind kinds[] = {TERN_INIT_UNIFORM, TERN_INIT_XAVIER_UNIFORM,
 					       TERN_INIT_HE_UNIFORM, TERN_INIT_CONSTANT, TERN_INIT_DATA};
 	enum { ROWS = 7, COLS = 5 };
-	tern_shape whole = {.rank = 2, .dims = {ROWS, COLS}};
+	tern_shape wholes[] = {{.rank = 2, .dims = {ROWS, COLS}}, {.rank = 3, .dims = {1, ROWS, COLS}}};
 	float given[ROWS * COLS], want[ROWS * COLS], got[ROWS * COLS];
 
 	(void)state;
 	for (uint32_t i = 0; i < ROWS * COLS; i++)
 		given[i] = (float)i;
-	for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
-		tern_init init = {.kind = kinds[k], .value = 0.3f, .seed = 5, .data = given};
+	for (size_t k = 0; k < 2 * sizeof(kinds) / sizeof(kinds[0]); k++) {
+		tern_init init = {.kind = kinds[k / 2], .value = 0.3f, .seed = 5, .data = given};
+		tern_shape whole = wholes[k % 2];
+		uint32_t axis = tn_part_axis(&whole);
 
 		tn_init_fill(&init, "v", &whole, want);
 		for (uint64_t parts = 1; parts <= ROWS; parts++) {
@@ -30,20 +33,21 @@ static void parts_start_as_the_whole(void **state)
 			for (uint64_t i = 0; i < parts; i++) {
 				tn_attr attrs[] = {tn_attr_int(TN_ATTR_PART, (int64_t)i),
 						   tn_attr_int(TN_ATTR_PARTS, (int64_t)parts),
-						   tn_attr_int(TN_ATTR_ROWS, ROWS)};
+						   tn_attr_int(TN_ATTR_ROWS, ROWS),
+						   tn_attr_int(TN_ATTR_AXIS, axis)};
 				char name[] = "v/part0";
 				tn_node node = {.op = TN_OP_VARIABLE,
 						.name = name,
 						.attrs = attrs,
-						.n_attrs = 3,
+						.n_attrs = 4,
 						.init = init};
 				tern_shape shape = whole;
 
 				name[6] = (char)('0' + i);
-				shape.dims[0] =
+				shape.dims[axis] =
 					tn_part_begin(ROWS, i + 1, parts) - tn_part_begin(ROWS, i, parts);
 				tn_variable_fill(&node, &shape, got + at);
-				at += shape.dims[0] * COLS;
+				at += shape.dims[axis] * COLS;
 			}
 			assert_int_equal(at, ROWS * COLS);
 			assert_memory_equal(got, want, sizeof(want));
@@ -59,7 +63,7 @@ static tn_variable variable(uint64_t rows, uint64_t columns, uint32_t readers)
 static void big_ones_are_split_and_hot_ones_spread(void **state)
 {
 	tern_plan_params params = {.servers = 4, .workers = 1};
-	/* big; hot, since 64 devices read it; too small to split; one row */
+	/* big; hot, since 64 devices read it; too small to split; big in one row */
 	tn_variable vars[] = {variable(4096, 4096, 1), variable(512, 512, 64), variable(16, 16, 1),
 			      variable(1, 1 << 22, 1)};
 	tn_part *parts;
@@ -70,8 +74,8 @@ static void big_ones_are_split_and_hot_ones_spread(void **state)
 	assert_int_equal(vars[0].parts, 4);
 	assert_int_equal(vars[1].parts, 4);
 	assert_int_equal(vars[2].parts, 1);
-	assert_int_equal(vars[3].parts, 1);
-	assert_int_equal(n, 10);
+	assert_int_equal(vars[3].parts, 4); /* of one row: along the dim behind it */
+	assert_int_equal(n, 13);
 	for (uint32_t v = 0; v < 2; v++) {
 		uint32_t seen = 0;
 
@@ -84,6 +88,7 @@ static void big_ones_are_split_and_hot_ones_spread(void **state)
 	vars[1].readers = 1;
 	assert_ok(tn_shard(vars, 4, &params, &parts, &n));
 	assert_int_equal(vars[0].parts, 4); /* hot: more than a fourth of all */
+	assert_int_equal(vars[3].parts, 1);
 	assert_int_equal(vars[1].parts, 1);
 	free(parts);
 }
@@ -133,7 +138,7 @@ static void split_training_gives_the_same_bits(void **state)
 	}
 }
 
-/* A server that got no variable takes part: nobody waits for it and it ends by itself. */
+/* mxnet#9611, Paddle#2224: a server that got no variable takes part: nobody waits for it and it ends by itself. */
 static void a_server_without_variables_takes_part(void **state)
 {
 	job_params p = job_of(7, 2, TERN_OPTIMIZER_SGD);
@@ -149,6 +154,50 @@ static void a_server_without_variables_takes_part(void **state)
 	job_free(&many);
 }
 
+/* byteps#142: asynchronous training computed something else. With one worker every mode is the same. */
+static void asynchronous_modes_compute_what_sync_does(void **state)
+{
+	job_params p = job_of(2, 1, TERN_OPTIMIZER_MOMENTUM);
+	job_result sync, other;
+
+	(void)state;
+	p.plan.split_bytes = 64;
+	job_run(&p, &sync);
+	p.plan.sync = 0;
+	for (uint32_t stale = 0; stale < 3; stale++) {
+		p.plan.stale = stale;
+		p.lazy_seed = stale;
+		job_run(&p, &other);
+		compare(&sync, &other, p.steps, 1);
+		job_free(&other);
+	}
+	job_free(&sync);
+}
+
+/* gloo#474, torchrec#1008: sizes above 4 GiB. Plans have no memory for them, so any size can be looked at. */
+static void variables_above_4_gib_are_planned(void **state)
+{
+	static const uint64_t widths[] = {70000};
+	tern_plan_params params = {.servers = 3, .workers = 2, .sync = 1, .optimizer = {.lr = 0.1f}};
+	uint64_t w = UINT64_C(70000) * 70000 * 4, bytes = 0, end = 0;
+	tern_graph *g;
+	tern_plan *p;
+
+	(void)state;
+	assert_ok(tern_graph_fully_connected("wide", widths, 1,
+					     &(tern_model_params){.inputs = 70000, .classes = 4}, &g));
+	assert_ok(tern_plan_create(g, &params, &p));
+	for (uint32_t i = 0; i < p->n_edges; i++) {
+		bytes += p->edges[i].bytes;
+		if (p->edges[i].whole_bytes == w)
+			end = TN_MAX(end, p->edges[i].whole_offset + p->edges[i].bytes);
+	}
+	assert_int_equal(end, w);
+	assert_int_equal(bytes, 2 * 2 * (w + UINT64_C(70000) * 4 + 70000 * 4 * 4 + 4 * 4));
+	tern_plan_destroy(p);
+	tern_graph_destroy(g);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -156,6 +205,8 @@ int main(void)
 		cmocka_unit_test(big_ones_are_split_and_hot_ones_spread),
 		cmocka_unit_test(split_training_gives_the_same_bits),
 		cmocka_unit_test(a_server_without_variables_takes_part),
+		cmocka_unit_test(asynchronous_modes_compute_what_sync_does),
+		cmocka_unit_test(variables_above_4_gib_are_planned),
 	};
 
 	return RUN(tests);
