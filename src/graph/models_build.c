@@ -294,13 +294,17 @@ tern_value tn_b_recurrent(tn_builder *b, tn_op op, const char *layer, tern_value
 	/* of GRU: the reset gate works on R h + its bias, as in cuDNN and PyTorch, so that one product serves */
 	tn_attr attrs[2] = {tn_attr_int(TN_ATTR_HIDDEN_SIZE, (int64_t)hidden),
 			    tn_attr_int(TN_ATTR_LINEAR_BEFORE_RESET, 1)};
-	tern_value in[5] = {x}, outs[TN_OUTS_MAX];
+	tern_value in[5] = {x}, outs[TN_OUTS_MAX], w, r, bias;
 	uint32_t n_in = 4;
 
 	TN_ASSERT(op == TN_OP_GRU || !state || *state == TERN_VALUE_NONE);
-	in[1] = tn_b_variable(b, layer, "w", TN_DIMS(1, gates * hidden, in_dim), bound);
-	in[2] = tn_b_variable(b, layer, "r", TN_DIMS(1, gates * hidden, hidden), bound);
-	in[3] = tn_b_variable(b, layer, "b", TN_DIMS(1, gates * hidden), 0);
+	/* matrices, so that they can be split over servers by rows; the dim of directions is a view */
+	w = tn_b_variable(b, layer, "w", TN_DIMS(gates * hidden, in_dim), bound);
+	r = tn_b_variable(b, layer, "r", TN_DIMS(gates * hidden, hidden), bound);
+	bias = tn_b_variable(b, layer, "b", TN_DIMS(gates * hidden), 0);
+	in[1] = tn_b_reshape(b, layer, "w/one", w, TN_DIMS(1, gates * hidden, in_dim));
+	in[2] = tn_b_reshape(b, layer, "r/one", r, TN_DIMS(1, gates * hidden, hidden));
+	in[3] = tn_b_reshape(b, layer, "b/one", bias, TN_DIMS(1, gates * hidden));
 	if (state && *state != TERN_VALUE_NONE)
 		in[n_in++] = *state;
 	tn_b_nodes(b, op, layer, op == TN_OP_LSTM ? "lstm" : "gru", in, n_in, attrs, op == TN_OP_LSTM ? 1 : 2,

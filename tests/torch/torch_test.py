@@ -63,11 +63,11 @@ def convnet_bn(v, x, labels):
 
 def lstm_states(v, name, x):
     """x (T, B, I); gates in ONNX's order: input, output, forget, cell."""
-    hidden = v[f"{name}/r"].shape[2]
+    hidden = v[f"{name}/r"].shape[1]
     h = c = torch.zeros(x.shape[1], hidden)
     states = []
     for step in x:
-        i, o, f, g = (step @ v[f"{name}/w"][0].T + h @ v[f"{name}/r"][0].T + v[f"{name}/b"][0]).chunk(4, 1)
+        i, o, f, g = (step @ v[f"{name}/w"].T + h @ v[f"{name}/r"].T + v[f"{name}/b"]).chunk(4, 1)
         c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
         h = torch.sigmoid(o) * torch.tanh(c)
         states.append(h)
@@ -76,12 +76,12 @@ def lstm_states(v, name, x):
 
 def gru_states(v, name, x, h=None):
     """Gates in ONNX's order: update, reset, hidden."""
-    hidden = v[f"{name}/r"].shape[2]
+    hidden = v[f"{name}/r"].shape[1]
     h = torch.zeros(x.shape[1], hidden) if h is None else h
     states = []
     for step in x:
-        wz, wr, wh = (step @ v[f"{name}/w"][0].T + v[f"{name}/b"][0]).chunk(3, 1)
-        rz, rr, rh = (h @ v[f"{name}/r"][0].T).chunk(3, 1)
+        wz, wr, wh = (step @ v[f"{name}/w"].T + v[f"{name}/b"]).chunk(3, 1)
+        rz, rr, rh = (h @ v[f"{name}/r"].T).chunk(3, 1)
         z = torch.sigmoid(wz + rz)
         n = torch.tanh(wh + torch.sigmoid(wr + rr) * rh)
         h = (1 - z) * n + z * h
