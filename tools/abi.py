@@ -82,7 +82,7 @@ def asked(cc, header):
     lines = [f'\tprintf("{key} = {fmt}{after}\\n", {expression});' for key, fmt, expression, after in rows]
     source = ('#include <stddef.h>\n#include <stdio.h>\n#include <tern/%s.h>\nint main(void)\n{\n'
               '\tif (sizeof(void *) != 8)\n\t\treturn 77;\n%s\n\treturn 0;\n}\n' % (header.name, '\n'.join(lines)))
-    with tempfile.TemporaryDirectory(prefix='tern-abi-') as folder:
+    with tempfile.TemporaryDirectory(prefix='tern-test-abi-') as folder:
         program = os.path.join(folder, 'ask')
         done = subprocess.run([cc, '-x', 'c', f'-I{ROOT}/include', '-o', program, '-'], input=source, text=True,
                               capture_output=True, check=False)

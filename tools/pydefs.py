@@ -19,7 +19,7 @@ STANDARD = ('stddef.h', 'stdint.h', 'stdbool.h')
 
 
 def preprocess(cc, include):
-    with tempfile.TemporaryDirectory(prefix='tern-pydefs-') as folder:
+    with tempfile.TemporaryDirectory(prefix='tern-test-pydefs-') as folder:
         for name in STANDARD:
             with open(os.path.join(folder, name), 'w', encoding='utf-8') as f:
                 f.write('')

@@ -402,7 +402,7 @@ typedef struct tern_plan_params {
 /*
  * Plan the data-parallel training of a graph that has an output port "loss". Variables are spread over the
  * servers by bytes; the plan is a pure function of graph and params, so every process of a job makes the
- * same one by itself. The graph is copied. TERN_E_INVALID: more servers than variables, no worker, no port
+ * same one by itself. The graph is copied. TERN_E_INVALID: no worker, no port
  * "loss"; the text says which and what to change.
  */
 tern_status tern_plan_create(const tern_graph *graph, const tern_plan_params *params, tern_plan **plan);

@@ -70,7 +70,7 @@ class Straggler(DataCase):
             workers = wait_for_children(job, 4)
             time.sleep(0.3)
             os.kill(workers["worker1"], signal.SIGSTOP)
-            time.sleep(1)
+            time.sleep(4)  # far longer than what a busy host does to the others
             os.kill(workers["worker1"], signal.SIGCONT)
             out, _ = job.communicate(timeout=100)
             self.assertEqual(job.returncode, 0)

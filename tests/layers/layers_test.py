@@ -41,7 +41,7 @@ class Layers(unittest.TestCase):
     """Cases are collected, computed by one process, then compared."""
 
     def setUp(self):
-        self.folder = tempfile.TemporaryDirectory(prefix="tern-layers-")
+        self.folder = tempfile.TemporaryDirectory(prefix="tern-test-layers-")
         self.cases = []
 
     def tearDown(self):

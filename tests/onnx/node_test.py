@@ -87,7 +87,7 @@ def main():
     except ImportError as error:
         print(f'skipped: {error}')
         return 77
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(prefix='tern-test-onnx-') as folder:
         root = args.keep or folder
         for case in cases:
             write_case(root, case)

@@ -65,7 +65,7 @@ def tern(command, *args):
 
 def check(command, name):
     import numpy
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(prefix='tern-test-onnx-') as folder:
         export(name, folder)
         path = os.path.join(folder, 'model.onnx')
         shown = tern(command, 'show', path, '--json')
