@@ -113,7 +113,7 @@ static void count_readers(const tn_exec *e, exec_prog *p)
 }
 
 /* Where the tensor is: the root, and how far from its beginning. Inputs have smaller numbers. */
-static void bind_memory(const tn_exec *e, exec_prog *p, uint32_t i)
+static tern_status bind_memory(const tn_exec *e, exec_prog *p, uint32_t i)
 {
 	const tn_node *n = &e->graph->nodes[e->graph->tensors[i].node];
 	exec_tensor *t = &p->tensors[i];
@@ -121,10 +121,16 @@ static void bind_memory(const tn_exec *e, exec_prog *p, uint32_t i)
 	t->root = tn_graph_root(e->graph, i);
 	t->data = e->fixed[i];
 	if (t->root == i)
-		return;
+		return TERN_OK;
 	t->offset = p->tensors[n->in[0]].offset;
 	if (n->op == TN_OP_PART)
 		t->offset += tn_part_offset(n, &p->tensors[n->in[0]].shape, e->graph->tensors[i].dtype);
+	else if (t->bytes != p->tensors[n->in[0]].bytes) /* symbols whose sizes do not belong together */
+		return tn_fail(TERN_E_SHAPE,
+			       "%s: '%s' would see %" PRIu64 " bytes of '%s', which has %" PRIu64,
+			       e->graph->name, n->name, t->bytes, e->graph->tensors[n->in[0]].name,
+			       p->tensors[n->in[0]].bytes);
+	return TERN_OK;
 }
 
 static tern_status bind_tensors(const tn_exec *e, exec_prog *p)
@@ -134,7 +140,7 @@ static tern_status bind_tensors(const tn_exec *e, exec_prog *p)
 
 		TN_TRY(tn_exec_bind_shape(e, p->sizes, &e->graph->tensors[i], &t->shape));
 		TN_TRY(tn_shape_bytes(&t->shape, e->graph->tensors[i].dtype, &t->bytes));
-		bind_memory(e, p, i);
+		TN_TRY(bind_memory(e, p, i));
 	}
 	count_readers(e, p);
 	return TERN_OK;

@@ -499,6 +499,25 @@ static void mark_batched(copier *c)
 	}
 }
 
+/* A micro-batch is a range of rows: only the first dim can be cut. */
+static tern_status check_feeds(const copier *c)
+{
+	for (uint32_t i = 0; i < c->r->model->n_nodes; i++) {
+		const tn_node *n = &c->r->model->nodes[i];
+		const tn_tensor *t = n->n_out ? &c->r->model->tensors[n->out[0]] : NULL;
+
+		for (uint32_t k = 1; n->op == TN_OP_PLACEHOLDER && k < t->shape.rank; k++) {
+			if (t->shape.dims[k] == c->batch)
+				return tn_fail(TERN_E_UNSUPPORTED,
+					       "'%s' has the batch as dim %u: only a batch that is dim 0 can "
+					       "be cut into "
+					       "micro-batches",
+					       n->name, k);
+		}
+	}
+	return TERN_OK;
+}
+
 static tern_status find_batch(copier *c)
 {
 	char name[TN_NAME_MAX + 16];
@@ -510,6 +529,7 @@ static tern_status find_batch(copier *c)
 		return tn_fail(TERN_E_INVALID, "graph '%s' has no dim 'batch' to cut into %u micro-batches",
 			       c->r->model->name, c->r->micro);
 	c->batch = UINT64_MAX - symbol;
+	TN_TRY(check_feeds(c));
 	snprintf(name, sizeof(name), "batch/%u", c->r->micro);
 	return tern_graph_symbol(c->r->placed, name, &c->fraction);
 }

@@ -102,6 +102,33 @@ static void micro_batches_give_the_same_within_rounding(void **state)
 	}
 }
 
+/* Clipping by norm and other optimisers with stages, servers or not. */
+static void optimisers_know_stages(void **state)
+{
+	static const tern_optimizer_kind kinds[] = {TERN_OPTIMIZER_SGD, TERN_OPTIMIZER_ADAM,
+						    TERN_OPTIMIZER_RMSPROP};
+
+	(void)state;
+	for (uint32_t i = 0; i < 6; i++) {
+		job_params p = job_of(i % 2 ? 2 : 0, i % 2 ? 2 : 1, 1, 1);
+		job_result one, many;
+
+		p.plan.optimizer = (tern_optimizer){.kind = kinds[i / 2], .lr = 0.01f, .clip_norm = 0.5f};
+		p.plan.sync = i != 5;
+		if (!p.plan.sync)
+			p.plan.workers = 1;
+		p.plan.dims[0].size = 24 / p.plan.workers;
+		job_run(&p, &one);
+		p.plan.stages = 3;
+		p.plan.micro_batches = 2;
+		job_run(&p, &many);
+		for (uint64_t k = 0; k < one.n_weights; k++)
+			assert_true(fabsf(one.weights[k] - many.weights[k]) < 1e-3f);
+		job_free(&one);
+		job_free(&many);
+	}
+}
+
 /* ---- the cut ---- */
 
 static uint64_t seed;
@@ -282,6 +309,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(stages_give_the_same_bits),
 		cmocka_unit_test(micro_batches_give_the_same_within_rounding),
+		cmocka_unit_test(optimisers_know_stages),
 		cmocka_unit_test(cuts_are_balanced_and_acyclic),
 		cmocka_unit_test(the_thin_place_is_found),
 		cmocka_unit_test(the_author_places_nodes),
