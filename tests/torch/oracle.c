@@ -3,7 +3,7 @@
  * The part of torch_test.py that runs here: trains a built-in model on data from files and writes down its
  * losses, with every device of the plan a thread joined by the local transfer.
  *
- *   oracle DIR key=value...   model, steps, batch (of all workers), workers, servers, length (of sequences),
+ *   oracle DIR key=value...   model, steps, batch (of all workers), workers, servers, comm (number), length,
  *                             optimizer, lr, lr_end, lr_steps, momentum, weight_decay, epsilon, clip_norm,
  *                             clip_value
  *
@@ -278,6 +278,7 @@ int main(int argc, char **argv)
 		.servers = (uint32_t)strtoul(value_of(argc, argv, "servers", "0"), NULL, 10),
 		.workers = (uint32_t)strtoul(value_of(argc, argv, "workers", "1"), NULL, 10),
 		.sync = 1,
+		.comm = (tern_comm)strtoul(value_of(argc, argv, "comm", "0"), NULL, 10),
 		.optimizer = optimizer_of(argc, argv)};
 	model.steps = strtoull(value_of(argc, argv, "length", "0"), NULL, 10);
 	model.inputs = strtoull(value_of(argc, argv, "inputs", "0"), NULL, 10);

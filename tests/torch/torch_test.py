@@ -280,6 +280,16 @@ class Torch(unittest.TestCase):
     def test_transformer(self):
         self.model("transformer", transformer, tokens(12, STEPS * 8), 8, sizes={"length": 12}, optimizer="adam", lr=0.001)
 
+    def test_modes(self):
+        """How tensors travel does not change a bit."""
+        for model, shape in (("convnet_small", (1, 28, 28)), ("gru_small", (28, 28))):
+            losses = set()
+            for comm in range(3):
+                with tempfile.TemporaryDirectory() as folder:
+                    losses.add(train_here(model, images(shape, STEPS * 16), 16, folder, servers=2, workers=2, comm=comm,
+                                          optimizer="adam", lr=0.005).tobytes())
+            self.assertEqual(len(losses), 1, model)
+
     def test_optimizers(self):
         data = images((784,), STEPS * 16)
         for options in ({"optimizer": "sgd", "lr": 0.05, "weight_decay": 0.01},
