@@ -478,10 +478,10 @@ static bool measure_data(const train_options *o, launch *l, train_job *job)
 {
 	dataset train, test;
 	char error[4500];
-	bool ok = dataset_load(o->data, true, &train, error, sizeof(error));
+	bool ok = train_data_load(o, true, &train, error, sizeof(error));
 
 	if (ok && !o->no_eval) {
-		ok = dataset_load(o->data, false, &test, error, sizeof(error));
+		ok = train_data_load(o, false, &test, error, sizeof(error));
 		if (ok)
 			dataset_free(&test);
 	}

@@ -14,10 +14,9 @@
 #include "commands.h"
 #include "models/train_tables.h"
 
-#define FIRST_OF_TABLES 2u /* of model_names */
-#define DLRM            3u
+#define FIRST_OF_TABLES 12u /* of model_names */
+#define DLRM            13u
 
-const char *const model_names[] = {"mlp", "fcn5", "word2vec", "dlrm", NULL};
 const char *const transport_names[] = {"auto", "shm", "tcp", "verbs", NULL};
 const char *const comm_names[] = {"zerocopy", "copy", "rpc", "grpc", "none", NULL};
 
@@ -48,11 +47,15 @@ void train_defaults(train_options *options)
 static train_options o;
 static bool steps_given, epochs_given, batch_given, dim_given;
 static const arg_row rows[] = {
-	{"model", ARG_CHOICE, &o.model, "mlp|fcn5|word2vec|dlrm", "what to train (mlp)", 0, 0, false, NULL},
+	{"model", ARG_CHOICE, &o.model,
+	 "mlp|fcn5|convnet|convnet_small|convnet_bn|lstm_small|gru_small|alexnet|vgg16|inception_v3|lstm|gru|"
+	 "word2vec|dlrm",
+	 "what to train (mlp)", 0, 0, false, NULL},
 	{"hidden", ARG_STRING, &o.hidden, "W,W,...", "widths of the hidden layers, instead of the model's", 0,
 	 0, false, NULL},
-	{"data", ARG_STRING, &o.data, "DIR", "IDX files of the data set (Fashion-MNIST of Debian)", 0, 0,
-	 false, NULL},
+	{"data", ARG_STRING, &o.data, "DIR",
+	 "IDX files of the data set (Fashion-MNIST of Debian), or `synthetic`: random rows", 0, 0, false,
+	 NULL},
 	{"servers", ARG_U64, &o.servers, "S", "parameter servers (2); 0: one process alone", 0, 256, false,
 	 NULL},
 	{"workers", ARG_U64, &o.workers, "W", "workers (2)", 1, TERN_PLAN_WORKERS_MAX, false, NULL},
@@ -191,7 +194,8 @@ static int check_tables(train_options *options)
 	}
 	if (options->role != ROLE_LAUNCHER) {
 		fprintf(stderr,
-			"tern train: --role is for mlp and fcn5; %s goes to running servers (`tern server`) "
+			"tern train: --role is not for models of tables; %s goes to running servers (`tern "
+			"server`) "
 			"with "
 			"--cluster\n",
 			model_names[options->model]);
@@ -224,10 +228,9 @@ int cmd_train(int argc, char **argv)
 	static const arg_usage usage = {
 		.command = "tern train",
 		.summary = "train a model data-parallel over parameter servers",
-		.synopsis =
-			"tern train [--model mlp|fcn5] [--data DIR] [--servers S] [--workers W] [options]\n"
-			"       tern train --role server|worker --index I --cluster FILE|host:port,... "
-			"[options]",
+		.synopsis = "tern train [--model NAME] [--data DIR] [--servers S] [--workers W] [options]\n"
+			    "       tern train --role server|worker --index I --cluster FILE|host:port,... "
+			    "[options]",
 		.epilogue = "examples:\n"
 			    "  tern train --model mlp --epochs 5\n"
 			    "  tern train --model fcn5 --steps 20 --comm rpc --transport tcp --json\n"

@@ -68,6 +68,20 @@ typedef struct train_options {
 
 extern const char *const model_names[];
 
+/* ---- train_model.c ---- */
+
+typedef struct train_model {
+	uint64_t features; /* of a row that it is made for; 0: any */
+	double lr_sync, lr_async, lr_end, weight_decay;
+} train_model;
+
+extern const train_model train_models[]; /* by number of the model; not those of tables */
+/* features, classes: of the data; for models that are made for any. */
+void train_model_params(const train_options *options, uint64_t features, unsigned classes,
+			tern_model_params *params);
+/* --data: a folder, or random rows ("synthetic"). False: one line in error. */
+bool train_data_load(const train_options *options, bool train, dataset *set, char *error, size_t error_bytes);
+
 /* ---- train_job.c: from options to graph, plan and steps ---- */
 
 typedef struct train_job {

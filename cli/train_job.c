@@ -9,11 +9,6 @@
 
 #include "train.h"
 
-/* Found by trial on Fashion-MNIST; updates that come late (asynchronous) want smaller steps. */
-static const struct {
-	double lr_sync, lr_async, lr_end, weight_decay;
-} recipes[] = {{0.1, 0.02, 0.01, 1e-4}, {0.001, 0.0005, 1, 0}};
-
 uint64_t train_steps(const train_options *o, uint64_t rows)
 {
 	uint64_t per_step = o->batch * o->workers;
@@ -118,13 +113,14 @@ static void make_cookie(const train_options *o, const tern_model_params *model, 
 bool train_job_create(const train_options *o, uint64_t rows, uint64_t features, unsigned classes,
 		      train_job *job)
 {
-	tern_model_params model = {.seed = o->seed, .inputs = features, .classes = classes};
+	tern_model_params model;
 	tern_plan_params plan = {.servers = (uint32_t)o->servers,
 				 .workers = (uint32_t)o->workers,
 				 .sync = o->sync,
 				 .comm = (tern_comm)o->comm};
 	tern_graph_info info;
 
+	train_model_params(o, features, classes, &model);
 	memset(job, 0, sizeof(*job));
 	job->steps = train_steps(o, rows);
 	if (!job->steps) {
@@ -134,10 +130,10 @@ bool train_job_create(const train_options *o, uint64_t rows, uint64_t features, 
 	}
 	plan.optimizer.kind = o->momentum > 0 ? TERN_OPTIMIZER_MOMENTUM : TERN_OPTIMIZER_SGD;
 	plan.optimizer.lr = (float)(o->lr > 0                    ? o->lr
-				    : o->sync || o->workers == 1 ? recipes[o->model].lr_sync
-								 : recipes[o->model].lr_async);
-	plan.optimizer.lr_end = plan.optimizer.lr * (float)recipes[o->model].lr_end;
-	plan.optimizer.weight_decay = (float)recipes[o->model].weight_decay;
+				    : o->sync || o->workers == 1 ? train_models[o->model].lr_sync
+								 : train_models[o->model].lr_async);
+	plan.optimizer.lr_end = plan.optimizer.lr * (float)train_models[o->model].lr_end;
+	plan.optimizer.weight_decay = (float)train_models[o->model].weight_decay;
 	plan.optimizer.momentum = (float)o->momentum;
 	/* Asynchronous servers apply one update per worker and step. */
 	plan.optimizer.lr_steps = job->steps * (o->sync || !o->servers ? 1 : o->workers);

@@ -430,8 +430,8 @@ static int worker(part *p)
 	dataset train, test = {0};
 	int rc = 1;
 
-	if (!dataset_load(p->options->data, true, &train, error, sizeof(error)) ||
-	    (!p->options->no_eval && !dataset_load(p->options->data, false, &test, error, sizeof(error)))) {
+	if (!train_data_load(p->options, true, &train, error, sizeof(error)) ||
+	    (!p->options->no_eval && !train_data_load(p->options, false, &test, error, sizeof(error)))) {
 		fprintf(stderr, "tern train: %s\n", error);
 		report(true, "error %s", error);
 	} else if (output_open(&p->out, p->options)) {

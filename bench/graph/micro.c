@@ -49,7 +49,7 @@ static struct {
 	unsigned count, rounds;
 	bool spin, json;
 	const char *only, *module;
-} opt = {.sizes = {1, 4, 16, 64, 256}, .count = 5, .rounds = 0};
+} opt = {.sizes = {1, 4, 16, 64, 244}, .count = 5, .rounds = 0};
 
 typedef struct side {
 	int who;

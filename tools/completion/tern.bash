@@ -49,7 +49,7 @@ _tern_options() { # COMMAND or COMMAND/SUBCOMMAND
 # The values of an option, if it has a fixed choice of them.
 _tern_choices() { # OPTION
 	case $1 in
-	--model) echo mlp fcn5 word2vec dlrm ;;
+	--model) echo mlp fcn5 convnet convnet_small convnet_bn lstm_small gru_small alexnet vgg16 inception_v3 lstm gru word2vec dlrm ;;
 	--transport) echo auto shm tcp verbs ;;
 	--comm) echo zerocopy copy rpc grpc none ;;
 	--on-failure) echo stop shrink ;;
