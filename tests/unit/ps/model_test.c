@@ -235,21 +235,23 @@ static int has_row(world *w, uint32_t u)
 	float out[DIM_MAX];
 	uint8_t found;
 
+	if (w->o.schema.admit_after <= 1)
+		return 1; /* nobody asks; and looking may warm a row */
 	assert_ok(tn_table_pull(w->t, &w->o.keys[u], 1, &how, out, NULL, &found, NULL));
 	return found;
 }
 
 /*
  * A request for a key without a row: does it get one? Admission counts in a sketch, whose counters keys share: a key may
- * have its turn early (few do: finish()), and never late.
+ * have its turn early (few do: finish()), and never late. has: it has a row now.
  */
-static int made(world *w, uint32_t u, tn_table_stats *before)
+static int made(world *w, uint32_t u, tn_table_stats *before, int has)
 {
 	row *r = &w->o.rows[u];
 
 	r->asks += r->asks < 255;
 	if (w->o.schema.admit_after > 1 && r->asks < w->o.schema.admit_after) {
-		if (!has_row(w, u))
+		if (!has)
 			return 0;
 		w->early++;
 	}
@@ -311,7 +313,7 @@ static void do_pull(world *w)
 		float initial[DIM_MAX];
 
 		if (!there[i] && how.unknown == TERN_UNKNOWN_CREATE && !r->present) {
-			int new = made(w, w->u[i], &before);
+			int new = made(w, w->u[i], &before, found[i]);
 
 			want_created += (uint64_t) new;
 			refused |= !new &&bounded(w, &before);
@@ -400,7 +402,7 @@ static void do_push(world *w)
 		if (!there[i]) {
 			if (how.flags)
 				continue;
-			if (!made(w, w->u[i], &before)) {
+			if (!made(w, w->u[i], &before, has_row(w, w->u[i]))) {
 				refused |= bounded(w, &before);
 				continue;
 			}
