@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/fail.h"
 #include "cmocka_all.h"
@@ -344,11 +345,169 @@ static void plans_of_jobs_keep_the_invariants(void **state)
 	}
 }
 
+/* ---- whole jobs ---- */
+
+enum { JOB_STEPS = 5, JOB_BATCH = 8, JOB_INPUT = 12, JOB_DEVICES = 12 };
+
+typedef struct job_device {
+	const tern_plan *plan;
+	uint32_t number;
+	tn_xfer *xfer;
+	tn_exec *exec;
+	float (*loss)[JOB_STEPS]; /* per worker */
+	tern_status status;
+	char detail[512];
+} job_device;
+
+static float images[4][JOB_BATCH][JOB_INPUT];
+static int32_t labels[4][JOB_BATCH];
+
+/* Ports of a graph with several workers are "images 1" ... */
+static uint32_t worker_of(const job_device *d, const char *port)
+{
+	const char *space = strchr(port, ' ');
+
+	return space ? (uint32_t)atoi(space + 1) : d->plan->devices[d->number].index;
+}
+
+static tern_status run_job_steps(job_device *d)
+{
+	const tern_graph *g = d->plan->devices[d->number].graph;
+
+	TN_TRY(tn_exec_start(d->exec, TN_TIME_NEVER));
+	for (uint32_t p = 0; p < g->n_ports; p++) {
+		const char *port = g->ports[p].name;
+		uint32_t w = worker_of(d, port);
+
+		if (!g->ports[p].is_input)
+			continue;
+		TN_TRY(tn_exec_feed(d->exec, TN_PROG_TRAIN, port,
+				    *port == 'i' ? (const void *)images[w] : (const void *)labels[w],
+				    *port == 'i' ? sizeof(images[w]) : sizeof(labels[w])));
+	}
+	for (uint32_t s = 0; s < JOB_STEPS; s++) {
+		TN_TRY(tn_exec_step(d->exec, TN_PROG_TRAIN, TN_TIME_NEVER));
+		for (uint32_t p = 0; p < g->n_ports; p++) {
+			tn_fetched f;
+
+			if (g->ports[p].is_input || strncmp(g->ports[p].name, "loss", 4) != 0)
+				continue;
+			TN_TRY(tn_exec_fetch(d->exec, TN_PROG_TRAIN, g->ports[p].name, &f));
+			memcpy(&d->loss[worker_of(d, g->ports[p].name)][s], f.data, 4);
+		}
+	}
+	return tn_exec_drain(d->exec, TN_TIME_NEVER);
+}
+
+static void *job_main(void *arg)
+{
+	job_device *d = arg;
+
+	d->status = run_job_steps(d);
+	snprintf(d->detail, sizeof(d->detail), "%s", tern_detail());
+	return NULL;
+}
+
+static void run_job(const tern_plan *plan, float (*loss)[JOB_STEPS])
+{
+	job_device d[JOB_DEVICES] = {{0}};
+	pthread_t threads[JOB_DEVICES];
+	tn_local_hub *hub;
+
+	assert_true(plan->n_devices <= JOB_DEVICES);
+	assert_ok(tn_local_hub_create(&(tn_local_params){.devices = plan->n_devices, .lazy_seed = 5}, &hub));
+	for (uint32_t i = 0; i < plan->n_devices; i++) {
+		d[i] = (job_device){.plan = plan, .number = i, .loss = loss};
+		assert_ok(tn_local_open(hub, i, &d[i].xfer));
+		assert_ok(tn_exec_create(plan, i, d[i].xfer, &(tn_exec_params){.batch = JOB_BATCH},
+					 &d[i].exec));
+	}
+	for (uint32_t i = 0; i < plan->n_devices; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, job_main, &d[i]), 0);
+	for (uint32_t i = 0; i < plan->n_devices; i++)
+		pthread_join(threads[i], NULL);
+	for (uint32_t i = 0; i < plan->n_devices; i++) {
+		uint64_t shared, alone;
+
+		if (d[i].status != TERN_OK)
+			fail_msg("%s: %s: %s", plan->devices[i].name, tern_status_name(d[i].status),
+				 d[i].detail);
+		tn_exec_sharing(d[i].exec, &shared, &alone);
+		assert_true(shared < alone || plan->devices[i].n_buffers == plan->devices[i].shared);
+		tn_exec_destroy(d[i].exec);
+		d[i].xfer->ops->close(d[i].xfer);
+	}
+	tn_local_hub_destroy(hub);
+}
+
+/* The job's placed graph as that of one device. Ports get the number of their worker. */
+static tern_plan *together(const tern_graph *model, const tern_plan_params *params)
+{
+	uint32_t stages = TN_MAX(params->stages, 1);
+	tern_graph *placed;
+	tern_plan *p;
+
+	assert_ok(tn_replicate(model, params, &placed));
+	for (uint32_t i = 0; i < placed->n_ports; i++) {
+		tn_port *port = &placed->ports[i];
+		uint32_t device = (uint32_t)placed->nodes[placed->tensors[port->tensor].node].device;
+		char name[64];
+
+		snprintf(name, sizeof(name), "%s %u", port->name, (device - params->servers) / stages);
+		free(port->name);
+		port->name = strdup(name);
+	}
+	for (uint32_t i = 0; i < placed->n_nodes; i++)
+		placed->nodes[i].device = 0;
+	assert_ok(tn_plan_placed(placed, 1, TERN_COMM_ZEROCOPY, &p));
+	tern_graph_destroy(placed);
+	return p;
+}
+
+/* Servers, workers, stages and micro-batches as threads, and all of it in one graph without an edge. */
+static void jobs_compute_what_one_device_does(void **state)
+{
+	static const uint64_t widths[] = {16, 8};
+	ref_rand rand = {9};
+	tern_graph *g;
+
+	(void)state;
+	ref_fill(&rand, &images[0][0][0], sizeof(images) / sizeof(float));
+	for (uint32_t i = 0; i < 4 * JOB_BATCH; i++)
+		labels[i / JOB_BATCH][i % JOB_BATCH] = (int32_t)(i % 3);
+	assert_ok(tern_graph_fully_connected("job", widths, 2,
+					     &(tern_model_params){.inputs = JOB_INPUT, .classes = 4}, &g));
+	for (uint32_t i = 0; i < 12; i++) {
+		tern_plan_params params = {
+			.servers = 1 + i % 3,
+			.workers = 1 + i / 3 % 3,
+			.sync = 1,
+			.stages = 1 + i % 2 * 2,
+			.micro_batches = i % 4 < 2 ? 1 : 4,
+			.split_bytes = i % 3 ? 128 : 0,
+			.dims = {{.name = "batch", .size = JOB_BATCH}},
+			.optimizer = {.kind = (tern_optimizer_kind)(i % 5), .lr = 0.05f, .momentum = 0.9f}};
+		float many[4][JOB_STEPS] = {{0}}, one[4][JOB_STEPS] = {{0}};
+		tern_plan *p;
+
+		assert_ok(tern_plan_create(g, &params, &p));
+		run_job(p, many);
+		tern_plan_destroy(p);
+		p = together(g, &params);
+		run_job(p, one);
+		tern_plan_destroy(p);
+		assert_true(one[0][0] > 0.0f);
+		assert_memory_equal(one, many, sizeof(one));
+	}
+	tern_graph_destroy(g);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(many_devices_compute_what_one_does),
 		cmocka_unit_test(plans_of_jobs_keep_the_invariants),
+		cmocka_unit_test(jobs_compute_what_one_device_does),
 	};
 
 	return RUN(tests);
