@@ -11,6 +11,7 @@
 
 #include "base/fault.h"
 #include "support/nodes.h"
+#include "tensor/part.h"
 
 typedef struct world {
 	nodes n;
@@ -109,6 +110,56 @@ static void moves_in_order(void **state)
 	tern_mem_free(w.mem, buf);
 	assert_int_equal(tern_ctx_counter(w.n.b, "tensor.received"), N);
 	assert_int_equal(tern_ctx_counter(w.n.b, "tensor.stale"), 0);
+}
+
+/* Two senders' tensors are received side by side, as one; the memory outlives whoever made it. */
+static void parts_of_a_whole(void **state)
+{
+	enum { ROWS = 5, BYTES = ROWS * 64, N = 20 };
+	tern_tensor_rx *rx[2];
+	tern_tensor_tx *tx[2];
+	tn_tensor_whole *whole;
+	float *buf;
+	void *p;
+
+	(void)state;
+	assert_ok(tn_tensor_whole_create(w.n.b, 2 * BYTES, 0, &whole));
+	assert_ok(tern_mem_alloc(w.mem, BYTES, 64, TERN_ACCESS_NONE, TERN_MEM_HOST, &p));
+	buf = p;
+	for (unsigned i = 0; i < 2; i++) {
+		tern_tensor_params own = params(ROWS);
+
+		own.name = i ? "second" : "first";
+		assert_ok(tn_tensor_rx_create_in(w.n.b, &own, whole, (uint64_t)i * BYTES, &rx[i]));
+		assert_ok(tern_tensor_tx_open(w.n.ab, &own, NODES_WAIT_NS, &tx[i]));
+	}
+	tn_tensor_whole_release(whole);
+	for (unsigned k = 0; k < N; k++) {
+		const float *got[2];
+		tern_op op;
+
+		for (unsigned i = 2; i-- > 0;) { /* the second one first */
+			for (unsigned e = 0; e < ROWS * 16; e++)
+				buf[e] = (float)(1000 * k + 100 * i + e);
+			tern_op_init(&op, NULL, NULL);
+			w.tx = tx[i];
+			send_one(buf, &op);
+			assert_ok(tern_op_wait(w.n.a, &op, NODES_WAIT_NS));
+		}
+		w.tx = NULL;
+		for (unsigned i = 0; i < 2; i++)
+			got[i] = await(rx[i]);
+		assert_ptr_equal(got[1], got[0] + ROWS * 16);
+		for (unsigned e = 0; e < 2 * ROWS * 16; e++)
+			assert_true(got[0][e] == (float)(1000 * k + 100 * (e / 80) + e % 80));
+		for (unsigned i = 0; i < 2; i++)
+			assert_ok(tern_tensor_rx_release(rx[i]));
+	}
+	for (unsigned i = 0; i < 2; i++) {
+		tern_tensor_tx_close(tx[i]);
+		tern_tensor_rx_destroy(rx[i]);
+	}
+	tern_mem_free(w.mem, buf);
 }
 
 /* On shm the initiator's one memcpy is the only pass over the bytes. */
@@ -448,7 +499,7 @@ int main(void)
 			CASE(moves_in_order), CASE(one_copy),         CASE(slots_are_credits),
 			CASE(empty_tensor),   CASE(mismatches),       CASE(published_later),
 			CASE(sender_closes),  CASE(receiver_closes),  CASE(link_ends),
-			CASE(uneven_batches), CASE(broken_under_way),
+			CASE(uneven_batches), CASE(broken_under_way), CASE(parts_of_a_whole),
 		};
 		char name[32];
 
