@@ -99,7 +99,7 @@ static tern_status read_window(const tn_infer *x, const tern_shape *in, const te
 		if (!weights)
 			continue;
 		if (weights->rank != in->rank || tn_dim_symbolic(weights->dims[2 + i]) ||
-		    weights->dims[2 + i] == 0)
+		    weights->dims[2 + i] == 0 || weights->dims[2 + i] > INT32_MAX)
 			return tn_misfit(x, "the weights %s do not fit a window over %u dims",
 					 tn_shape_text(x->graph, weights, text, sizeof(text)), w->nd);
 		if (tn_node_attr(x->node, TN_ATTR_KERNEL_SHAPE) && w->k[i] != (int64_t)weights->dims[2 + i])
@@ -176,7 +176,8 @@ static tern_status convolve(const tn_infer *x, const tern_shape *in, const tern_
 
 	TN_TRY(read_window(x, in, weights, &w));
 	if (group < 1 || tn_dim_symbolic(in->dims[1]) || tn_dim_symbolic(weights->dims[0]) ||
-	    in->dims[1] != weights->dims[1] * (uint64_t)group || weights->dims[0] % (uint64_t)group) {
+	    in->dims[1] % (uint64_t)group || in->dims[1] / (uint64_t)group != weights->dims[1] ||
+	    weights->dims[0] % (uint64_t)group) {
 		return tn_misfit(x, "channels of %s, weights %s and group %lld do not fit",
 				 tn_shape_text(x->graph, in, a, sizeof(a)),
 				 tn_shape_text(x->graph, weights, b, sizeof(b)), (long long)group);
@@ -237,6 +238,18 @@ tern_status tn_infer_conv_grad_bias(tn_infer *x)
 	return TERN_OK;
 }
 
+/* Of one dim of a transposed convolution: 0 for none, -1 for a symbolic dim that is kept. */
+static int64_t stretch(uint64_t in, const window *w, uint32_t i, int64_t more)
+{
+	int64_t rest = (w->k[i] - 1) * w->dil[i] + 1 + more - w->pads[i], n;
+
+	if (tn_dim_symbolic(in))
+		return rest == 1 && w->stride[i] == 1 ? -1 : 0;
+	if (__builtin_mul_overflow((int64_t)in - 1, w->stride[i], &n) || __builtin_add_overflow(n, rest, &n))
+		return 0;
+	return n > 0 && n >> 48 == 0 ? n : 0;
+}
+
 /* Weights are (C, M/group, ...): out = (in - 1) stride + reach + output_padding - pads */
 tern_status tn_infer_conv_transpose(tn_infer *x)
 {
@@ -255,17 +268,15 @@ tern_status tn_infer_conv_transpose(tn_infer *x)
 				 tn_tensor_text(x, 0, a, sizeof(a)), tn_tensor_text(x, 1, b, sizeof(b)),
 				 (long long)group);
 	}
-	out.dims[1] = weights->dims[1] * (uint64_t)group;
+	if (__builtin_mul_overflow(weights->dims[1], (uint64_t)group, &out.dims[1]))
+		return tn_misfit(x, "group %lld is too large", (long long)group);
 	for (uint32_t i = 0; i < w.nd; i++) {
-		int64_t reach = (w.k[i] - 1) * w.dil[i] + 1, n;
-		bool symbolic = tn_dim_symbolic(in->dims[2 + i]);
+		int64_t n = stretch(in->dims[2 + i], &w, i, more[i]);
 
-		n = (symbolic ? 0 : ((int64_t)in->dims[2 + i] - 1) * w.stride[i]) + reach + more[i] -
-		    w.pads[i];
-		if (symbolic ? n != 1 || w.stride[i] != 1 : n < 1)
+		if (n == 0)
 			return tn_misfit(x, "dim %u of %s has no output with this window", 2 + i,
 					 tn_tensor_text(x, 0, a, sizeof(a)));
-		out.dims[2 + i] = symbolic ? in->dims[2 + i] : (uint64_t)n;
+		out.dims[2 + i] = n < 0 ? in->dims[2 + i] : (uint64_t)n;
 	}
 	if (x->node->n_in > 2)
 		TN_TRY(want_vector(x, 2, out.dims[1]));

@@ -189,7 +189,7 @@ static void check_bits(const op_case *c, made *m)
 
 	for (uint32_t i = 0; i < m->node->n_out; i++) {
 		first[i] = m->out[i];
-		m->out[i] = place(elements(&m->ops_out[i].shape) * 8, 36);
+		m->out[i] = place(elements(&m->ops_out[i].shape) * 8, i == 1 ? 40 : 36); /* 1 may be i64 */
 	}
 	for (uint32_t i = 0; i < c->n_in; i++) {
 		uint64_t bytes = elements(&c->in[i]) * 4;
@@ -267,6 +267,8 @@ static const conv_shape convs[] = {
 	{2, 1, 4, 4, 1, {6, 6}, {3, 3}, {2, 2}, {1, 1}, {0, 0, 0, 0}},
 	{3, 1, 2, 3, 1, {5, 6, 7}, {3, 2, 3}, {1, 1, 2}, {1, 1, 1}, {1, 0, 1, 1, 1, 1}},
 	{3, 2, 4, 4, 2, {4, 4, 4}, {2, 2, 2}, {2, 2, 2}, {1, 1, 1}, {0, 0, 0, 0, 0, 0}},
+	{2, 1, 3, 4, 1, {4, 4}, {1, 1}, {1, 1}, {1, 1}, {2, 0, 1, 3}},
+	{2, 1, 3, 4, 1, {4, 4}, {2, 2}, {2, 3}, {1, 1}, {3, 4, 3, 2}},
 	{2, 0, 3, 4, 1, {5, 5}, {3, 3}, {1, 1}, {1, 1}, {0, 0, 0, 0}},
 };
 
@@ -386,6 +388,9 @@ static void convolutions_refused(void **state)
 	c.n_in = 3;
 	c.in[2] = S(5);
 	refused(&c, "should be [4]");
+	c = (op_case){.op = TN_OP_CONV_TRANSPOSE, .n_in = 2, .in = {S(1, 4, UINT64_C(1) << 46), S(4, 4, 3)}};
+	attr_ints(&c, TN_ATTR_STRIDES, 1, (int64_t[]){INT32_MAX});
+	refused(&c, "no output");
 	c = (op_case){.op = TN_OP_CONV, .n_in = 2, .in = {S(1, 4), S(4, 4)}};
 	refused(&c, "needs (N,C,...)");
 	c = (op_case){.op = TN_OP_CONV_GRAD_DATA, .n_in = 2, .in = {S(1, 4, 4, 4), S(4, 4, 3, 3)}};
@@ -572,6 +577,10 @@ static void batch_norms(void **state)
 		c.n_in = 3;
 		c.in[1] = v;
 		check(&c);
+		c.n_in = 5;
+		check(&c);
+		c.n_in = 4;
+		refused(&c, "together or not at all");
 	}
 }
 
