@@ -125,7 +125,7 @@ typedef struct binary_kern {
 #define FLOOR_MOD_WHOLE(s, T)                                         \
 	static inline T floor_mod_##s(T x, T y)                       \
 	{                                                             \
-		T r = MINUS_ONE(T, y) ? 0 : (T)(x % y);               \
+		T r = (T)(MINUS_ONE(T, y) ? 0 : x % y);               \
                                                                       \
 		return r != 0 && (r < 1) != (y < 1) ? (T)(r + y) : r; \
 	}
