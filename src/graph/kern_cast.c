@@ -260,8 +260,11 @@ static tern_status run_dropout_grad(tn_kern *kern, const tn_kern_io *io)
 	float *dx = io->out[0];
 
 	TN_IVDEP
-	for (uint64_t i = 0; i < k->n; i++)
-		dx[i] = mask[i] ? dy[i] * k->scale : 0.0f;
+	for (uint64_t i = 0; i < k->n; i++) {
+		float d = dy[i] * k->scale;
+
+		dx[i] = mask[i] ? d : 0.0f;
+	}
 	return TERN_OK;
 }
 

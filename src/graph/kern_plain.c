@@ -43,8 +43,11 @@ static tern_status run_relu_grad(tn_kern *kern, const tn_kern_io *io)
 	const float *restrict dy = io->in[0], *restrict y = io->in[1];
 	float *restrict dx = io->out[0];
 
-	for (uint64_t i = 0; i < k->n; i++)
-		dx[i] = y[i] > 0.0f ? dy[i] : 0.0f;
+	for (uint64_t i = 0; i < k->n; i++) {
+		float d = dy[i]; /* read always, or it is no vector loop */
+
+		dx[i] = y[i] > 0.0f ? d : 0.0f;
+	}
 	return TERN_OK;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One element to one. Each op is a loop per type; f16 and bf16 go through f32 by blocks. Exp, Tanh, Sigmoid
- * and what is made of them use the vector functions of kern_math.h in f32, the rest the C library.
+ * One element to one. Each op is a loop per type; f16 and bf16 go through f32 by blocks. Exp, Tanh, Sigmoid,
+ * Erf and what is made of them use the vector functions of kern_math.h in f32, the rest the C library.
  *
  * Compiled with -O3 and without contraction of a*b+c. Thread story: see kern.h.
  * Tests: tests/unit/graph/kern_nodes_test.c.
@@ -60,7 +60,7 @@ REAL(sqrt, sqrtf(x), sqrt(x))
 REAL(reciprocal, 1.0f / x, 1.0 / x)
 REAL(sigmoid, tn_sigmoidf(x), x < 0 ? exp(x) / (1.0 + exp(x)) : 1.0 / (1.0 + exp(-x)))
 REAL(tanh, tn_tanhf(x), tanh(x))
-REAL(erf, erff(x), erf(x))
+REAL(erf, tn_erff(x), erf(x))
 REAL(floor, floorf(x), floor(x))
 REAL(ceil, ceilf(x), ceil(x))
 REAL(round, rintf(x), rint(x)) /* halves to even, in the mode that threads start with */
@@ -71,12 +71,13 @@ REAL(selu, x > 0 ? b * x : b * (a * expm1f(x)), x > 0 ? b * x : b * (a * expm1(x
 REAL(celu, x < 0 ? a * expm1f(x / a) : x, x < 0 ? a * expm1(x / a) : x)
 REAL(leaky_relu, x < 0 ? a * x : x, x < 0 ? a * x : x)
 REAL(thresholded_relu, x > a ? x : 0.0f, x > a ? x : 0.0)
-REAL(hard_sigmoid, fminf(1.0f, fmaxf(0.0f, a *x + b)), fmin(1.0, fmax(0.0, a *x + b)))
-REAL(hard_swish, x *fminf(1.0f, fmaxf(0.0f, x / 6.0f + 0.5f)), x *fmin(1.0, fmax(0.0, x / 6.0 + 0.5)))
-REAL(gelu, 0.5f * x * (1.0f + erff(x * 0.707106781f)), 0.5 * x * (1.0 + erf(x * 0.70710678118654752)))
+REAL(gelu, 0.5f * x * (1.0f + tn_erff(x * 0.707106781f)), 0.5 * x * (1.0 + erf(x * 0.70710678118654752)))
 /* clang-format off */
 REAL(gelu_tanh, 0.5f * x * (1.0f + tn_tanhf(0.797884561f * (x + 0.044715f * x * x * x))),
 	0.5 * x * (1.0 + tanh(0.79788456080286536 * (x + 0.044715 * x * x * x))))
+#define UNIT(x) ((x) < 0 ? 0 : (x) > 1 ? 1 : (x))
+REAL(hard_sigmoid, UNIT(a * x + b), UNIT(a * x + b))
+REAL(hard_swish, x * UNIT(x / 6.0f + 0.5f), x * UNIT(x / 6.0 + 0.5))
 REAL(shrink, x < -a ? x + b : x > a ? x - b : 0.0f, x < -a ? x + b : x > a ? x - b : 0.0)
 REAL(clip, x < a ? a : x > b ? b : x, x < a ? a : x > b ? b : x)
 /* clang-format on */

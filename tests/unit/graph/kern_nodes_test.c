@@ -150,7 +150,7 @@ static void gelu_by_tanh(void **state)
 /* The vector functions at every scale: relative error, the ends of the range, what is not a number. */
 static void vector_functions(void **state)
 {
-	double worst[3] = {0};
+	double worst[4] = {0};
 
 	(void)state;
 	for (int64_t i = -1040000; i <= 890000; i++) {
@@ -159,11 +159,13 @@ static void vector_functions(void **state)
 
 		if (e > (double)FLT_MIN && e < (double)FLT_MAX)
 			worst[0] = fmax(worst[0], fabs((double)tn_expf(x) - e) / e);
+		worst[3] = fmax(worst[3], fabs((double)tn_erff(x) - erf((double)x)) /
+						  fmax(fabs(erf((double)x)), 1e-30));
 		worst[1] = fmax(worst[1], fabs((double)tn_tanhf(x) - t) / fmax(fabs(t), 1e-30));
 		if (s > (double)FLT_MIN)
 			worst[2] = fmax(worst[2], fabs((double)tn_sigmoidf(x) - s) / s);
 	}
-	for (uint32_t i = 0; i < 3; i++) {
+	for (uint32_t i = 0; i < 4; i++) {
 		if (!(worst[i] < 4e-7))
 			fail_msg("function %u: relative error %g", i, worst[i]);
 	}
@@ -171,6 +173,7 @@ static void vector_functions(void **state)
 	assert_true(tn_expf(-1000.0f) == 0.0f && tn_expf(-INFINITY) == 0.0f && isnan(tn_expf(NAN)));
 	assert_true(tn_expf(-100.0f) > 0.0f); /* denormal */
 	assert_true(tn_tanhf(INFINITY) == 1.0f && tn_tanhf(-INFINITY) == -1.0f && isnan(tn_tanhf(NAN)));
+	assert_true(tn_erff(INFINITY) == 1.0f && tn_erff(-INFINITY) == -1.0f && isnan(tn_erff(NAN)));
 	assert_true(tn_sigmoidf(INFINITY) == 1.0f && tn_sigmoidf(-INFINITY) == 0.0f &&
 		    isnan(tn_sigmoidf(NAN)));
 }
