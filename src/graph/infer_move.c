@@ -98,6 +98,8 @@ static void slice_known(int64_t start, int64_t end, int64_t step, int64_t dim, u
 	s->len[d] = dim == 0 ? 0 : steps_between(s->start[d], end, step);
 	if (s->len[d] == 0)
 		s->start[d] = 0;
+	if (s->len[d] <= 1) /* it may be huge otherwise, and it means nothing */
+		s->step[d] = 1;
 }
 
 /*

@@ -96,7 +96,14 @@ static tern_status make(const tn_kern_desc *desc, int64_t dflt, axis_kern **made
 	if (t >= sizeof(table) / sizeof(table[0]) || !table[t].arg)
 		return tn_kern_unsupported(desc);
 	*made = axis_new(desc, dflt);
-	return *made ? TERN_OK : no_memory(desc);
+	if (!*made)
+		return no_memory(desc);
+	if (tn_operand_elements(&desc->in[0]) == 0 && tn_operand_elements(&desc->out[0]) > 0) {
+		free(*made); /* a symbolic dim that turned out to be 0 */
+		return tn_fail(TERN_E_SHAPE, "%s '%s': there is nothing along its axis",
+			       tn_op_table[desc->node->op].name, desc->node->name);
+	}
+	return TERN_OK;
 }
 
 tern_status tn_kern_arg_create(tn_kern_ctx *ctx, const tn_kern_desc *desc, tn_kern **made)

@@ -13,7 +13,6 @@
 
 #include "base/check.h"
 #include "base/fail.h"
-#include "base/half.h"
 #include "graph/infer.h"
 #include "graph/kern_walk.h"
 
@@ -415,43 +414,6 @@ static tern_status run_one_hot(tn_kern *kern, const tn_kern_io *io)
 	return TERN_OK;
 }
 
-#define AS(T)                              \
-	do {                               \
-		T v = (T)x;                \
-		memcpy(to, &v, sizeof(v)); \
-		return;                    \
-	} while (0)
-
-/* A number as an element of a type. */
-static void element_of(tern_dtype t, double x, void *to)
-{
-	uint16_t half;
-
-	switch (t) {
-	case TERN_F32:
-		AS(float);
-	case TERN_F64:
-		AS(double);
-	case TERN_I32:
-		AS(int32_t);
-	case TERN_I64:
-		AS(int64_t);
-	case TERN_U64:
-		AS(uint64_t);
-	case TERN_I8:
-		AS(int8_t);
-	case TERN_U8:
-		AS(uint8_t);
-	case TERN_BOOL:
-		*(uint8_t *)to = x != 0;
-		return;
-	default:
-		half = t == TERN_F16 ? tn_f16_from_f32((float)x) : tn_bf16_from_f32((float)x);
-		memcpy(to, &half, sizeof(half));
-		return;
-	}
-}
-
 tern_status tn_kern_one_hot_create(tn_kern_ctx *ctx, const tn_kern_desc *desc, tn_kern **made)
 {
 	const tern_shape *s = &desc->out[0].shape;
@@ -470,8 +432,8 @@ tern_status tn_kern_one_hot_create(tn_kern_ctx *ctx, const tn_kern_desc *desc, t
 	k->inner = tn_dims_product(s->dims + axis + 1, s->rank - axis - 1);
 	k->in = desc->in[0].dtype;
 	k->size = tn_operand_size(&desc->out[0]);
-	element_of(desc->out[0].dtype, tn_node_float(desc->node, TN_ATTR_ON_VALUE, 1.0), k->on);
-	element_of(desc->out[0].dtype, tn_node_float(desc->node, TN_ATTR_OFF_VALUE, 0.0), k->off);
+	tn_element_of(desc->out[0].dtype, tn_node_float(desc->node, TN_ATTR_ON_VALUE, 1.0), k->on);
+	tn_element_of(desc->out[0].dtype, tn_node_float(desc->node, TN_ATTR_OFF_VALUE, 0.0), k->off);
 	*made = &k->base;
 	return TERN_OK;
 }

@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "base/fail.h"
-#include "base/half.h"
 #include "graph/ops.h"
 
 typedef struct map_kern {
@@ -96,42 +95,6 @@ static void map_destroy(tn_kern *kern)
 	free(kern);
 }
 
-#define AS(T)                                \
-	do {                                 \
-		T v_ = (T)x;                 \
-		memcpy(to, &v_, sizeof(v_)); \
-		return;                      \
-	} while (0)
-
-static void element_of(tern_dtype t, double x, void *to)
-{
-	switch (t) {
-	case TERN_F32:
-		AS(float);
-	case TERN_F64:
-		AS(double);
-	case TERN_I32:
-		AS(int32_t);
-	case TERN_I64:
-		AS(int64_t);
-	case TERN_U64:
-		AS(uint64_t);
-	case TERN_I8:
-		AS(int8_t);
-	case TERN_U8:
-		AS(uint8_t);
-	case TERN_F16:
-		memcpy(to, &(uint16_t){tn_f16_from_f32((float)x)}, 2);
-		return;
-	case TERN_BF16:
-		memcpy(to, &(uint16_t){tn_bf16_from_f32((float)x)}, 2);
-		return;
-	case TERN_BOOL:
-		*(uint8_t *)to = x != 0;
-		return;
-	}
-}
-
 static bool is_identity(const map_kern *k, uint32_t d, uint64_t in_dim)
 {
 	if (k->dims[d] != in_dim)
@@ -160,7 +123,7 @@ tern_status tn_map_kern_create(const tn_kern_desc *desc, tn_map_fill fill_map, c
 	k->size = tn_operand_size(&desc->in[0]);
 	k->unit = k->size;
 	k->rank = out->rank;
-	element_of(desc->out[0].dtype, value, k->value);
+	tn_element_of(desc->out[0].dtype, value, k->value);
 	tn_dense_strides(in->dims, in->rank, dense);
 	next = k->data;
 	for (uint32_t d = 0; d < out->rank; d++) {

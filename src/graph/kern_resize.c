@@ -71,6 +71,12 @@ static bool is_outside(const axis_place *p, double x)
 
 /* ---- nearest ---- */
 
+/* To 0 .. last; what is not a number (a region of interest without end) to 0. */
+static double inside(double at, double last)
+{
+	return at > 0 ? at < last ? at : last : 0;
+}
+
 static double nearest(double x, int64_t mode)
 {
 	switch (mode) {
@@ -94,7 +100,7 @@ static void nearest_map(const void *arg, uint32_t d, int64_t *map)
 	for (int64_t o = 0; o < p.out; o++) {
 		double x = place_at(&p, o), n = nearest(x, mode), last = (double)p.in - 1.0;
 
-		map[o] = is_outside(&p, x) ? TN_MAP_NONE : (int64_t)(n < 0 ? 0 : n > last ? last : n);
+		map[o] = is_outside(&p, x) ? TN_MAP_NONE : (int64_t)inside(n, last);
 	}
 }
 
@@ -148,7 +154,7 @@ static void make_tap(const tn_node *node, const axis_place *p, int64_t o, uint32
 		if (exclude && (at < 0 || at > last))
 			w[i] = 0.0;
 		sum += w[i];
-		t->at[i] = (uint64_t)(at < 0 ? 0 : at > last ? last : at);
+		t->at[i] = (uint64_t)inside(at, last);
 	}
 	for (uint32_t i = 0; i < n_taps; i++)
 		t->weight[i] = (float)(exclude && sum != 0.0 ? w[i] / sum : w[i]);

@@ -102,12 +102,12 @@ LOOP(is_inf_f64, double, uint8_t, INF_TEST(x))
 LOOP(not_bool, uint8_t, uint8_t, x == 0)
 
 /* Whole numbers wrap; U is the unsigned type. */
-#define WHOLE(s, T, U)                                        \
-	LOOP(relu_##s, T, T, x < 1 ? 0 : x)                   \
-	LOOP(neg_##s, T, T, (U)0 - (U)x)                      \
-	LOOP(abs_##s, T, T, x < 1 ? (T)((U)0 - (U)x) : x)     \
-	LOOP(sign_##s, T, T, (x > 0) - (x < 1 && x != 0))     \
-	LOOP(shrink_##s, T, T, shrink_whole((double)x, args)) \
+#define WHOLE(s, T, U)                                                            \
+	LOOP(relu_##s, T, T, x < 1 ? 0 : x)                                       \
+	LOOP(neg_##s, T, T, (U)0 - (U)x)                                          \
+	LOOP(abs_##s, T, T, x < 1 ? (T)((U)0 - (U)x) : x)                         \
+	LOOP(sign_##s, T, T, (x > 0) - (x < 1 && x != 0))                         \
+	LOOP(shrink_##s, T, T, SATURATED(T, shrink_whole((double)x, args), (T)0)) \
 	CLIP(clip_##s, T)
 
 static inline double shrink_whole(double x, const unary_args *args)
@@ -115,23 +115,25 @@ static inline double shrink_whole(double x, const unary_args *args)
 	return x < -args->a ? x + args->b : x > args->a ? x - args->b : 0.0;
 }
 
-/* Bounds as doubles are exact to 2^53; those beyond the type's range are its ends. */
-#define CLIP(name, T)                                                                                        \
-	static void name(void *out, const void *in, uint64_t n, const unary_args *args)                      \
-	{                                                                                                    \
-		const T *from = in;                                                                          \
-		T *to = out, most = (T)-1 < 1 ? (T) ~((uint64_t)1 << (8 * sizeof(T) - 1)) : (T)-1;           \
-		T least = (T)-1 < 1 ? (T)((uint64_t)1 << (8 * sizeof(T) - 1)) : 0;                           \
-		T lo = args->a <= (double)least ? least : args->a >= (double)most ? most : (T)ceil(args->a); \
-		T hi = args->b >= (double)most    ? most                                                     \
-		       : args->b <= (double)least ? least                                                    \
-						  : (T)floor(args->b);                                       \
-                                                                                                             \
-		TN_IVDEP                                                                                     \
-		for (uint64_t i = 0; i < n; i++) {                                                           \
-			T x = from[i] < lo ? lo : from[i];                                                   \
-			to[i] = x > hi ? hi : x;                                                             \
-		}                                                                                            \
+#define MOST(T)  ((T)-1 < 1 ? (T) ~((uint64_t)1 << (8 * sizeof(T) - 1)) : (T)-1)
+#define LEAST(T) ((T)-1 < 1 ? (T)((uint64_t)1 << (8 * sizeof(T) - 1)) : (T)0)
+/* A double as a whole number; beyond the range, its ends. What is not a number is `none`. */
+#define SATURATED(T, v, none) \
+	((v) <= (double)LEAST(T) ? LEAST(T) : (v) >= (double)MOST(T) ? MOST(T) : (v) == (v) ? (T)(v) : (none))
+
+/* Bounds as doubles are exact to 2^53. */
+#define CLIP(name, T)                                                                       \
+	static void name(void *out, const void *in, uint64_t n, const unary_args *args)     \
+	{                                                                                   \
+		const T *from = in;                                                         \
+		double a = ceil(args->a), b = floor(args->b);                               \
+		T *to = out, lo = SATURATED(T, a, LEAST(T)), hi = SATURATED(T, b, MOST(T)); \
+                                                                                            \
+		TN_IVDEP                                                                    \
+		for (uint64_t i = 0; i < n; i++) {                                          \
+			T x = from[i] < lo ? lo : from[i];                                  \
+			to[i] = x > hi ? hi : x;                                            \
+		}                                                                           \
 	}
 WHOLE(i8, int8_t, uint8_t)
 WHOLE(u8, uint8_t, uint8_t)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Making of walks, and copies along them. See kern_walk.h.
+ * Making of walks, and copies along them; single elements. See kern_walk.h.
  *
  * Thread story: see kern_walk.h. Tests: tests/unit/graph/kern_nodes_test.c.
  */
@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/half.h"
 
 void tn_dense_strides(const uint64_t *dims, uint32_t rank, int64_t *strides)
 {
@@ -122,5 +123,46 @@ void tn_walk_copy(const tn_walk *w, void *to, const void *from, uint64_t size)
 			tn_walk_next(w, &p);
 		copy_run((char *)to + p.at[0] * (int64_t)size, (const char *)from + p.at[1] * (int64_t)size,
 			 w->n, w->inner[0], w->inner[1], size);
+	}
+}
+
+#define AS(T, v)                             \
+	do {                                 \
+		T e_ = (T)(v);               \
+		memcpy(to, &e_, sizeof(e_)); \
+	} while (0)
+
+void tn_element_of(tern_dtype dtype, double x, void *to)
+{
+	int64_t whole = x >= 0x1p63 ? INT64_MAX : x <= -0x1p63 ? INT64_MIN : x == x ? (int64_t)x : 0;
+
+	switch (dtype) {
+	case TERN_F32:
+		AS(float, x);
+		break;
+	case TERN_F64:
+		AS(double, x);
+		break;
+	case TERN_F16:
+		AS(uint16_t, tn_f16_from_f32((float)x));
+		break;
+	case TERN_BF16:
+		AS(uint16_t, tn_bf16_from_f32((float)x));
+		break;
+	case TERN_I32:
+		AS(int32_t, whole);
+		break;
+	case TERN_I64:
+		AS(int64_t, whole);
+		break;
+	case TERN_U64:
+		AS(uint64_t, x >= 0x1p63 && x < 0x1p64 ? (uint64_t)x : (uint64_t)whole);
+		break;
+	case TERN_BOOL:
+		AS(uint8_t, x != 0);
+		break;
+	default:
+		AS(uint8_t, whole);
+		break;
 	}
 }

@@ -63,6 +63,9 @@ static inline void tn_walk_next(const tn_walk *w, tn_walk_at *p)
  */
 void tn_walk_copy(const tn_walk *walk, void *to, const void *from, uint64_t size);
 
+/* A number as an element of a type, which `to` has room for: rounded, and wrapped if it is beyond the range. */
+void tn_element_of(tern_dtype dtype, double x, void *to);
+
 /* Bytes of one element; the dtypes of operands were checked when the node was inferred. */
 static inline uint64_t tn_operand_size(const tn_operand *o)
 {
