@@ -126,6 +126,10 @@ static void add_options(command_line *c, const launch *l)
 	addf(c, "--timeout", "%.3f", (double)o->timeout_ns * 1e-9);
 	if (o->sync)
 		add(c, "--sync", NULL);
+	if (train_stale(o)) {
+		add(c, "--consistency", "ssp");
+		addf(c, "--staleness", "%u", train_stale(o));
+	}
 	if (o->spin)
 		add(c, "--spin", NULL);
 	if (o->no_comm)

@@ -128,7 +128,7 @@ static const arg_row rows[] = {
 	 false, NULL},
 	{"skew", ARG_REAL, &o.skew, "S", "dlrm: Zipf's exponent of the categories (1.1)", 0, 0, false, NULL},
 	{"consistency", ARG_CHOICE, &o.consistency, "async|bsp|ssp",
-	 "models of tables: who waits for whom (async)", 0, 0, false, NULL},
+	 "who waits for whom (async); bsp: models of tables, others have --sync", 0, 0, false, NULL},
 	{"staleness", ARG_U64, &o.staleness, "N", "steps that ssp allows to be ahead (2)", 0, 1u << 30, false,
 	 NULL},
 	{"insecure", ARG_FLAG, &o.insecure, NULL, "listen beyond loopback without a shared secret", 0, 0,

@@ -93,6 +93,8 @@ typedef struct train_job {
 	char cookie[48]; /* of everything that decides the plan: other jobs are refused */
 } train_job;
 
+/* --consistency ssp of models that are graphs: how many steps a worker may be ahead; 0: no bound. */
+uint32_t train_stale(const train_options *options);
 /* rows, features, classes: of the training set, 0 if this process does not load it (servers need --steps).
    On failure prints one line and returns false. */
 bool train_job_create(const train_options *options, uint64_t rows, uint64_t features, unsigned classes,

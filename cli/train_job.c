@@ -93,16 +93,21 @@ static bool make_model(const train_options *o, const tern_model_params *params, 
 	return status == TERN_OK || failed("cannot build the model");
 }
 
+uint32_t train_stale(const train_options *o)
+{
+	return o->consistency == 2 && !o->sync && o->servers ? (uint32_t)o->staleness : 0;
+}
+
 /* Two processes with different cookies would plan different transfers, initial values or learning rates. */
 static void make_cookie(const train_options *o, const tern_model_params *model, const tern_plan_params *plan,
 			train_job *job)
 {
 	char text[512];
 
-	snprintf(text, sizeof(text), "%s %s %u %u %llu %llu %llu %llu %d %d %a %a %a %a %llu %d %llu %llu",
+	snprintf(text, sizeof(text), "%s %s %u %u %llu %llu %llu %llu %d %u %d %a %a %a %a %llu %d %llu %llu",
 		 model_names[o->model], o->hidden ? o->hidden : "-", plan->servers, plan->workers,
 		 (unsigned long long)o->batch, (unsigned long long)o->first_step,
-		 (unsigned long long)job->steps, (unsigned long long)o->seed, plan->sync != 0,
+		 (unsigned long long)job->steps, (unsigned long long)o->seed, plan->sync != 0, plan->stale,
 		 (int)plan->comm, (double)plan->optimizer.lr, (double)plan->optimizer.lr_end,
 		 (double)plan->optimizer.momentum, (double)plan->optimizer.weight_decay,
 		 (unsigned long long)plan->optimizer.lr_steps, (int)plan->optimizer.kind,
@@ -117,7 +122,8 @@ bool train_job_create(const train_options *o, uint64_t rows, uint64_t features, 
 	tern_plan_params plan = {.servers = (uint32_t)o->servers,
 				 .workers = (uint32_t)o->workers,
 				 .sync = o->sync,
-				 .comm = (tern_comm)o->comm};
+				 .comm = (tern_comm)o->comm,
+				 .stale = train_stale(o)};
 	tern_graph_info info;
 
 	train_model_params(o, features, classes, &model);

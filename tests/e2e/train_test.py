@@ -91,6 +91,12 @@ class Train(DataCase):
             self.assertLess(result["loss"], 1.0)
             self.assertEqual(result["steps"], 8 * (1200 // 40))
 
+    def test_stale_synchronous(self):
+        """A bound on how far ahead workers are: it learns as well, and is another job than one without."""
+        result = self.train("--epochs", 8, "--batch", 20, "--consistency", "ssp", "--staleness", 1)
+        self.assertGreater(result["accuracy"], 0.9)
+        self.assertEqual(result["steps"], 8 * (1200 // 40))
+
     def test_zero_copy_copies_nothing(self):
         result = self.train("--steps", 10, "--sync", "--transport", "shm", "--comm", "zerocopy", "--no-eval")
         self.assertEqual(result["copies"], 0)  # by the transfer
