@@ -5,7 +5,7 @@
  * a rule accepts fits for every binding, with one exception that the kernel checks when it is made: a slice
  * of constant length from a symbolic dim needs that dim to be long enough.
  *
- * Thread story: pure functions. Tests: tests/unit/graph/ir_test.c, ops_test.c.
+ * Thread story: pure functions. Tests: tests/unit/graph/ir_test.c, ops_test.c, rules_test.c.
  */
 #ifndef TN_GRAPH_INFER_H
 #define TN_GRAPH_INFER_H
