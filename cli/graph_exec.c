@@ -168,8 +168,12 @@ static tern_status feed(graph_exec *exec, const tern_array *inputs, uint32_t n_i
 tern_status graph_exec_run(graph_exec *exec, const char *path, const tern_array *inputs, uint32_t n_inputs,
 			   const tern_size *sizes, uint32_t n_sizes, uint32_t threads, bool quiet)
 {
-	tern_onnx_params params = {
-		.sizes = sizes, .n_sizes = n_sizes, .values = inputs, .n_values = n_inputs, .frozen = 1};
+	tern_onnx_params params = {.sizes = sizes,
+				   .n_sizes = n_sizes,
+				   .values = inputs,
+				   .n_values = n_inputs,
+				   .bind = 1,
+				   .frozen = 1};
 	tern_size all[GRAPH_SIZES_MAX];
 	tern_program_params program = {.sizes = all, .threads = threads};
 	tern_status status = TERN_OK;

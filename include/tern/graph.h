@@ -239,6 +239,7 @@ typedef struct tern_onnx_params {
 	 */
 	const tern_array *values;
 	uint32_t n_values;
+	int bind;   /* 1: dims that the file leaves symbolic have the sizes that the values have */
 	int frozen; /* 1: float initialisers become constants rather than variables */
 	/* Called with one line for each node that cannot be imported; may be NULL. */
 	void (*report)(void *arg, const char *line);

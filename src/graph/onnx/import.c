@@ -207,9 +207,60 @@ static const tern_array *offered(const tn_ox *x, const char *name)
 	return NULL;
 }
 
+static const Onnx__TensorShapeProto *declared_shape(const Onnx__ValueInfoProto *info)
+{
+	return info->type && info->type->value_case == ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE &&
+			       info->type->tensor_type
+		       ? info->type->tensor_type->shape
+		       : NULL;
+}
+
+/* The sizes of named dims, from the shapes of the values that are offered for an input. */
+static tern_status bind_sizes(tn_ox *x, const Onnx__ValueInfoProto *info)
+{
+	const tern_array *a = info->name ? offered(x, info->name) : NULL;
+	const Onnx__TensorShapeProto *s = declared_shape(info);
+
+	if (!x->params->bind || !a || !s || s->n_dim != a->shape.rank)
+		return TERN_OK;
+	for (size_t i = 0; i < s->n_dim; i++) {
+		const Onnx__TensorShapeProto__Dimension *d = s->dim[i];
+		uint32_t k = 0;
+
+		if (d->value_case != ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_PARAM || !d->dim_param ||
+		    !*d->dim_param)
+			continue;
+		while (k < x->n_bound && strcmp(x->bound[k].name, d->dim_param) != 0)
+			k++;
+		if (k == TN_OX_BOUND_MAX)
+			return tn_fail(TERN_E_LIMIT, "input '%.100s': more than %u dims have names",
+				       info->name, TN_OX_BOUND_MAX);
+		if (k == x->n_bound)
+			x->bound[x->n_bound++] = (tern_size){d->dim_param, a->shape.dims[i]};
+		if (x->bound[k].size != a->shape.dims[i])
+			return tn_fail(TERN_E_SHAPE,
+				       "input '%.100s': dim %zu, '%.60s', is %" PRIu64 " here and %" PRIu64
+				       " elsewhere",
+				       info->name, i, d->dim_param, a->shape.dims[i], x->bound[k].size);
+	}
+	return TERN_OK;
+}
+
+static bool find_size(const tern_size *sizes, uint32_t n, const char *name, uint64_t *size)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		if (strcmp(sizes[i].name, name) == 0) {
+			*size = sizes[i].size;
+			return true;
+		}
+	}
+	return false;
+}
+
 static tern_status take_dim(tn_ox *x, const char *input, size_t i, const Onnx__TensorShapeProto__Dimension *d,
 			    uint64_t *dim)
 {
+	const tern_array *a = x->params->bind ? offered(x, input) : NULL;
 	char name[TN_NAME_MAX];
 
 	if (d->value_case == ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE) {
@@ -224,11 +275,12 @@ static tern_status take_dim(tn_ox *x, const char *input, size_t i, const Onnx__T
 		snprintf(name, sizeof(name), "%s", d->dim_param);
 	else
 		snprintf(name, sizeof(name), "%.100s_dim%zu", input, i);
-	for (uint32_t k = 0; k < x->params->n_sizes; k++) {
-		if (strcmp(x->params->sizes[k].name, name) == 0) {
-			*dim = x->params->sizes[k].size;
-			return TERN_OK;
-		}
+	if (find_size(x->params->sizes, x->params->n_sizes, name, dim) ||
+	    find_size(x->bound, x->n_bound, name, dim))
+		return TERN_OK;
+	if (a && i < a->shape.rank && d->value_case != ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_PARAM) {
+		*dim = a->shape.dims[i];
+		return TERN_OK;
 	}
 	return tern_graph_symbol(x->model, name, dim);
 }
@@ -508,6 +560,12 @@ static void walk(tn_ox *x)
 	}
 	if (x->proto->n_sparse_initializer)
 		note(x, tn_fail(TERN_E_UNSUPPORTED, "sparse initialisers are not read"));
+	for (size_t i = 0; i < x->proto->n_input; i++) {
+		tern_status st = bind_sizes(x, x->proto->input[i]);
+
+		if (st != TERN_OK)
+			note(x, st);
+	}
 	for (size_t i = 0; i < x->proto->n_input; i++) {
 		tern_status st = take_input(x, x->proto->input[i]);
 

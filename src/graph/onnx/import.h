@@ -31,6 +31,7 @@
 #define TN_OX_SYMBOL    INT64_MIN             /* + number of the symbol */
 #define TN_OX_FOLD_MAX  (UINT64_C(256) << 20) /* bytes that folding may make in one import */
 #define TN_OX_IN_MAX    4096u
+#define TN_OX_BOUND_MAX 64u
 
 typedef enum tn_ox_kind { TN_OX_LOST, TN_OX_TENSOR, TN_OX_CONST, TN_OX_WEIGHT, TN_OX_INPUT } tn_ox_kind;
 
@@ -77,6 +78,8 @@ struct tn_ox {
 	tern_graph *model, *graph; /* graph: model, or the scratch graph while folding */
 	tn_ox_value *values;
 	uint32_t n_values, cap_values;
+	tern_size bound[TN_OX_BOUND_MAX]; /* sizes that the values' shapes gave; names are the file's */
+	uint32_t n_bound;
 	uint32_t *names; /* hash table: number of a value + 1 */
 	uint32_t cap_names;
 	/* the node in hand */
@@ -204,11 +207,13 @@ tern_status tn_ox_materialise(tn_ox *x, tn_ox_value *v, uint32_t *tensor);
 	X(alpha)                                                                                         \
 	X(binary)                                                                                        \
 	X(fold_binary)                                                                                   \
-	X(mean) X(clip) X(cast) X(cast_like) X(is_inf) X(mod) X(bit_shift) X(where) X(dropout) X(gemm)   \
+	X(mean)                                                                                          \
+	X(clip) X(cast) X(cast_like) X(is_inf) X(mod) X(bit_shift) X(where) X(dropout) X(gemm)           \
 		X(shrink) /* ops_reduce.c */                                                             \
 		X(reduce) X(arg) X(softmax) X(cum_sum) X(top_k)                                          \
 			X(mean_variance) /* ops_shape.c: known at import */                              \
-		X(constant) X(shape) X(size) X(range) X(constant_of_shape) X(eye_like) /* ops_move.c */  \
+		X(constant) X(shape) X(size) X(range) X(constant_of_shape) X(eye_like)                   \
+			X(non_zero) /* ops_move.c */                                                     \
 		X(identity) X(reshape) X(flatten) X(squeeze) X(unsqueeze) X(transpose) X(slice) X(split) \
 			X(concat) X(expand) X(tile) X(pad) X(depth_to_space) X(space_to_depth) X(trilu)  \
 				X(reverse_sequence) /* ops_index.c */                                    \

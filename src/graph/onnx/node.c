@@ -397,6 +397,14 @@ tern_status tn_ox_constant(tn_ox *x, tern_dtype dtype, const tern_shape *shape, 
 	return TERN_OK;
 }
 
+/* The nearest integer that the type has; 0 for NaN. 2^63 is no int64. */
+static int64_t to_int(double v, double low, double high)
+{
+	if (!(v > low))
+		return v <= low ? (int64_t)low : 0;
+	return v >= 0x1p63 ? INT64_MAX : v > high ? (int64_t)high : (int64_t)v;
+}
+
 tern_status tn_ox_scalar(tn_ox *x, tern_dtype dtype, double value, uint32_t *tensor)
 {
 	tern_shape shape = {.rank = 0};
@@ -423,15 +431,15 @@ tern_status tn_ox_scalar(tn_ox *x, tern_dtype dtype, double value, uint32_t *ten
 		u.u16 = tn_bf16_from_f32((float)value);
 		break;
 	case TERN_I32:
-		u.i32 = (int32_t)value;
+		u.i32 = (int32_t)to_int(value, INT32_MIN, INT32_MAX);
 		break;
 	case TERN_I8:
 	case TERN_U8:
 	case TERN_BOOL:
-		u.u8 = (uint8_t)(int32_t)value;
+		u.u8 = (uint8_t)to_int(value, INT8_MIN, UINT8_MAX);
 		break;
 	default:
-		u.i64 = (int64_t)value;
+		u.i64 = to_int(value, (double)INT64_MIN, 0x1p63);
 	}
 	return tn_ox_constant(x, dtype, &shape, &u, tensor);
 }

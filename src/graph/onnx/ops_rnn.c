@@ -89,49 +89,56 @@ static tern_status attributes(tn_ox *x, tn_op op, tn_attr *attrs, uint32_t *n)
 	return TERN_OK;
 }
 
+#define HIDDEN_MAX (UINT64_C(1) << 20)
+
+/* Directions and hidden size, from R, which decides the shapes of what is left out. */
+static tern_status check_weights(tn_ox *x, uint32_t r)
+{
+	const tern_shape *s = tn_ox_shape_of(x, r);
+
+	if (s->rank != 3 || tn_shape_symbolic(s) || s->dims[0] < 1 || s->dims[0] > 2 ||
+	    s->dims[2] > HIDDEN_MAX)
+		return tn_ox_fail(x, TERN_E_SHAPE,
+				  "R must have three known dims: 1 or 2 directions, and at most 2^20 hidden");
+	return TERN_OK;
+}
+
+static tern_status zeros(tn_ox *x, const tern_shape *shape, uint32_t *t)
+{
+	uint64_t bytes;
+	tern_status st;
+	void *values;
+
+	TN_TRY(tn_shape_bytes(shape, TERN_F32, &bytes));
+	TN_TRY(tn_ox_charge(x, bytes));
+	values = tn_values_new(NULL, bytes);
+	if (!values)
+		return tn_ox_fail(x, TERN_E_NOMEM, "no memory for an input that is left out");
+	st = tn_ox_constant(x, TERN_F32, shape, values, t);
+	tn_values_unref(values);
+	return st;
+}
+
 /* B, or zeros of its shape. */
 static tern_status bias(tn_ox *x, const cell *c, uint32_t r, uint32_t *t)
 {
-	tern_shape shape = {.rank = 2};
-	void *zeros;
-	tern_status st;
+	const tern_shape *s = tn_ox_shape_of(x, r);
+	tern_shape shape = {.rank = 2, .dims = {s->dims[0], c->gates * s->dims[2]}};
 
-	if (tn_ox_in(x, 3))
-		return tn_ox_tensor(x, 3, t);
-	if (tn_ox_shape_of(x, r)->rank != 3 || tn_shape_symbolic(tn_ox_shape_of(x, r)))
-		return tn_ox_fail(x, TERN_E_SHAPE, "R must have three known dims");
-	shape.dims[0] = tn_ox_shape_of(x, r)->dims[0];
-	shape.dims[1] = c->gates * tn_ox_shape_of(x, r)->dims[2];
-	if (shape.dims[0] > 2 || shape.dims[1] > UINT32_MAX)
-		return tn_ox_fail(x, TERN_E_SHAPE, "R has %llu directions",
-				  (unsigned long long)shape.dims[0]);
-	zeros = tn_values_new(NULL, shape.dims[0] * shape.dims[1] * sizeof(float));
-	if (!zeros)
-		return tn_ox_fail(x, TERN_E_NOMEM, "no memory for its bias");
-	st = tn_ox_constant(x, TERN_F32, &shape, zeros, t);
-	tn_values_unref(zeros);
-	return st;
+	return tn_ox_in(x, 3) ? tn_ox_tensor(x, 3, t) : zeros(x, &shape, t);
 }
 
 /* An initial state: given, or one row of zeros for the whole batch. */
 static tern_status state(tn_ox *x, uint32_t i, uint32_t r, bool batch_first, uint32_t *t)
 {
 	static const int64_t swap[] = {1, 0, 2};
-	tern_shape shape = {.rank = 3,
-			    .dims = {tn_ox_shape_of(x, r)->dims[0], 1, tn_ox_shape_of(x, r)->dims[2]}};
-	void *zeros;
-	tern_status st;
+	const tern_shape *s = tn_ox_shape_of(x, r);
+	tern_shape shape = {.rank = 3, .dims = {s->dims[0], 1, s->dims[2]}};
 
-	if (tn_ox_in(x, i)) {
-		TN_TRY(tn_ox_tensor(x, i, t));
-		return batch_first ? swap_dims(x, *t, swap, 3, t) : TERN_OK;
-	}
-	zeros = tn_values_new(NULL, shape.dims[0] * shape.dims[2] * sizeof(float));
-	if (!zeros)
-		return tn_ox_fail(x, TERN_E_NOMEM, "no memory for its initial state");
-	st = tn_ox_constant(x, TERN_F32, &shape, zeros, t);
-	tn_values_unref(zeros);
-	return st;
+	if (!tn_ox_in(x, i))
+		return zeros(x, &shape, t);
+	TN_TRY(tn_ox_tensor(x, i, t));
+	return batch_first ? swap_dims(x, *t, swap, 3, t) : TERN_OK;
 }
 
 static tern_status inputs(tn_ox *x, const cell *c, bool batch_first, uint32_t *in, uint32_t *n)
@@ -147,6 +154,7 @@ static tern_status inputs(tn_ox *x, const cell *c, bool batch_first, uint32_t *i
 	TN_TRY(check_lengths(x, tn_ox_shape_of(x, in[0])->dims[batch_first ? 1 : 0]));
 	if (batch_first)
 		TN_TRY(swap_dims(x, in[0], swap, 3, &in[0]));
+	TN_TRY(check_weights(x, in[2]));
 	TN_TRY(bias(x, c, in[2], &in[3]));
 	*n = 4;
 	for (uint32_t i = 0; i < c->states && states; i++)

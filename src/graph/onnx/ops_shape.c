@@ -240,3 +240,39 @@ tern_status tn_ox_op_eye_like(tn_ox *x)
 	}
 	return tn_ox_out_known(x, 0, dtype, &v->shape, data, false);
 }
+
+/* ---- places ---- */
+
+#define NON_ZERO_MAX 65536u
+
+/* Of known numbers only: how many there are decides the shape. */
+tern_status tn_ox_op_non_zero(tn_ox *x)
+{
+	const tn_ox_value *v = tn_ox_in(x, 0);
+	uint32_t n, found = 0, rank = v->shape.rank ? v->shape.rank : 1;
+	double *numbers = calloc(NON_ZERO_MAX, sizeof(*numbers));
+	tern_status st = numbers ? tn_ox_known_reals(x, 0, numbers, NON_ZERO_MAX, &n)
+				 : tn_ox_fail(x, TERN_E_NOMEM, "no memory for its input");
+	tern_shape shape = {.rank = 2, .dims = {rank}};
+	int64_t *places = NULL;
+
+	for (uint32_t i = 0; st == TERN_OK && i < n; i++)
+		shape.dims[1] += numbers[i] != 0;
+	if (st == TERN_OK)
+		places = tn_values_new(NULL, rank * shape.dims[1] * sizeof(*places));
+	for (uint32_t i = 0; places && i < n; i++) {
+		uint64_t rest = i;
+
+		if (numbers[i] == 0)
+			continue;
+		for (uint32_t d = rank; d-- > 0;) {
+			uint64_t dim = v->shape.rank ? v->shape.dims[d] : 1;
+
+			places[d * shape.dims[1] + found] = (int64_t)(rest % dim);
+			rest /= dim;
+		}
+		found++;
+	}
+	free(numbers);
+	return st == TERN_OK ? tn_ox_out_known(x, 0, TERN_I64, &shape, places, false) : st;
+}

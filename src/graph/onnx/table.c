@@ -94,6 +94,7 @@ static const tn_ox_op ops[] = {
 	OP("Mul", 7, 2, 2, 1, binary, MUL)
 	OP("Neg", 6, 1, 1, 1, unary, NEG)
 	OP("NegativeLogLikelihoodLoss", 12, 2, 3, 1, nll_loss, GATHER_ELEMENTS)
+	OP("NonZero", 9, 1, 1, 1, non_zero, CONSTANT)
 	OP("Not", 1, 1, 1, 1, unary, NOT)
 	OP("OneHot", 9, 3, 3, 1, one_hot, ONE_HOT)
 	OP("Or", 7, 2, 2, 1, binary, OR)
