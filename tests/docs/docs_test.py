@@ -84,6 +84,14 @@ class GraphOps(unittest.TestCase):
             self.assertEqual(gradient, 'yes' if op in self.gradients else 'no', name)
 
 
+class Onnx(unittest.TestCase):
+    def test_every_op_is_listed(self):
+        rows = re.findall(r'^\t(?:OP|MOVES)\("(\w+)"', read(os.path.join(ROOT, 'src/graph/onnx/table.c')), re.M)
+        text = read(os.path.join(ROOT, 'docs/ONNX.md')).split('\n## Ops\n', 1)[1].split('\nNot imported', 1)[0]
+        self.assertEqual(re.findall(r'`(\w+)`', text), rows)
+        self.assertGreater(len(rows), 100)
+
+
 class ManPage(unittest.TestCase):
     def section(self, title):
         """The plain text of one section, and of what follows it up to the next."""

@@ -216,6 +216,36 @@ static void values_are_asked_for(void **state)
 	refused(TERN_E_SHAPE, import(&m, 13, &params), "not of its type and shape");
 }
 
+/* Dims that are named get the sizes of the values, everywhere; two sizes for one name are an error. */
+static void sizes_come_from_values(void **state)
+{
+	static const float zeros[8];
+	tern_array values[2] = {{"x", TERN_F32, {2, {4, 2}}, zeros}, {"y", TERN_F32, {2, {4, 1}}, zeros}};
+	tern_onnx_params params = {.values = values, .n_values = 2, .bind = 1};
+	ox_msg m;
+
+	(void)state;
+	for (int round = 0; round < 2; round++) {
+		values[1].shape.dims[0] = round ? 3 : 4;
+		tn_str_init(&m);
+		ox_port(&m, 11, "x", FLOAT, DIMS(-1, 2));
+		ox_port(&m, 11, "y", FLOAT, DIMS(-1, 1));
+		ox_port(&m, 11, "z", FLOAT, DIMS(-1, 1));
+		ox_port(&m, 12, "sum", FLOAT, DIMS(-1, 2));
+		ox_node(&m, "Sum", "s", "x y z", "sum");
+		if (round)
+			refused(TERN_E_SHAPE, import(&m, 13, &params), "'batch', is 3 here and 4 elsewhere");
+		else
+			assert_ok(import(&m, 13, &params));
+		if (!round) {
+			assert_int_equal(g->n_symbols, 0);
+			assert_int_equal(g->tensors[tn_graph_port(g, "z", true)].shape.dims[0], 4);
+			tern_graph_destroy(g);
+			g = NULL;
+		}
+	}
+}
+
 static void versions(void **state)
 {
 	ox_msg m;
@@ -444,6 +474,7 @@ int main(void)
 		T(faults_are_told_together),
 		T(shape_arithmetic_disappears),
 		T(values_are_asked_for),
+		T(sizes_come_from_values),
 		T(versions),
 		T(broken_tensors),
 		T(cut_files),
