@@ -19,7 +19,7 @@ import warnings
 
 warnings.filterwarnings('ignore')
 
-AT_LEAST = 777
+AT_LEAST = 778
 
 # Cases that fail, each with the reason. May only shrink.
 KNOWN = {}
@@ -44,15 +44,12 @@ def collect():
 
 def write_arrays(folder, what, arrays, infos):
     import numpy
-    from onnx import TensorProto, numpy_helper
+    from onnx import numpy_helper
     for i, (array, info) in enumerate(zip(arrays, infos)):
         if isinstance(array, (list, tuple, dict)) or array is None:
             continue  # sequences and optionals: such models are not imported
-        tensor = numpy_helper.from_array(numpy.asarray(array), info.name)
-        if info.type.tensor_type.elem_type == TensorProto.BFLOAT16:
-            tensor.data_type = TensorProto.BFLOAT16  # NumPy has them as uint16
         with open(os.path.join(folder, f'{what}_{i}.pb'), 'wb') as file:
-            file.write(tensor.SerializeToString())
+            file.write(numpy_helper.from_array(numpy.asarray(array), info.name).SerializeToString())
 
 
 def write_case(root, case):

@@ -208,7 +208,8 @@ tern_status tn_ox_materialise(tn_ox *x, tn_ox_value *v, uint32_t *tensor);
 	X(binary)                                                                                        \
 	X(fold_binary)                                                                                   \
 	X(mean)                                                                                          \
-	X(clip) X(cast) X(cast_like) X(is_inf) X(mod) X(bit_shift) X(where) X(dropout) X(gemm)           \
+	X(clip)                                                                                          \
+	X(cast) X(cast_like) X(is_inf) X(mod) X(bit_shift) X(where) X(dropout) X(gemm)                   \
 		X(shrink) /* ops_reduce.c */                                                             \
 		X(reduce) X(arg) X(softmax) X(cum_sum) X(top_k)                                          \
 			X(mean_variance) /* ops_shape.c: known at import */                              \

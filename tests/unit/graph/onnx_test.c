@@ -144,12 +144,12 @@ static void faults_are_told_together(void **state)
 	build_layer(&m);
 	ox_node(&m, "Frobnicate", "odd1", "y", "a");
 	ox_node(&m, "Relu", "fine", "a", "b2");
-	ox_node(&m, "NonZero", "odd2", "y", "c");
+	ox_node(&m, "Unique", "odd2", "y", "c");
 	ox_node(&m, "Relu", "lost", "nowhere", "d");
 	ox_node(&m, "Add", "one", "y", "e");
 	refused(TERN_E_UNSUPPORTED, import(&m, 13, NULL), "4 things");
 	contains(lines, "Frobnicate 'odd1': tern has no such op\n");
-	contains(lines, "NonZero 'odd2': tern has no such op\n");
+	contains(lines, "Unique 'odd2': tern has no such op\n");
 	contains(lines, "Relu 'lost': its input 'nowhere' is made by no node before it\n");
 	contains(lines, "Add 'one': it cannot have 1 inputs\n");
 	assert_null(strstr(lines, "fine"));
