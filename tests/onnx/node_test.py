@@ -49,7 +49,9 @@ def write_arrays(folder, what, arrays, infos):
         if isinstance(array, (list, tuple, dict)) or array is None:
             continue  # sequences and optionals: such models are not imported
         with open(os.path.join(folder, f'{what}_{i}.pb'), 'wb') as file:
-            file.write(numpy_helper.from_array(numpy.asarray(array), info.name).SerializeToString())
+            if not hasattr(array, 'SerializeToString'):  # newer suites have messages where NumPy lacks the type
+                array = numpy_helper.from_array(numpy.asarray(array), info.name)
+            file.write(array.SerializeToString())
 
 
 def write_case(root, case):
