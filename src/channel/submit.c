@@ -256,6 +256,41 @@ static void count_transfer(tern_link *link, const tn_link_xfer *xfer)
 	tn_count_own(get ? &link->counters.get_bytes : &link->counters.put_bytes, xfer->bytes);
 }
 
+/*
+ * Lock held. A small transfer that the device does while it is posted (shm): the machine has only to say that nothing
+ * stands in its way. False: not so, or the device did not take it; the ordinary way says why if it has to be refused.
+ */
+static TN_ALWAYS_INLINE bool access_now(tern_channel *channel, const tn_link_xfer *xfer)
+{
+	tern_link *link = channel->link;
+	bool flag = xfer->type == TN_XFER_PUT_FLAG;
+	tn_link_access access;
+	tern_status status;
+	tn_lane *lane;
+	tn_wr wr;
+
+	if (!link->copies || link->copying || tn_gpu_on() ||
+	    !tn_link_access_begin(link->m, channel->handle, xfer, &access) ||
+	    !tn_key_decode(flag ? xfer->flag_key : xfer->key, &wr.key))
+		return false;
+	/* One by one: the key fills itself. */
+	wr.cookie = 0;
+	wr.level = TN_LEVEL_REMOTE;
+	wr.local = flag ? (void *)(uintptr_t)&xfer->flag : xfer->local;
+	wr.bytes = flag ? sizeof(xfer->flag) : xfer->bytes;
+	wr.offset = flag ? xfer->flag_offset : xfer->offset;
+	wr.imm = 0;
+	wr.signal = true;
+	wr.more = wr.done = false;
+	lane = ((tn_shell_lane *)access.lane_user)->lane;
+	status = xfer->type == TN_XFER_GET ? tn_lane_read(lane, &wr) : tn_lane_write(lane, &wr);
+	if (TN_UNLIKELY(status != TERN_OK))
+		return false;
+	TN_ASSERT(wr.done);
+	tn_link_access_done(link->m, xfer, &access);
+	return true;
+}
+
 /* begin: tn_link_fast_xfer, or a short form of it. */
 static TN_ALWAYS_INLINE tern_status submit_xfer(tern_channel *channel, const tn_link_xfer *xfer, tern_op *op,
 						uint64_t deadline_ns, typeof(tn_link_fast_xfer) *begin)
@@ -273,7 +308,11 @@ static TN_ALWAYS_INLINE tern_status submit_xfer(tern_channel *channel, const tn_
 		tn_lock_turn_begun(&link->lock);
 	tn_queue_drain(link);
 	status = usable(channel);
-	if (TN_LIKELY(status == TERN_OK)) {
+	if (begin != tn_link_fast_notify && TN_LIKELY(status == TERN_OK) && access_now(channel, xfer)) {
+		tn_count_own(&link->counters.fast, 1);
+		result = finish_fast(link, op, xfer->bytes) ? COMPLETE_INLINE : COMPLETE;
+		count_transfer(link, xfer);
+	} else if (TN_LIKELY(status == TERN_OK)) {
 		if ((xfer->bytes <= TN_SHELL_COPY_BYTES || !link->copies) &&
 		    begin(link->m, channel->handle, xfer, &params, &fast))
 			result = fast_outcome(link, &fast, begin == tn_link_fast_notify, op, xfer->bytes,

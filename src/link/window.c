@@ -36,9 +36,19 @@ uint64_t tn_lk_piece_max(const tn_link *link)
 	return TN_MIN(link->chunk_max, TN_MAX(link->window / 4, PIECE_MIN));
 }
 
+/*
+ * A transfer that is alone and fits the window whole has nothing behind it that smaller pieces would let through: over a
+ * stream each piece costs both sides a header and system calls.
+ */
+static bool fits_whole(const tn_link *link, uint64_t bytes)
+{
+	return link->in_flight == 0 && link->providers[link->provider].window_adaptive &&
+	       bytes <= link->window && bytes <= link->chunk_max;
+}
+
 uint64_t tn_lk_bulk_next(tn_link *link, uint64_t left, bool put)
 {
-	uint64_t n = TN_MIN(left, tn_lk_piece_max(link));
+	uint64_t n = fits_whole(link, left) ? left : TN_MIN(left, tn_lk_piece_max(link));
 
 	if (!tn_lk_is_bulk(link, n))
 		return n;
@@ -65,8 +75,8 @@ bool tn_lk_bulk_fast(const tn_link *link, const tn_link_xfer *xfer)
 	uint64_t bytes = xfer->bytes;
 
 	/* Nothing passes bulk that waits, here or on another link of the device. */
-	if (link->bulk_ready || link->outside || bytes > tn_lk_piece_max(link) ||
-	    !tn_lk_window_open(link, bytes))
+	if (link->bulk_ready || link->outside ||
+	    (bytes > tn_lk_piece_max(link) && !fits_whole(link, bytes)) || !tn_lk_window_open(link, bytes))
 		return false;
 	if (link->grants.tx && xfer->type != TN_XFER_GET && !tn_lk_grants_fit(link, bytes))
 		return false;

@@ -59,13 +59,25 @@ static tn_tcp_req *admit(tn_tcp_lane *lane, tn_tcp_type type, tern_status *statu
 	return req;
 }
 
+/* A frame of so many bytes is worth a completion that comes by poll, if a system call is saved. */
+#define HOLD_BYTES_MIN 4096u
+
+/*
+ * The poster has more for this lane and flushes it: pieces of one transfer, or of one message, go together. One that
+ * the kernel would take and that would be done at the post is held back only if it is large.
+ */
+static bool held(const tn_tcp_lane *lane, const tn_tcp_req *req)
+{
+	return lane->base.more && req->bytes >= HOLD_BYTES_MIN;
+}
+
 /* The req is filled in: push it out, unless frames are ahead that wait for the socket. True: completed. */
-static bool launch(tn_tcp_lane *lane, bool more)
+static bool launch(tn_tcp_lane *lane, const tn_tcp_req *req, bool more)
 {
 	tn_tcp_tx *tx = &lane->tx;
 	bool done;
 
-	if (tx->events & EPOLLOUT)
+	if ((tx->events & EPOLLOUT) || held(lane, req))
 		return false;
 	if (more) {
 		tn_tcp_ready(lane);
@@ -137,7 +149,7 @@ static tern_status post(tn_lane *base, tn_wr *wr, tn_tcp_type type)
 		req->hdr.key_index = wr->key.index;
 		req->hdr.key_generation = wr->key.generation;
 		req->hdr.key_tag = wr->key.node_tag;
-		wr->done = launch(lane, wr->more);
+		wr->done = launch(lane, req, wr->more);
 	}
 	pthread_mutex_unlock(&tx->lock);
 	return status;
@@ -197,7 +209,7 @@ tern_status tn_tcp_send(tn_lane *base, const tn_iov *iov, int n, uint64_t cookie
 		req->iov_count = (uint8_t)n;
 		if (n)
 			memcpy(req->iov, iov, (size_t)n * sizeof(*iov));
-		*done = launch(lane, false);
+		*done = launch(lane, req, false);
 	}
 	pthread_mutex_unlock(&tx->lock);
 	if (TN_LIKELY(status == TERN_OK))
@@ -210,7 +222,8 @@ void tn_tcp_flush(tn_lane *base)
 	tn_tcp_lane *lane = tn_tcp_lane_of(base);
 
 	pthread_mutex_lock(&lane->tx.lock);
-	if (lane->tx.refuse == TERN_OK && !(lane->tx.events & EPOLLOUT))
-		tn_tcp_tx_run(lane, TN_TCP_CHUNK_BYTES);
+	base->more = false;
+	if (lane->tx.refuse == TERN_OK && !(lane->tx.events & EPOLLOUT) && lane->tx.sent != lane->tx.tail)
+		tn_tcp_tx_run(lane, TN_TCP_BUDGET_BYTES);
 	pthread_mutex_unlock(&lane->tx.lock);
 }

@@ -390,6 +390,69 @@ static void fast_paths(void **state)
 	pair_fini(&world);
 }
 
+/* What is over when its post returns: allowed where nothing stands before it, and nothing is kept of it. */
+static void accesses(void **state)
+{
+	uint8_t key[TN_LINK_KEY_BYTES] = {0};
+	record_op slow;
+	tn_link_access access;
+	tn_link_xfer xfer = {.type = TN_XFER_PUT, .local = data, .bytes = 8, .key = key, .flag_key = key};
+	uint32_t channel;
+
+	(void)state;
+	record_init();
+	record_start();
+	assert_ok(tn_link_channel_open(link_of(0), "c", NULL, 0, &channel));
+	assert_false(tn_link_access_begin(link_of(0), channel, &xfer, &access)); /* no answer yet */
+	run();
+	assert_true(tn_link_access_begin(link_of(0), channel, &xfer, &access));
+	tn_link_access_done(link_of(0), &xfer, &access);
+	xfer.type = TN_XFER_GET;
+	assert_true(tn_link_access_begin(link_of(0), channel, &xfer, &access));
+	tn_link_access_done(link_of(0), &xfer, &access);
+	tn_link_check(link_of(0), 2);
+
+	xfer.bytes = 1 << 20; /* bulk has windows */
+	assert_false(tn_link_access_begin(link_of(0), channel, &xfer, &access));
+	xfer.bytes = 0;
+	assert_false(tn_link_access_begin(link_of(0), channel, &xfer, &access));
+	xfer.type = TN_XFER_PUT_FLAG; /* the word alone */
+	assert_true(tn_link_access_begin(link_of(0), channel, &xfer, &access));
+	xfer.flag_offset = 4;
+	assert_false(tn_link_access_begin(link_of(0), channel, &xfer, &access));
+	xfer.flag_offset = 0;
+	xfer.bytes = 8;
+	assert_false(tn_link_access_begin(link_of(0), channel, &xfer, &access));
+	xfer.type = TN_XFER_PUT_NOTIFY; /* costs a credit */
+	assert_false(tn_link_access_begin(link_of(0), channel, &xfer, &access));
+
+	xfer.type = TN_XFER_PUT;
+	assert_ok(xfer_at(0, channel, TN_XFER_PUT, data, sizeof(data), 0, &slow)); /* never past what waits */
+	assert_false(tn_link_access_begin(link_of(0), channel, &xfer, &access));
+	run();
+	assert_true(slow.done && slow.status == TERN_OK);
+	assert_true(tn_link_access_begin(link_of(0), channel, &xfer, &access));
+	pair_fini(&world);
+}
+
+/* A device whose completion says nothing of the target has no such accesses. */
+static void accesses_need_remote_done(void **state)
+{
+	uint8_t key[TN_LINK_KEY_BYTES] = {0};
+	tn_link_xfer xfer = {.type = TN_XFER_PUT, .local = data, .bytes = 8, .key = key};
+	tn_link_access access;
+	uint32_t channel;
+
+	(void)state;
+	record_init();
+	for (int i = 0; i < 2; i++)
+		world.node[i].providers[0].caps &= ~TN_LINK_CAP_REMOTE_DONE;
+	record_start();
+	channel = open_channel("c", NULL);
+	assert_false(tn_link_access_begin(link_of(0), channel, &xfer, &access));
+	pair_fini(&world);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -404,6 +467,8 @@ int main(void)
 		cmocka_unit_test(unsupported),
 		cmocka_unit_test(levels),
 		cmocka_unit_test(fast_paths),
+		cmocka_unit_test(accesses),
+		cmocka_unit_test(accesses_need_remote_done),
 	};
 
 	return RUN(tests);
