@@ -37,18 +37,19 @@ uint64_t tn_lk_piece_max(const tn_link *link)
 }
 
 /*
- * A transfer that is alone and fits the window whole has nothing behind it that smaller pieces would let through: over a
- * stream each piece costs both sides a header and system calls.
+ * A transfer that is alone and no longer than the least window has nothing behind it that smaller pieces would let
+ * through: over a stream each piece costs both sides a header and system calls. A longer one is cut, so that its first
+ * pieces are taken while the next are on their way.
  */
-static bool fits_whole(const tn_link *link, uint64_t bytes)
+static bool goes_whole(const tn_link *link, uint64_t bytes)
 {
 	return link->in_flight == 0 && link->providers[link->provider].window_adaptive &&
-	       bytes <= link->window && bytes <= link->chunk_max;
+	       bytes <= link->config.window_min_bytes && bytes <= link->chunk_max;
 }
 
 uint64_t tn_lk_bulk_next(tn_link *link, uint64_t left, bool put)
 {
-	uint64_t n = fits_whole(link, left) ? left : TN_MIN(left, tn_lk_piece_max(link));
+	uint64_t n = goes_whole(link, left) ? left : TN_MIN(left, tn_lk_piece_max(link));
 
 	if (!tn_lk_is_bulk(link, n))
 		return n;
@@ -76,7 +77,7 @@ bool tn_lk_bulk_fast(const tn_link *link, const tn_link_xfer *xfer)
 
 	/* Nothing passes bulk that waits, here or on another link of the device. */
 	if (link->bulk_ready || link->outside ||
-	    (bytes > tn_lk_piece_max(link) && !fits_whole(link, bytes)) || !tn_lk_window_open(link, bytes))
+	    (bytes > tn_lk_piece_max(link) && !goes_whole(link, bytes)) || !tn_lk_window_open(link, bytes))
 		return false;
 	if (link->grants.tx && xfer->type != TN_XFER_GET && !tn_lk_grants_fit(link, bytes))
 		return false;

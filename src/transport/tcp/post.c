@@ -63,12 +63,12 @@ static tn_tcp_req *admit(tn_tcp_lane *lane, tn_tcp_type type, tern_status *statu
 #define HOLD_BYTES_MIN 4096u
 
 /*
- * The poster has more for this lane and flushes it: pieces of one transfer, or of one message, go together. One that
- * the kernel would take and that would be done at the post is held back only if it is large.
+ * The poster has more for this lane and flushes it: parts of one message go together. Not pieces of a transfer: its
+ * receiver would begin only when the last one is there, and each side wait for the other.
  */
 static bool held(const tn_tcp_lane *lane, const tn_tcp_req *req)
 {
-	return lane->base.more && req->bytes >= HOLD_BYTES_MIN;
+	return lane->base.more && req->type == TN_TCP_SEND && req->bytes >= HOLD_BYTES_MIN;
 }
 
 /* The req is filled in: push it out, unless frames are ahead that wait for the socket. True: completed. */
