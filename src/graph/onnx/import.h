@@ -201,29 +201,29 @@ tern_status tn_ox_charge(tn_ox *x, uint64_t bytes);
 tern_status tn_ox_materialise(tn_ox *x, tn_ox_value *v, uint32_t *tensor);
 
 /* Handlers, by file; table.c names them. */
-#define TN_OX_HANDLERS(X)                                                                                \
-	/* ops_math.c */                                                                                 \
-	X(unary)                                                                                         \
-	X(alpha)                                                                                         \
-	X(binary)                                                                                        \
-	X(fold_binary)                                                                                   \
-	X(mean)                                                                                          \
-	X(clip)                                                                                          \
-	X(cast) X(cast_like) X(is_inf) X(mod) X(bit_shift) X(where) X(dropout) X(gemm)                   \
-		X(shrink) /* ops_reduce.c */                                                             \
-		X(reduce) X(arg) X(softmax) X(cum_sum) X(top_k)                                          \
-			X(mean_variance) /* ops_shape.c: known at import */                              \
-		X(constant) X(shape) X(size) X(range) X(constant_of_shape) X(eye_like)                   \
-			X(non_zero) /* ops_move.c */                                                     \
-		X(identity) X(reshape) X(flatten) X(squeeze) X(unsqueeze) X(transpose) X(slice) X(split) \
-			X(concat) X(expand) X(tile) X(pad) X(depth_to_space) X(space_to_depth) X(trilu)  \
-				X(reverse_sequence) /* ops_index.c */                                    \
-		X(gather) X(gather_elements) X(gather_nd) X(scatter_elements) X(scatter_nd) X(one_hot)   \
-			X(compress) X(resize) X(upsample) /* ops_nn.c */                                 \
-		X(conv) X(conv_transpose) X(max_pool) X(average_pool) X(lp_pool) X(global_pool)          \
-			X(batch_norm) X(lrn) X(instance_norm) X(layer_norm) /* ops_rnn.c */              \
-		X(lstm) X(gru) X(rnn)                                       /* ops_loss.c */             \
-		X(nll_loss) X(cross_entropy)                                /* ops_quant.c */            \
+#define TN_OX_HANDLERS(X)                                                                                   \
+	/* ops_math.c */                                                                                    \
+	X(unary)                                                                                            \
+	X(alpha)                                                                                            \
+	X(binary)                                                                                           \
+	X(fold_binary)                                                                                      \
+	X(mean)                                                                                             \
+	X(clip)                                                                                             \
+	X(cast)                                                                                             \
+	X(cast_like) X(is_inf) X(mod) X(bit_shift) X(where) X(dropout) X(gemm) X(shrink) /* ops_reduce.c */ \
+		X(reduce) X(arg) X(softmax) X(cum_sum) X(top_k)                                             \
+			X(mean_variance) /* ops_shape.c: known at import */                                 \
+		X(constant) X(shape) X(size) X(range) X(constant_of_shape) X(eye_like)                      \
+			X(non_zero) /* ops_move.c */                                                        \
+		X(identity) X(reshape) X(flatten) X(squeeze) X(unsqueeze) X(transpose) X(slice) X(split)    \
+			X(concat) X(expand) X(tile) X(pad) X(depth_to_space) X(space_to_depth) X(trilu)     \
+				X(reverse_sequence) /* ops_index.c */                                       \
+		X(gather) X(gather_elements) X(gather_nd) X(scatter_elements) X(scatter_nd) X(one_hot)      \
+			X(compress) X(resize) X(upsample) /* ops_nn.c */                                    \
+		X(conv) X(conv_transpose) X(max_pool) X(average_pool) X(lp_pool) X(global_pool)             \
+			X(batch_norm) X(lrn) X(instance_norm) X(layer_norm) /* ops_rnn.c */                 \
+		X(lstm) X(gru) X(rnn)                                       /* ops_loss.c */                \
+		X(nll_loss) X(cross_entropy)                                /* ops_quant.c */               \
 		X(quantize) X(dequantize)
 
 #define TN_OX_DECLARE(name) tern_status tn_ox_op_##name(tn_ox *x);
