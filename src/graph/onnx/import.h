@@ -201,6 +201,8 @@ tern_status tn_ox_charge(tn_ox *x, uint64_t bytes);
 tern_status tn_ox_materialise(tn_ox *x, tn_ox_value *v, uint32_t *tensor);
 
 /* Handlers, by file; table.c names them. */
+/* The formatter does not come to rest over comments in a macro. */
+/* clang-format off */
 #define TN_OX_HANDLERS(X)                                                                                   \
 	/* ops_math.c */                                                                                    \
 	X(unary)                                                                                            \
@@ -225,6 +227,7 @@ tern_status tn_ox_materialise(tn_ox *x, tn_ox_value *v, uint32_t *tensor);
 		X(lstm) X(gru) X(rnn)                                       /* ops_loss.c */                \
 		X(nll_loss) X(cross_entropy)                                /* ops_quant.c */               \
 		X(quantize) X(dequantize)
+/* clang-format on */
 
 #define TN_OX_DECLARE(name) tern_status tn_ox_op_##name(tn_ox *x);
 TN_OX_HANDLERS(TN_OX_DECLARE)
