@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NAME_MAX_BYTES 48
+#define NAME_MAX_BYTES  48
+#define SUBCOMMANDS_MAX 16
 
 static unsigned edit_distance(const char *a, const char *b)
 {
@@ -291,4 +292,36 @@ int args_parse(const arg_usage *usage, const arg_row *rows, int argc, char **arg
 			return rc;
 	}
 	return -1;
+}
+
+static void subcommand_help(const arg_usage *usage, const subcommand *subcommands, unsigned n, FILE *out)
+{
+	fprintf(out, "%s - %s\n\nusage: %s\n\n", usage->command, usage->summary, usage->synopsis);
+	for (unsigned i = 0; i < n; i++)
+		fprintf(out, "  %-8s %s\n", subcommands[i].name, subcommands[i].help);
+	fprintf(out, "  --help   this text\n\n`%s SUBCOMMAND --help` explains the options of a subcommand.\n",
+		usage->command);
+}
+
+int args_subcommand(const arg_usage *usage, const subcommand *subcommands, unsigned n, int argc, char **argv)
+{
+	const char *names[SUBCOMMANDS_MAX + 1] = {0}, *near;
+
+	if (argc < 2) {
+		subcommand_help(usage, subcommands, n, stderr);
+		return 2;
+	}
+	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+		subcommand_help(usage, subcommands, n, stdout);
+		return 0;
+	}
+	for (unsigned i = 0; i < n && i < SUBCOMMANDS_MAX; i++) {
+		if (strcmp(argv[1], subcommands[i].name) == 0)
+			return subcommands[i].run(argc - 1, argv + 1);
+		names[i] = subcommands[i].name;
+	}
+	near = nearest_name(argv[1], names);
+	fprintf(stderr, "%s: unknown subcommand '%s'%s%s%s; see %s --help\n", usage->command, argv[1],
+		near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "", usage->command);
+	return 2;
 }

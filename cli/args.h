@@ -47,6 +47,16 @@ typedef struct arg_usage {
  */
 int args_parse(const arg_usage *usage, const arg_row *rows, int argc, char **argv, const char **positional);
 
+typedef struct subcommand {
+	const char *name;
+	int (*run)(int argc, char **argv);
+	const char *help;
+} subcommand;
+
+/* Run the subcommand that argv[1] names, with an argv of its own; help and mistakes as args_parse. Of usage: command,
+   summary and synopsis. */
+int args_subcommand(const arg_usage *usage, const subcommand *subcommands, unsigned n, int argc, char **argv);
+
 /* The nearest of the names to what was given (edit distance at most a third of it), or NULL. */
 const char *nearest_name(const char *given, const char *const *names);
 

@@ -13,11 +13,7 @@
 #include "args.h"
 #include "commands.h"
 
-static const struct subcommand {
-	const char *name;
-	int (*run)(int argc, char **argv);
-	const char *help;
-} subcommands[] = {
+static const subcommand subcommands[] = {
 	{"show", graph_show, "parameters, bytes, ops and shapes of a model; a drawing of it"},
 	{"check", graph_check, "can this model be imported and computed? Everything that is in the way"},
 	{"plan", graph_plan, "how a model's training is split over processes, and what travels between them"},
@@ -26,37 +22,13 @@ static const struct subcommand {
 };
 #define SUBCOMMANDS (sizeof(subcommands) / sizeof(subcommands[0]))
 
-static void help(FILE *out)
-{
-	fprintf(out, "tern graph - models: built in, or ONNX files\n\nusage: tern graph SUBCOMMAND NAME|FILE "
-		     "[options]\n\n");
-	for (unsigned i = 0; i < SUBCOMMANDS; i++)
-		fprintf(out, "  %-8s %s\n", subcommands[i].name, subcommands[i].help);
-	fprintf(out, "  --help   this text\n\n`tern graph SUBCOMMAND --help` explains the options of a "
-		     "subcommand.\n");
-}
-
 int cmd_graph(int argc, char **argv)
 {
-	const char *names[SUBCOMMANDS + 1] = {0}, *near;
+	const arg_usage usage = {.command = "tern graph",
+				 .summary = "models: built in, or ONNX files",
+				 .synopsis = "tern graph SUBCOMMAND NAME|FILE [options]"};
 
-	if (argc < 2) {
-		help(stderr);
-		return 2;
-	}
-	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
-		help(stdout);
-		return 0;
-	}
-	for (unsigned i = 0; i < SUBCOMMANDS; i++) {
-		if (strcmp(argv[1], subcommands[i].name) == 0)
-			return subcommands[i].run(argc - 1, argv + 1);
-		names[i] = subcommands[i].name;
-	}
-	near = nearest_name(argv[1], names);
-	fprintf(stderr, "tern graph: unknown subcommand '%s'%s%s%s; see tern graph --help\n", argv[1],
-		near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
-	return 2;
+	return args_subcommand(&usage, subcommands, SUBCOMMANDS, argc, argv);
 }
 
 /* ---- lists ---- */

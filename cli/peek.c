@@ -17,6 +17,17 @@
 
 #define PAGE_MAX (256u << 20)
 
+size_t peek_addresses(const char *addresses[PEEK_MAX])
+{
+	size_t n = 0;
+
+	while (n < PEEK_MAX && addresses[n])
+		n++;
+	if (n == 0)
+		addresses[n++] = "127.0.0.1:" PEEK_PORT;
+	return n;
+}
+
 /* ---- pages ---- */
 
 static int dial(const char *address, char *why, size_t why_bytes)

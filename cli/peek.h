@@ -14,6 +14,8 @@
 #define PEEK_PORT "9400" /* of an address without one */
 #define PEEK_MAX  64     /* processes that a command looks at */
 
+/* How many of the addresses a command was given, after argument parsing; with none, one of this host. */
+size_t peek_addresses(const char *addresses[PEEK_MAX]);
 /* GET path from "host:port". malloced; NULL: why says it. Waits 5 s at most. */
 char *peek(const char *address, const char *path, char *why, size_t why_bytes);
 

@@ -173,6 +173,8 @@ static int serve(const server_options *o, tern_ctx *ctx, const tern_ps_server_pa
 		if (sig == SIGUSR2)
 			tern_ctx_report(ctx, print_line, NULL);
 	fprintf(stderr, "tern server: %s: ending\n", strsignal(sig));
+	/* Stays blocked: who asks for the state must not end a server that drains. */
+	sigdelset(&ends, SIGUSR2);
 	sigprocmask(SIG_UNBLOCK, &ends, NULL); /* a second one ends it at once */
 	if (o->join && o->drain_ns && tern_ps_server_drain(server, o->drain_ns) != TERN_OK)
 		fprintf(stderr, "tern server: not drained: %s\n", tern_detail());

@@ -10,11 +10,7 @@
 #include "args.h"
 #include "commands.h"
 
-static const struct subcommand {
-	const char *name;
-	int (*run)(int argc, char **argv);
-	const char *help;
-} subcommands[] = {
+static const subcommand subcommands[] = {
 	{"list", table_list, "the tables of running servers"},
 	{"create", table_create, "make a table"},
 	{"describe", table_describe, "the schema of a table"},
@@ -47,35 +43,11 @@ const char *table_optimizer(const tern_table_schema *schema)
 	return kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "?";
 }
 
-static void help(FILE *out)
-{
-	fprintf(out,
-		"tern table - tables of the parameter server\n\nusage: tern table SUBCOMMAND [options]\n\n");
-	for (unsigned i = 0; i < SUBCOMMANDS; i++)
-		fprintf(out, "  %-8s %s\n", subcommands[i].name, subcommands[i].help);
-	fprintf(out, "  --help   this text\n\n`tern table SUBCOMMAND --help` explains the options of a "
-		     "subcommand.\n");
-}
-
 int cmd_table(int argc, char **argv)
 {
-	const char *names[SUBCOMMANDS + 1] = {0}, *near;
+	const arg_usage usage = {.command = "tern table",
+				 .summary = "tables of the parameter server",
+				 .synopsis = "tern table SUBCOMMAND [options]"};
 
-	if (argc < 2) {
-		help(stderr);
-		return 2;
-	}
-	if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
-		help(stdout);
-		return 0;
-	}
-	for (unsigned i = 0; i < SUBCOMMANDS; i++) {
-		if (strcmp(argv[1], subcommands[i].name) == 0)
-			return subcommands[i].run(argc - 1, argv + 1);
-		names[i] = subcommands[i].name;
-	}
-	near = nearest_name(argv[1], names);
-	fprintf(stderr, "tern table: unknown subcommand '%s'%s%s%s; see tern table --help\n", argv[1],
-		near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
-	return 2;
+	return args_subcommand(&usage, subcommands, SUBCOMMANDS, argc, argv);
 }

@@ -297,14 +297,11 @@ int cmd_top(int argc, char **argv)
 		{0},
 	};
 	int rc = args_parse(&usage, rows, argc, argv, addresses);
-	size_t n = 0;
+	size_t n;
 
 	if (rc >= 0)
 		return rc;
-	while (n < PEEK_MAX && addresses[n])
-		n++;
-	if (n == 0)
-		addresses[n++] = "127.0.0.1:" PEEK_PORT;
+	n = peek_addresses(addresses);
 	for (size_t i = 0; i < n; i++)
 		all[i].http = addresses[i];
 	rc = watch(all, n, interval_ns, count);

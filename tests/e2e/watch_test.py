@@ -151,6 +151,14 @@ class SignalTest(unittest.TestCase):
         self.assertEqual(err.count(f", reporter at {server.address}"), 2, err)
         self.assertEqual(err.count("counters that are not 0"), 2)
 
+    def test_asking_does_not_end_a_server_that_ends(self):
+        server = Server("leaver")
+        server.process.send_signal(signal.SIGTERM)
+        while server.process.poll() is None:
+            server.process.send_signal(signal.SIGUSR2)
+        _, err = server.process.communicate(timeout=30)
+        self.assertEqual(server.process.returncode, 0, err)
+
 
 if __name__ == "__main__":
     unittest.main()
