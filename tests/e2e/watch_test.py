@@ -154,6 +154,8 @@ class SignalTest(unittest.TestCase):
     def test_asking_does_not_end_a_server_that_ends(self):
         server = Server("leaver")
         server.process.send_signal(signal.SIGTERM)
+        while "ending" not in server.process.stderr.readline():
+            pass
         while server.process.poll() is None:
             server.process.send_signal(signal.SIGUSR2)
         _, err = server.process.communicate(timeout=30)
