@@ -15,6 +15,8 @@
 #include "commands.h"
 #include "train.h"
 
+static const train_optimizer_given none; /* of the options of optimisers */
+
 typedef struct mode {
 	const char *name;
 	unsigned comm, transport;
@@ -44,6 +46,7 @@ static int train_first(const train_options *base, uint64_t epochs)
 	       "%llu epochs.\n",
 	       (unsigned long long)o.servers, (unsigned long long)o.workers, (unsigned long long)o.epochs);
 	fflush(stdout);
+	train_optimizer_check(&o, &none);
 	train_run(&o, self_path(), "mlp", &r, &status);
 	if (status != 0)
 		return status;
@@ -85,6 +88,7 @@ static int compare(const train_options *base, uint64_t steps)
 		o.comm = modes[i].comm;
 		o.transport = modes[i].transport;
 		o.no_comm = modes[i].no_comm;
+		train_optimizer_check(&o, &none);
 		train_run(&o, self_path(), modes[i].name, &results[i], &status);
 		if (status != 0)
 			return status;

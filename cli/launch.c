@@ -65,8 +65,8 @@ static void on_signal(int sig)
 
 /* The command line of a process: words and numbers, kept in one place until it was started. */
 typedef struct command_line {
-	const char *argv[64];
-	char text[1024];
+	const char *argv[96];
+	char text[2048];
 	int count;
 	size_t used;
 } command_line;
@@ -89,6 +89,11 @@ __attribute__((format(printf, 3, 4))) static void addf(command_line *c, const ch
 	c->used += (size_t)vsnprintf(value, sizeof(c->text) - c->used, fmt, args) + 1;
 	va_end(args);
 	add(c, option, value);
+}
+
+static void add_real(void *c, const char *option, double value)
+{
+	addf(c, option, "%.17g", value);
 }
 
 static void add_options(command_line *c, const launch *l)
@@ -121,8 +126,8 @@ static void add_options(command_line *c, const launch *l)
 		add(c, "--trace", o->trace);
 	if (o->profile)
 		add(c, "--profile", NULL);
-	addf(c, "--lr", "%.17g", o->lr);
-	addf(c, "--momentum", "%.17g", o->momentum);
+	add(c, "--optimizer", optimizer_names[o->optimizer]);
+	train_optimizer_options(o, add_real, c);
 	addf(c, "--timeout", "%.3f", (double)o->timeout_ns * 1e-9);
 	if (o->sync)
 		add(c, "--sync", NULL);
@@ -709,6 +714,7 @@ static void print_json(const train_options *o, const train_result *r)
 	json_string(&j, "comm", comm_names[o->comm]);
 	json_bool(&j, "sync", o->sync);
 	json_u64(&j, "seed", o->seed);
+	json_string(&j, "optimizer", optimizer_names[o->optimizer]);
 	json_u64(&j, "kernel_threads", o->kernel_threads);
 	json_bool(&j, "spin", o->spin);
 	json_bool(&j, "no_comm", o->no_comm);

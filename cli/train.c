@@ -28,6 +28,7 @@ void train_defaults(train_options *options)
 				   .batch = 64,
 				   .epochs = 8,
 				   .seed = 1,
+				   .optimizer = TERN_OPTIMIZER_MOMENTUM,
 				   .momentum = 0.9,
 				   .kernel_threads = 1,
 				   .timeout_ns = 60ull * 1000000000ull,
@@ -46,6 +47,7 @@ void train_defaults(train_options *options)
 /* One command line per process: its options and their table. */
 static train_options o;
 static bool steps_given, epochs_given, batch_given, dim_given;
+static train_optimizer_given optimizer_given;
 static const arg_row rows[] = {
 	{"model", ARG_CHOICE, &o.model,
 	 "mlp|fcn5|convnet|convnet_small|convnet_bn|lstm_small|gru_small|alexnet|vgg16|inception_v3|lstm|gru|"
@@ -72,7 +74,26 @@ static const arg_row rows[] = {
 	{"seed", ARG_U64, &o.seed, "N", "of initial values and data order (1)", 0, 0, false, NULL},
 	{"lr", ARG_REAL, &o.lr, "X", "learning rate at the start; falls linearly to 1 % of it (by model)", 0,
 	 0, false, NULL},
-	{"momentum", ARG_REAL, &o.momentum, "X", "of SGD; 0 = plain SGD (0.9)", 0, 0, false, NULL},
+	{"optimizer", ARG_CHOICE, &o.optimizer, "sgd|momentum|adagrad|adam|rmsprop",
+	 "how gradients change the variables (momentum)", 0, 0, false, &optimizer_given.optimizer},
+	{"momentum", ARG_REAL, &o.momentum, "X", "of momentum (0.9; 0 = sgd) and rmsprop (0)", 0, 0, false,
+	 &optimizer_given.momentum},
+	{"beta1", ARG_REAL, &o.beta1, "X", "adam: what the mean of gradients keeps (0.9)", 0, 0, false,
+	 &optimizer_given.beta1},
+	{"beta2", ARG_REAL, &o.beta2, "X", "adam: what the mean of their squares keeps (0.999)", 0, 0, false,
+	 &optimizer_given.beta2},
+	{"rho", ARG_REAL, &o.rho, "X", "rmsprop: what the mean of squares keeps (0.9)", 0, 0, false,
+	 &optimizer_given.rho},
+	{"epsilon", ARG_REAL, &o.epsilon, "X", "adagrad (1e-10), adam, rmsprop (1e-8): below the line", 0, 0,
+	 false, &optimizer_given.epsilon},
+	{"weight-decay", ARG_REAL, &o.weight_decay, "X",
+	 "so much of each variable is added to its gradient (by model)", 0, 0, false,
+	 &optimizer_given.weight_decay},
+	{"clip-norm", ARG_REAL, &o.clip_norm, "X",
+	 "scale the gradient so that its norm over all variables is at most this", 0, 0, false,
+	 &optimizer_given.clip_norm},
+	{"clip-value", ARG_REAL, &o.clip_value, "X", "limit each element of the gradient to this", 0, 0,
+	 false, &optimizer_given.clip_value},
 	{"kernel-threads", ARG_U64, &o.kernel_threads, "N", "threads of each worker's kernels (1)", 1, 256,
 	 false, NULL},
 	{"spin", ARG_FLAG, &o.spin, NULL, "poll instead of sleeping (needs a core per process)", 0, 0, false,
@@ -139,7 +160,7 @@ static const arg_row rows[] = {
 	{0},
 };
 
-static int check(const train_options *options)
+static int check(train_options *options)
 {
 	if (steps_given && epochs_given) {
 		fprintf(stderr, "tern train: --steps and --epochs exclude each other: give one\n");
@@ -182,7 +203,7 @@ static int check(const train_options *options)
 		fprintf(stderr, "tern train: without servers there can be only one worker (--workers 1)\n");
 		return 2;
 	}
-	return -1;
+	return train_optimizer_check(options, &optimizer_given) ? -1 : 2;
 }
 
 /* Models of tables: other defaults, and no roles. */

@@ -42,6 +42,9 @@ typedef struct train_options {
 	uint64_t seed;
 	bool json, quiet;
 	double lr, momentum;
+	/* train_optim.c: what is 0 is the default of model and optimiser */
+	unsigned optimizer; /* index into optimizer_names */
+	double beta1, beta2, rho, epsilon, weight_decay, clip_norm, clip_value;
 	uint64_t kernel_threads;
 	bool spin, no_comm, no_eval;
 	const char *losses, *trace;
@@ -67,6 +70,22 @@ typedef struct train_options {
 } train_options;
 
 extern const char *const model_names[];
+
+/* ---- train_optim.c: optimisers and the clipping of gradients ---- */
+
+extern const char *const optimizer_names[]; /* in the order of tern_optimizer_kind */
+
+/* Which of these options were given. */
+typedef struct train_optimizer_given {
+	bool optimizer, momentum, beta1, beta2, rho, epsilon, weight_decay, clip_norm, clip_value;
+} train_optimizer_given;
+/* Options that do not fit each other or are out of range: printed, false. Else o is complete but for the learning rate. */
+bool train_optimizer_check(train_options *o, const train_optimizer_given *given);
+/* For a job of so many steps (of updates, for servers that apply each gradient by itself). */
+tern_optimizer train_optimizer(const train_options *o, uint64_t steps);
+/* As options again, for the processes of a job and for people: "--optimizer adam --lr ...". */
+void train_optimizer_options(const train_options *o, void (*add)(void *to, const char *option, double value),
+			     void *to);
 
 /* ---- train_model.c ---- */
 

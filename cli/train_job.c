@@ -102,16 +102,19 @@ uint32_t train_stale(const train_options *o)
 static void make_cookie(const train_options *o, const tern_model_params *model, const tern_plan_params *plan,
 			train_job *job)
 {
-	char text[512];
+	const tern_optimizer *optim = &plan->optimizer;
+	char text[1024];
 
-	snprintf(text, sizeof(text), "%s %s %u %u %llu %llu %llu %llu %d %u %d %a %a %a %a %llu %d %llu %llu",
+	snprintf(text, sizeof(text),
+		 "%s %s %u %u %llu %llu %llu %llu %d %u %d %a %a %a %a %llu %d %llu %llu %a %a %a %a %a %a",
 		 model_names[o->model], o->hidden ? o->hidden : "-", plan->servers, plan->workers,
 		 (unsigned long long)o->batch, (unsigned long long)o->first_step,
 		 (unsigned long long)job->steps, (unsigned long long)o->seed, plan->sync != 0, plan->stale,
-		 (int)plan->comm, (double)plan->optimizer.lr, (double)plan->optimizer.lr_end,
-		 (double)plan->optimizer.momentum, (double)plan->optimizer.weight_decay,
-		 (unsigned long long)plan->optimizer.lr_steps, (int)plan->optimizer.kind,
-		 (unsigned long long)model->inputs, (unsigned long long)model->classes);
+		 (int)plan->comm, (double)optim->lr, (double)optim->lr_end, (double)optim->momentum,
+		 (double)optim->weight_decay, (unsigned long long)optim->lr_steps, (int)optim->kind,
+		 (unsigned long long)model->inputs, (unsigned long long)model->classes, (double)optim->beta1,
+		 (double)optim->beta2, (double)optim->rho, (double)optim->epsilon, (double)optim->clip_value,
+		 (double)optim->clip_norm);
 	snprintf(job->cookie, sizeof(job->cookie), "tern train %016llx", (unsigned long long)hash(text));
 }
 
@@ -134,15 +137,8 @@ bool train_job_create(const train_options *o, uint64_t rows, uint64_t features, 
 			fprintf(stderr, "tern train: servers of a job over hosts need --steps N\n");
 		return false;
 	}
-	plan.optimizer.kind = o->momentum > 0 ? TERN_OPTIMIZER_MOMENTUM : TERN_OPTIMIZER_SGD;
-	plan.optimizer.lr = (float)(o->lr > 0                    ? o->lr
-				    : o->sync || o->workers == 1 ? train_models[o->model].lr_sync
-								 : train_models[o->model].lr_async);
-	plan.optimizer.lr_end = plan.optimizer.lr * (float)train_models[o->model].lr_end;
-	plan.optimizer.weight_decay = (float)train_models[o->model].weight_decay;
-	plan.optimizer.momentum = (float)o->momentum;
 	/* Asynchronous servers apply one update per worker and step. */
-	plan.optimizer.lr_steps = job->steps * (o->sync || !o->servers ? 1 : o->workers);
+	plan.optimizer = train_optimizer(o, job->steps * (o->sync || !o->servers ? 1 : o->workers));
 	make_cookie(o, &model, &plan, job);
 	job->features = features;
 	job->classes = classes;
@@ -158,16 +154,31 @@ bool train_job_create(const train_options *o, uint64_t rows, uint64_t features, 
 	return true;
 }
 
+typedef struct words {
+	char *text;
+	size_t bytes;
+} words;
+
+static void add_word(void *to, const char *option, double value)
+{
+	words *w = to;
+	size_t used = strlen(w->text);
+
+	snprintf(w->text + used, w->bytes - used, " %s %g", option, value);
+}
+
 void train_job_describe(const train_options *o, const train_job *job, char *text, size_t bytes)
 {
+	char optim[256] = "";
+
+	train_optimizer_options(o, add_word, &(words){optim, sizeof(optim)});
 	snprintf(text, bytes,
 		 "--model %s%s%s --servers %llu --workers %llu --batch %llu --steps %llu --seed %llu --comm "
-		 "%s "
-		 "--momentum %g%s%s, %llu features, %llu classes",
+		 "%s --optimizer %s%s%s, %llu features, %llu classes",
 		 model_names[o->model], o->hidden ? " --hidden " : "", o->hidden ? o->hidden : "",
 		 (unsigned long long)o->servers, (unsigned long long)o->workers, (unsigned long long)o->batch,
 		 (unsigned long long)job->steps, (unsigned long long)o->seed, comm_names[o->comm],
-		 o->momentum, o->lr > 0 ? " --lr ..." : "", o->sync ? " --sync" : "",
+		 optimizer_names[o->optimizer], optim, o->sync ? " --sync" : "",
 		 (unsigned long long)job->features, (unsigned long long)job->classes);
 }
 

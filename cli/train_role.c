@@ -74,7 +74,7 @@ typedef struct part {
 /* The peer refused us: what to compare with its command line. */
 static void tell_job(const part *p, char *text, size_t bytes)
 {
-	char job[400];
+	char job[700];
 
 	train_job_describe(p->options, &p->job, job, sizeof(job));
 	snprintf(text, bytes, "; the peer belongs to another job: same options everywhere? Here: %s", job);
@@ -82,7 +82,7 @@ static void tell_job(const part *p, char *text, size_t bytes)
 
 static int failed(const part *p, const char *what, tern_status status)
 {
-	char more[600] = "";
+	char more[900] = "";
 
 	if (status == TERN_E_CANCELED || stopped_by) {
 		report(true, "stopped");

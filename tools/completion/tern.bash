@@ -7,7 +7,7 @@ _tern_options() { # COMMAND or COMMAND/SUBCOMMAND
 	case $1 in
 	train)
 		echo --model --hidden --data --servers --workers --batch --epochs --steps --transport --comm --sync --seed \
-			--lr --momentum --kernel-threads --spin --no-comm --no-eval --losses --save --save-every --resume --first-step --on-failure --trace \
+			--lr --optimizer --momentum --beta1 --beta2 --rho --epsilon --weight-decay --clip-norm --clip-value --kernel-threads --spin --no-comm --no-eval --losses --save --save-every --resume --first-step --on-failure --trace \
 			--profile --json --quiet \
 			--timeout --role --index --cluster --features --classes --text --dim --window --negative --min-count --sample \
 			--pairs --samples --vocabulary --skew --consistency --staleness --listen --insecure --help
@@ -55,7 +55,13 @@ _tern_choices() { # OPTION
 	--on-failure) echo stop shrink ;;
 	--role) echo launcher server worker ;;
 	--dtype) echo f32 bf16 f16 ;;
-	--optimizer) echo none sgd momentum adagrad adam adamw ftrl rmsprop ;;
+	--optimizer) # of graphs, of tables
+		if [[ ${COMP_WORDS[1]} == train ]]; then
+			echo sgd momentum adagrad adam rmsprop
+		else
+			echo none sgd momentum adagrad adam adamw ftrl rmsprop
+		fi
+		;;
 	--init) echo zeros constant uniform normal ;;
 	--eviction) echo none lru lfu ;;
 	--consistency) echo async bsp ssp ;;
@@ -103,6 +109,7 @@ _tern() {
 			return
 			;;
 		--servers | --workers | --batch | --epochs | --steps | --save-every | --first-step | --seed | --lr | --momentum | --kernel-threads | \
+			--beta1 | --beta2 | --rho | --epsilon | --weight-decay | --clip-norm | --clip-value | \
 			--peer | --timeout | --index | --hidden | --features | --classes | --listen | \
 			--sizes | --rounds | --round-time | --threads | --sequence | --rate | --keep | --deltas-max | --step | --to | --version | --name | --join | --replicas | --first | --drain | --map-version | --budget | \
 			--ps-workers | --server | --dim | --rows | --init-value | --ttl | --admit-after | \
