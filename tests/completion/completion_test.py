@@ -19,7 +19,7 @@ COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
 _tern
 printf '%s\\n' "${COMPREPLY[@]}"
 '''
-OPTION = re.compile(r'^  (--[a-z-]+)(?: (\S+))?(?:  |$)', re.M)
+OPTION = re.compile(r'^  (--[a-z0-9-]+)(?: (\S+))?(?:  |$)', re.M)
 CHOICES = re.compile(r'[a-z0-9]+(\|[a-z0-9]+)+')
 
 

@@ -16,7 +16,7 @@ ROOT = sys.argv[1]
 TERN = sys.argv[2] if len(sys.argv) > 2 and os.access(sys.argv[2], os.X_OK) else None
 MAN = os.path.join(ROOT, 'docs/man/tern.1')
 LINK = re.compile(r'\]\(([^)#\s]+)')
-OPTION = re.compile(r'^  (--[a-z-]+)', re.M)
+OPTION = re.compile(r'^  (--[a-z0-9-]+)', re.M)
 CODE = re.compile(r'^```.*?^```', re.M | re.S)
 
 
