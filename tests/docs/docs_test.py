@@ -102,7 +102,7 @@ class ManPage(unittest.TestCase):
     def defined(self, command):
         """The options that have a paragraph of their own."""
         heads = re.findall(r'^\.(?:TP|TQ)\n(.*)$', self.section(f'TERN {command.upper()}'), re.M)
-        return {name for head in heads for name in re.findall(r'--[a-z][a-z-]*', head)}
+        return {name for head in heads for name in re.findall(r'--[a-z][a-z0-9-]*', head)}
 
     def help_of(self, *command):
         """The help of a command, with those of its subcommands."""
