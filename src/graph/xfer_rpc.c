@@ -13,11 +13,14 @@
  * A pulled edge has one request in flight, sent again when its tensor was polled. A pushed edge holds up to
  * RPC_SLOTS tensors at the receiver.
  *
+ * Of dynamic edges a message begins with the shape (HEAD_BYTES), and buffers grow with the largest tensor there was. A
+ * pull says how much room it has; a tensor that is larger is answered by its shape alone, and asked for again.
+ *
  * A call that waits for its answer holds up the window of its client (seq < low_water + 256). So each client has
  * at most EDGES_PER_CLIENT edges of one kind: while one of them waits the others make only a few calls each,
  * because all edges of a device are at most some slots apart, and a push never waits behind pulls.
  * Threads: the executor's; handlers and completions run from dispatch and take xfer->lock.
- * Tests: tests/unit/graph/xfer_link_test.c.
+ * Tests: tests/unit/graph/xfer_link_test.c, exec_bind_test.c (dynamic).
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -28,12 +31,17 @@
 #include "base/check.h"
 #include "base/fail.h"
 #include "base/wirebuf.h"
+#include "graph/ir.h"
 #include "graph/xfer_link.h"
 
-#define METHOD_PUSH      0x7e000001u
-#define METHOD_PULL      0x7e000002u
-#define RPC_SLOTS        2u
-#define EDGE_BYTES       8u /* arguments begin with the edge's number */
+#define METHOD_PUSH 0x7e000001u
+#define METHOD_PULL 0x7e000002u
+#define RPC_SLOTS   2u
+#define EDGE_BYTES  8u /* arguments begin with the edge's number */
+#define ROOM_BYTES  8u /* dynamic: then comes how much room a pull has */
+/* Dynamic: edge, rank and dims; a multiple of 64, so that tensors behind it are aligned. */
+#define HEAD_BYTES 128u
+_Static_assert(EDGE_BYTES + 8 + 8 * TERN_RANK_MAX <= HEAD_BYTES, "a head has room for every shape");
 #define EDGES_PER_CLIENT 32u
 
 typedef struct rpc_xfer rpc_xfer;
@@ -44,6 +52,12 @@ typedef struct rpc_client {
 	bool pushes;
 	tern_rpc *rpc;
 } rpc_client;
+
+/* Memory for messages of a dynamic edge. */
+typedef struct rpc_room {
+	uint8_t *data;
+	uint64_t bytes;
+} rpc_room;
 
 typedef struct rpc_end {
 	tn_xfer_end base;
@@ -66,7 +80,12 @@ typedef struct rpc_end {
 	/* a called end; xfer->lock */
 	tern_rpc_request *request; /* pull: the caller waits; push: waits for room */
 	uint64_t arrived, taken;   /* push */
-	bool held;                 /* a polled tensor is looked at */
+	/* dynamic: the message that is sent, or those that were received, whole; their shapes */
+	rpc_room shaped[RPC_SLOTS];
+	tern_shape shapes[RPC_SLOTS];
+	uint64_t request_room; /* of `request`; xfer->lock */
+	uint64_t kept;         /* bytes of a message that did not fit an answer; xfer->lock */
+	bool held;             /* a polled tensor is looked at */
 } rpc_end;
 
 struct rpc_xfer {
@@ -110,7 +129,80 @@ static void copied(rpc_xfer *xfer, uint64_t bytes)
 	__atomic_fetch_add(&xfer->link.counters.copy_bytes, bytes, __ATOMIC_RELAXED);
 }
 
+/* ---- messages of dynamic edges ---- */
+
+/* Room for a message of so many bytes behind its head; what was there is lost. */
+static tern_status make_room(const rpc_end *end, rpc_room *room, uint64_t bytes)
+{
+	if (bytes > TERN_RPC_INLINE_MAX - HEAD_BYTES)
+		return tn_fail(TERN_E_TOO_LARGE,
+			       "edge '%s': %llu bytes do not fit a call (at most %u): use zerocopy",
+			       end->desc->name, (unsigned long long)bytes, TERN_RPC_INLINE_MAX - HEAD_BYTES);
+	if (room->bytes >= HEAD_BYTES + bytes)
+		return TERN_OK;
+	free(room->data);
+	room->bytes = (HEAD_BYTES + bytes + 63) / 64 * 64;
+	room->data = aligned_alloc(64, room->bytes);
+	if (room->data)
+		return TERN_OK;
+	room->bytes = 0;
+	return tn_fail(TERN_E_NOMEM, "no memory for edge '%s' (%llu bytes)", end->desc->name,
+		       (unsigned long long)bytes);
+}
+
+static void put_head(const rpc_end *end, const tern_shape *shape, uint8_t *message)
+{
+	tn_writer w;
+
+	memset(message, 0, HEAD_BYTES);
+	tn_writer_init(&w, message, HEAD_BYTES);
+	tn_put_u64(&w, end->desc->id);
+	tn_put_u64(&w, shape->rank);
+	for (uint32_t i = 0; i < shape->rank; i++)
+		tn_put_u64(&w, shape->dims[i]);
+	TN_ASSERT(!w.bad);
+}
+
+/* bytes: what a tensor of that shape has. False: it is none of this edge. */
+static bool read_head(const rpc_end *end, const uint8_t *message, uint64_t bytes, tern_shape *shape,
+		      uint64_t *tensor_bytes)
+{
+	tn_reader r;
+
+	tn_reader_init(&r, message, bytes < HEAD_BYTES ? 0 : HEAD_BYTES);
+	tn_get_u64(&r);
+	*shape = (tern_shape){.rank = end->desc->shape.rank};
+	if (tn_get_u64(&r) != shape->rank)
+		return false;
+	for (uint32_t i = 0; i < shape->rank; i++)
+		shape->dims[i] = tn_get_u64(&r);
+	return !r.bad && tn_shape_bytes(shape, end->desc->dtype, tensor_bytes) == TERN_OK;
+}
+
 /* ---- called ends: handlers ---- */
+
+/* xfer->lock is held. False: not a tensor of this edge, or there is no memory for it. */
+static bool take_shaped(rpc_end *end, const uint8_t *message, uint64_t bytes)
+{
+	rpc_room *room = &end->shaped[end->arrived % RPC_SLOTS];
+	uint64_t tensor_bytes;
+
+	if (!read_head(end, message, bytes, &end->shapes[end->arrived % RPC_SLOTS], &tensor_bytes) ||
+	    bytes - HEAD_BYTES != tensor_bytes || make_room(end, room, tensor_bytes) != TERN_OK)
+		return false;
+	memcpy(room->data, message, bytes);
+	copied(end->xfer, tensor_bytes);
+	return true;
+}
+
+static bool take_static(rpc_end *end, const uint8_t *message, uint64_t bytes)
+{
+	if (bytes != EDGE_BYTES + end->desc->bytes)
+		return false;
+	memcpy(end->slots + end->arrived % RPC_SLOTS * end->stride, message + EDGE_BYTES, end->desc->bytes);
+	copied(end->xfer, end->desc->bytes);
+	return true;
+}
 
 static void on_push(tern_rpc_request *request, const void *args, uint64_t bytes, void *arg)
 {
@@ -120,15 +212,13 @@ static void on_push(tern_rpc_request *request, const void *args, uint64_t bytes,
 
 	pthread_mutex_lock(&xfer->lock);
 	end = find_end(xfer, args, bytes, false);
-	if (!end || bytes != EDGE_BYTES + end->desc->bytes || end->request ||
-	    tern_rpc_request_link(request) != end->link || end->arrived - end->taken >= RPC_SLOTS) {
+	if (!end || end->request || tern_rpc_request_link(request) != end->link ||
+	    end->arrived - end->taken >= RPC_SLOTS ||
+	    !(end->desc->dynamic ? take_shaped : take_static)(end, args, bytes)) {
 		pthread_mutex_unlock(&xfer->lock);
 		refuse(request);
 		return;
 	}
-	memcpy(end->slots + end->arrived % RPC_SLOTS * end->stride, (const uint8_t *)args + EDGE_BYTES,
-	       end->desc->bytes);
-	copied(xfer, end->desc->bytes);
 	end->arrived++;
 	answer = end->arrived - end->taken < RPC_SLOTS; /* else when there is room for the next one */
 	if (!answer)
@@ -138,8 +228,18 @@ static void on_push(tern_rpc_request *request, const void *args, uint64_t bytes,
 		tern_rpc_reply(request, TERN_OK, NULL, 0);
 }
 
+static uint64_t room_of(const void *args, uint64_t bytes)
+{
+	tn_reader r;
+
+	tn_reader_init(&r, args, bytes);
+	tn_get_u64(&r);
+	return tn_get_u64(&r); /* 0 if there is none */
+}
+
 static void on_pull(tern_rpc_request *request, const void *args, uint64_t bytes, void *arg)
 {
+	uint64_t room = room_of(args, bytes), kept = 0;
 	rpc_xfer *xfer = arg;
 	bool taken = false;
 	rpc_end *end;
@@ -147,12 +247,23 @@ static void on_pull(tern_rpc_request *request, const void *args, uint64_t bytes,
 	pthread_mutex_lock(&xfer->lock);
 	end = find_end(xfer, args, bytes, true);
 	if (end && !end->request && tern_rpc_request_link(request) == end->link) {
-		end->request = request;
-		taken = true;
+		kept = end->kept;
+		if (!kept) {
+			end->request = request;
+			end->request_room = room;
+		}
+		taken = !kept || kept <= room;
 	}
 	pthread_mutex_unlock(&xfer->lock);
-	if (!taken)
+	if (!taken) {
 		refuse(request);
+	} else if (kept) {
+		tern_rpc_reply(request, TERN_OK, end->shaped[0].data, kept);
+		copied(xfer, kept - HEAD_BYTES);
+		pthread_mutex_lock(&xfer->lock);
+		end->kept = 0;
+		pthread_mutex_unlock(&xfer->lock);
+	}
 }
 
 /* ---- calling ends ---- */
@@ -162,7 +273,10 @@ static tern_status make_call(rpc_end *end, uint32_t method, uint64_t bytes)
 	tern_rpc_call_params params = {.method = method, .args = end->message, .args_bytes = bytes};
 	tern_status status;
 
-	if (method == METHOD_PULL) {
+	if (method == METHOD_PULL && end->desc->dynamic) {
+		params.answer = end->shaped[0].data;
+		params.answer_capacity = end->shaped[0].bytes;
+	} else if (method == METHOD_PULL) {
 		params.answer = end->slots + end->pulled % end->n_slots * end->stride;
 		params.answer_capacity = end->desc->bytes;
 	}
@@ -174,6 +288,17 @@ static tern_status make_call(rpc_end *end, uint32_t method, uint64_t bytes)
 	end->in_call = true;
 	end->pulled += method == METHOD_PULL;
 	return TERN_OK;
+}
+
+static tern_status pull(rpc_end *end)
+{
+	tn_writer w;
+
+	if (!end->desc->dynamic)
+		return make_call(end, METHOD_PULL, EDGE_BYTES);
+	tn_writer_init(&w, end->message + EDGE_BYTES, ROOM_BYTES);
+	tn_put_u64(&w, end->shaped[0].bytes);
+	return make_call(end, METHOD_PULL, EDGE_BYTES + ROOM_BYTES);
 }
 
 /* TERN_OK: no call is in flight and the last one succeeded. */
@@ -219,7 +344,7 @@ static tern_status end_open(rpc_xfer *xfer, const tn_edge_desc *desc, bool sends
 	rpc_end *end;
 
 	TN_TRY(tn_xfer_link_of(&xfer->link, desc, &link));
-	if (desc->bytes + EDGE_BYTES > TERN_RPC_INLINE_MAX)
+	if (!desc->dynamic && desc->bytes + EDGE_BYTES > TERN_RPC_INLINE_MAX)
 		return tn_fail(TERN_E_TOO_LARGE,
 			       "edge '%s': %llu bytes do not fit a call (at most %u): use zerocopy",
 			       desc->name, (unsigned long long)desc->bytes, TERN_RPC_INLINE_MAX);
@@ -234,7 +359,8 @@ static tern_status end_open(rpc_xfer *xfer, const tn_edge_desc *desc, bool sends
 	end->desc = tn_edge_desc_copy(desc);
 	end->n_slots = end->calls && !desc->whole_bytes ? 1 : RPC_SLOTS;
 	if (end->calls)
-		end->message = calloc(1, EDGE_BYTES + (sends ? desc->bytes : 0));
+		end->message =
+			calloc(1, EDGE_BYTES + ROOM_BYTES + (sends && !desc->dynamic ? desc->bytes : 0));
 	pthread_mutex_lock(&xfer->lock);
 	end->next = xfer->ends;
 	xfer->ends = end;
@@ -242,7 +368,9 @@ static tern_status end_open(rpc_xfer *xfer, const tn_edge_desc *desc, bool sends
 	if (!end->desc || (end->calls && !end->message))
 		return tn_fail(TERN_E_NOMEM, "no memory for edge '%s' (%llu bytes)", desc->name,
 			       (unsigned long long)desc->bytes);
-	if (!sends)
+	if (desc->dynamic)
+		TN_TRY(make_room(end, &end->shaped[0], 0));
+	else if (!sends)
 		TN_TRY(tn_xfer_link_room(&xfer->link, desc, end->n_slots, &end->slots, &end->stride));
 	*out = &end->base;
 	if (!end->calls)
@@ -297,7 +425,7 @@ static tern_status start(tn_xfer *base, uint64_t deadline_ns)
 		tern_status status = TERN_OK;
 
 		if (end->calls && !end->sends)
-			status = make_call(end, METHOD_PULL, EDGE_BYTES);
+			status = pull(end);
 		if (status != TERN_OK && status != TERN_AGAIN) /* no room: asked again at the next poll */
 			return tn_xfer_link_fail(end->desc, end->link, status);
 	}
@@ -341,6 +469,74 @@ static tern_status send_post(tn_xfer_end *base, const void *data, uint64_t bytes
 	return TERN_OK;
 }
 
+/* How a message of a dynamic edge goes: with the call, or as the answer to one. */
+static tern_status answer_shaped(rpc_end *end, uint64_t bytes)
+{
+	rpc_xfer *xfer = end->xfer;
+	tern_rpc_request *request;
+	bool fits;
+
+	pthread_mutex_lock(&xfer->lock);
+	request = end->request;
+	end->request = NULL;
+	fits = bytes <= end->request_room;
+	end->kept = fits ? 0 : bytes;
+	pthread_mutex_unlock(&xfer->lock);
+	tern_rpc_reply(request, TERN_OK, end->shaped[0].data, fits ? bytes : HEAD_BYTES);
+	if (fits)
+		copied(xfer, bytes - HEAD_BYTES);
+	return TERN_OK;
+}
+
+static tern_status push_shaped(rpc_end *end, uint64_t bytes)
+{
+	uint8_t *edge = end->message;
+	tern_status status;
+
+	end->message = end->shaped[0].data;
+	status = make_call(end, METHOD_PUSH, bytes);
+	end->message = edge;
+	if (status == TERN_OK)
+		copied(end->xfer, bytes - HEAD_BYTES); /* the call took a copy of its arguments */
+	return status == TERN_OK || status == TERN_AGAIN ? status
+							 : tn_xfer_link_fail(end->desc, end->link, status);
+}
+
+/* TERN_OK: the next message may be made. */
+static tern_status may_send_shaped(rpc_end *end)
+{
+	bool asked;
+
+	if (end->calls)
+		return test_call(end);
+	pthread_mutex_lock(&end->xfer->lock);
+	asked = end->request && !end->kept;
+	pthread_mutex_unlock(&end->xfer->lock);
+	return asked ? TERN_OK : tn_xfer_link_check(end->desc, end->link);
+}
+
+static tern_status send_shaped(tn_xfer_end *base, const void *data, uint64_t bytes, const tern_shape *shape,
+			       uint64_t step)
+{
+	rpc_end *end = (rpc_end *)base;
+	tern_status status = may_send_shaped(end);
+
+	(void)step;
+	if (status != TERN_OK)
+		return status;
+	TN_TRY(make_room(end, &end->shaped[0], bytes));
+	put_head(end, shape, end->shaped[0].data);
+	if (bytes)
+		memcpy(end->shaped[0].data + HEAD_BYTES, data, bytes); /* serialise */
+	copied(end->xfer, bytes);
+	status = end->calls ? push_shaped(end, HEAD_BYTES + bytes) : answer_shaped(end, HEAD_BYTES + bytes);
+	if (status != TERN_OK)
+		return status;
+	end->xfer->link.counters.sends++;
+	end->xfer->link.counters.bytes_sent += bytes;
+	return TERN_OK;
+}
+
 /*
  * Calls and answers copy, so the source is free at once. But a push is over only when it was answered: whoever
  * closes the link before would flush the last tensors.
@@ -348,8 +544,14 @@ static tern_status send_post(tn_xfer_end *base, const void *data, uint64_t bytes
 static tern_status send_test(tn_xfer_end *base)
 {
 	rpc_end *end = (rpc_end *)base;
+	bool kept;
 
-	return end->calls ? test_call(end) : TERN_OK;
+	if (end->calls)
+		return test_call(end);
+	pthread_mutex_lock(&end->xfer->lock);
+	kept = end->kept != 0;
+	pthread_mutex_unlock(&end->xfer->lock);
+	return kept ? tn_xfer_link_check(end->desc, end->link) : TERN_OK;
 }
 
 static bool next_pushed(rpc_end *end, const void **data)
@@ -359,7 +561,8 @@ static bool next_pushed(rpc_end *end, const void **data)
 	pthread_mutex_lock(&end->xfer->lock);
 	there = end->arrived != end->taken;
 	if (there)
-		*data = end->slots + end->taken % RPC_SLOTS * end->stride;
+		*data = end->desc->dynamic ? end->shaped[end->taken % RPC_SLOTS].data + HEAD_BYTES
+					   : end->slots + end->taken % RPC_SLOTS * end->stride;
 	pthread_mutex_unlock(&end->xfer->lock);
 	return there;
 }
@@ -375,19 +578,24 @@ static tern_status poll_push(rpc_end *end, const void **data)
 	return status != TERN_AGAIN && next_pushed(end, data) ? TERN_OK : status;
 }
 
-static tern_status poll_pull(rpc_end *end, const void **data)
+/* TERN_OK: the tensor that was asked for has come. */
+static tern_status pulled(rpc_end *end)
 {
 	tern_status status = end->held ? TERN_AGAIN : end->in_call ? test_call(end) : TERN_AGAIN;
 
 	if (status == TERN_AGAIN && !end->in_call && !end->held) {
 		/* the channel had no room for the request at the last release */
-		status = make_call(end, METHOD_PULL, EDGE_BYTES);
+		status = pull(end);
 		return status == TERN_OK || status == TERN_AGAIN
 			       ? TERN_AGAIN
 			       : tn_xfer_link_fail(end->desc, end->link, status);
 	}
-	if (status != TERN_OK)
-		return status;
+	return status;
+}
+
+static tern_status poll_pull(rpc_end *end, const void **data)
+{
+	TN_TRY(pulled(end));
 	copied(end->xfer, end->desc->bytes); /* out of the message */
 	*data = end->slots + (end->pulled - 1) % end->n_slots * end->stride;
 	return TERN_OK;
@@ -406,6 +614,47 @@ static tern_status recv_poll(tn_xfer_end *base, const void **data)
 	return TERN_OK;
 }
 
+/* A tensor that had no room is asked for again. */
+static tern_status poll_pull_shaped(rpc_end *end, const void **data, tern_shape *shape, uint64_t *bytes)
+{
+	tern_status status = pulled(end);
+
+	if (status != TERN_OK)
+		return status;
+	if (!read_head(end, end->shaped[0].data, end->op.length, shape, bytes) ||
+	    (end->op.length != HEAD_BYTES + *bytes && end->op.length != HEAD_BYTES))
+		return tn_xfer_link_fail(end->desc, end->link,
+					 tn_fail(TERN_E_CORRUPT, "a tensor of another rank or size"));
+	if (end->op.length != HEAD_BYTES + *bytes) {
+		TN_TRY(make_room(end, &end->shaped[0], *bytes));
+		status = pull(end);
+		return status == TERN_OK || status == TERN_AGAIN
+			       ? TERN_AGAIN
+			       : tn_xfer_link_fail(end->desc, end->link, status);
+	}
+	copied(end->xfer, *bytes); /* out of the message */
+	*data = end->shaped[0].data + HEAD_BYTES;
+	return TERN_OK;
+}
+
+static tern_status poll_shaped(tn_xfer_end *base, const void **data, tern_shape *shape)
+{
+	rpc_end *end = (rpc_end *)base;
+	uint64_t bytes;
+
+	if (end->calls) {
+		TN_TRY(poll_pull_shaped(end, data, shape, &bytes));
+	} else {
+		TN_TRY(poll_push(end, data));
+		*shape = end->shapes[end->taken % RPC_SLOTS];
+		TN_TRY(tn_shape_bytes(shape, end->desc->dtype, &bytes));
+	}
+	end->held = true;
+	end->xfer->link.counters.recvs++;
+	end->xfer->link.counters.bytes_received += bytes;
+	return TERN_OK;
+}
+
 static tern_status recv_release(tn_xfer_end *base)
 {
 	rpc_end *end = (rpc_end *)base;
@@ -414,7 +663,7 @@ static tern_status recv_release(tn_xfer_end *base)
 
 	end->held = false;
 	if (end->calls) {
-		status = make_call(end, METHOD_PULL, EDGE_BYTES);
+		status = pull(end);
 		return status == TERN_OK || status == TERN_AGAIN
 			       ? TERN_OK
 			       : tn_xfer_link_fail(end->desc, end->link, status);
@@ -461,6 +710,8 @@ static void xfer_close(tn_xfer *base)
 			tern_rpc_reply(end->request, TERN_E_FLUSHED, NULL, 0);
 		if (end->in_call)
 			tern_op_wait(xfer->link.ctx, &end->op, 0); /* completed by the client's close */
+		for (unsigned i = 0; i < RPC_SLOTS; i++)
+			free(end->shaped[i].data);
 		free(end->message);
 		free(end->desc);
 		free(end);
@@ -484,6 +735,8 @@ static const tn_xfer_ops rpc_ops = {
 	.wait = tn_xfer_link_wait,
 	.wake = tn_xfer_link_wake,
 	.counters = get_counters,
+	.send_shaped = send_shaped,
+	.poll_shaped = poll_shaped,
 	.close = xfer_close,
 };
 

@@ -30,7 +30,12 @@ Arrived arrived_from(Tensor *message)
 {
 	auto text = std::make_shared<std::string>(std::move(*message->mutable_data()));
 
-	return {message->edge(), message->number(), text->data(), text->size(), text};
+	return {message->edge(),
+		message->number(),
+		text->data(),
+		text->size(),
+		text,
+		Dims(message->dims().begin(), message->dims().end())};
 }
 
 /* ---- the side that dialled ---- */
@@ -88,13 +93,14 @@ class PlainClient : public Client
 				     gpr_time_from_nanos(static_cast<int64_t>(slice_ns), GPR_TIMESPAN)));
 	}
 
-	void push(uint32_t edge, uint64_t number, const void *data, uint64_t bytes,
+	void push(uint32_t edge, uint64_t number, const Dims &dims, const void *data, uint64_t bytes,
 		  std::function<void()> sent, Finished taken) override
 	{
 		Call *call = begin();
 
 		call->tensor.set_edge(edge);
 		call->tensor.set_number(number);
+		call->tensor.mutable_dims()->Add(dims.begin(), dims.end());
 		call->tensor.set_data(data, bytes);
 		sent();
 		stub_->async()->Push(&call->context, &call->tensor, &call->taken,
@@ -176,10 +182,12 @@ class PlainCall : public grpc::ServerUnaryReactor, public Request
 		finish(grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, text));
 	}
 
-	void tensor(uint64_t number, const void *data, uint64_t bytes, std::function<void()> sent) override
+	void tensor(uint64_t number, const Dims &dims, const void *data, uint64_t bytes,
+		    std::function<void()> sent) override
 	{
 		if (!answered_.exchange(true)) {
 			response_->set_number(number);
+			response_->mutable_dims()->Add(dims.begin(), dims.end());
 			response_->set_data(data, bytes);
 			Finish(grpc::Status::OK);
 		}

@@ -4,7 +4,8 @@
  * lies (a slice that refers to it) and copied once, out of the slices that arrive; HTTP/2 frames, windows and reads are as
  * large as gRPC lets them be, and malloc keeps large blocks instead of mapping them anew for each message.
  *
- * A message is 16 bytes (edge, zero, number) and the tensor.
+ * A message is 16 bytes (edge, rank, number), the dims of a tensor whose size differs from step to step (else rank is 0),
+ * and the tensor.
  *
  * Threads: gRPC's call back. Tests: tests/unit/graph/xfer_link_test.c runs over it.
  */
@@ -12,6 +13,7 @@
 
 #include <malloc.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstring>
@@ -31,7 +33,7 @@ constexpr char PUSH[] = "/tern.bench.Tensors/Push";
 constexpr char PULL[] = "/tern.bench.Tensors/Pull";
 
 struct Head {
-	uint32_t edge, zero;
+	uint32_t edge, rank;
 	uint64_t number;
 };
 
@@ -56,11 +58,20 @@ struct Sent {
 	std::function<void()> fn;
 };
 
-grpc::ByteBuffer buffer_of(uint32_t edge, uint64_t number, const void *data, uint64_t bytes,
+grpc::Slice head_of(uint32_t edge, uint64_t number, const Dims &dims)
+{
+	Head head = {edge, static_cast<uint32_t>(dims.size()), number};
+	std::string text(reinterpret_cast<const char *>(&head), sizeof(head));
+
+	if (!dims.empty())
+		text.append(reinterpret_cast<const char *>(dims.data()), dims.size() * sizeof(dims[0]));
+	return grpc::Slice(text);
+}
+
+grpc::ByteBuffer buffer_of(uint32_t edge, uint64_t number, const Dims &dims, const void *data, uint64_t bytes,
 			   std::function<void()> sent)
 {
-	Head head = {edge, 0, number};
-	grpc::Slice slices[2] = {grpc::Slice(&head, sizeof(head)), grpc::Slice()};
+	grpc::Slice slices[2] = {head_of(edge, number, dims), grpc::Slice()};
 
 	if (sent)
 		slices[1] = grpc::Slice(
@@ -117,7 +128,11 @@ bool arrived_from(const grpc::ByteBuffer &buffer, const Place &place, Arrived *a
 		return false;
 	arrived->edge = head.edge;
 	arrived->number = head.number;
-	arrived->bytes = buffer.Length() - sizeof(head);
+	arrived->dims.resize(std::min(head.rank, DIMS_MAX));
+	if (head.rank > DIMS_MAX || buffer.Length() < sizeof(head) + head.rank * sizeof(uint64_t) ||
+	    !reader.read(arrived->dims.data(), head.rank * sizeof(uint64_t)))
+		return false;
+	arrived->bytes = buffer.Length() - sizeof(head) - head.rank * sizeof(uint64_t);
 	if (!arrived->bytes)
 		return true;
 	arrived->owner = place(head.edge, head.number, arrived->bytes);
@@ -182,12 +197,12 @@ class TunedClient : public Client
 				     gpr_time_from_nanos(static_cast<int64_t>(slice_ns), GPR_TIMESPAN)));
 	}
 
-	void push(uint32_t edge, uint64_t number, const void *data, uint64_t bytes,
+	void push(uint32_t edge, uint64_t number, const Dims &dims, const void *data, uint64_t bytes,
 		  std::function<void()> sent, Finished taken) override
 	{
 		Call *call = begin();
 
-		call->request = buffer_of(edge, number, data, bytes, std::move(sent));
+		call->request = buffer_of(edge, number, dims, data, bytes, std::move(sent));
 		stub_->UnaryCall(&call->context, PUSH, grpc::StubOptions(), &call->request, &call->response,
 				 [this, call, taken](grpc::Status status) {
 					 taken(status.ok(), status.error_message());
@@ -199,7 +214,7 @@ class TunedClient : public Client
 	{
 		Call *call = begin();
 
-		call->request = buffer_of(edge, 0, nullptr, 0, nullptr);
+		call->request = buffer_of(edge, 0, Dims(), nullptr, 0, nullptr);
 		stub_->UnaryCall(
 			&call->context, PULL, grpc::StubOptions(), &call->request, &call->response,
 			[this, call, got](grpc::Status status) {
@@ -284,7 +299,7 @@ class TunedCall : public grpc::ServerGenericBidiReactor, public Request
 	{
 		if (answered_.exchange(true))
 			return;
-		response_ = buffer_of(edge_, 0, nullptr, 0, nullptr);
+		response_ = buffer_of(edge_, 0, Dims(), nullptr, 0, nullptr);
 		answer();
 	}
 
@@ -294,13 +309,14 @@ class TunedCall : public grpc::ServerGenericBidiReactor, public Request
 			Finish(grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, text));
 	}
 
-	void tensor(uint64_t number, const void *data, uint64_t bytes, std::function<void()> sent) override
+	void tensor(uint64_t number, const Dims &dims, const void *data, uint64_t bytes,
+		    std::function<void()> sent) override
 	{
 		if (answered_.exchange(true)) {
 			sent();
 			return;
 		}
-		response_ = buffer_of(edge_, number, data, bytes, std::move(sent));
+		response_ = buffer_of(edge_, number, dims, data, bytes, std::move(sent));
 		answer();
 	}
 };

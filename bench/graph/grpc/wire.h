@@ -15,9 +15,14 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace tern_grpc
 {
+
+/* Of an edge whose tensors have sizes of their own; else empty. */
+using Dims = std::vector<uint64_t>;
+constexpr unsigned DIMS_MAX = 8;
 
 /* A tensor that came: its bytes lie in one piece, in memory of its own. */
 struct Arrived {
@@ -26,6 +31,7 @@ struct Arrived {
 	const char *data = nullptr;
 	uint64_t bytes = 0;
 	std::shared_ptr<void> owner;
+	Dims dims;
 };
 
 /* ok false: text says why. */
@@ -40,7 +46,7 @@ struct Client {
 	/* False: not before deadline_ns (monotonic) of this slice. */
 	virtual bool connected(uint64_t slice_ns) = 0;
 	/* sent: the source is free. taken: the receiver has it. */
-	virtual void push(uint32_t edge, uint64_t number, const void *data, uint64_t bytes,
+	virtual void push(uint32_t edge, uint64_t number, const Dims &dims, const void *data, uint64_t bytes,
 			  std::function<void()> sent, Finished taken) = 0;
 	virtual void pull(uint32_t edge, Got got) = 0;
 	/* Cancels what is in flight and waits for its callbacks. */
@@ -51,7 +57,7 @@ struct Client {
 struct Request {
 	virtual ~Request() = default;
 	virtual void taken() = 0;
-	virtual void tensor(uint64_t number, const void *data, uint64_t bytes,
+	virtual void tensor(uint64_t number, const Dims &dims, const void *data, uint64_t bytes,
 			    std::function<void()> sent) = 0;
 	virtual void refuse(const std::string &text) = 0;
 };

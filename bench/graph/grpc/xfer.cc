@@ -39,7 +39,10 @@ struct End {
 	Xfer *xfer;
 	uint32_t id, peer;
 	std::string name, peer_name;
-	uint64_t bytes;
+	uint64_t bytes; /* of a tensor; dynamic: they differ */
+	bool dynamic;
+	tern_dtype dtype;
+	uint32_t rank;
 	bool sends, calls;
 	/* a sending end */
 	uint64_t next_out = 0;
@@ -53,8 +56,8 @@ struct End {
 	std::map<uint64_t, Arrived> arrived;
 	std::map<uint64_t, std::shared_ptr<Request>> pushes; /* not answered: there is no room for another */
 	unsigned pulling = 0;                                /* calls in flight */
-	std::vector<void *> spare;                           /* memory for tensors that arrive */
-	char *whole[SLOTS] = {};                             /* or where their places in wholes are */
+	std::vector<void *> spare; /* memory for tensors that arrive; not of dynamic edges */
+	char *whole[SLOTS] = {};   /* or where their places in wholes are */
 };
 
 struct Xfer {
@@ -160,6 +163,40 @@ void x_free(tn_xfer *base, void *ptr)
 	std::free(ptr);
 }
 
+/* libtern, which has a function for it, is not linked here. */
+uint64_t element_bytes(tern_dtype dtype)
+{
+	switch (dtype) {
+	case TERN_F64:
+	case TERN_I64:
+	case TERN_U64:
+		return 8;
+	case TERN_F32:
+	case TERN_I32:
+		return 4;
+	case TERN_F16:
+	case TERN_BF16:
+		return 2;
+	default:
+		return 1;
+	}
+}
+
+/* Has a tensor the size that its edge says, or that its own dims say? Any thread. */
+bool fits(const End *end, const Arrived &tensor)
+{
+	uint64_t bytes = element_bytes(end->dtype);
+
+	if (!end->dynamic)
+		return tensor.bytes == end->bytes && tensor.dims.empty();
+	if (tensor.dims.size() != end->rank)
+		return false;
+	for (uint64_t dim : tensor.dims)
+		if (__builtin_mul_overflow(bytes, dim, &bytes))
+			return false;
+	return bytes == tensor.bytes;
+}
+
 /*
  * Memory for an arriving tensor: kept by the end for the next one. Parts of a whole lie where those of the other edges
  * expect them: no more than SLOTS tensors of an edge are on their way or held, so the place is free.
@@ -170,8 +207,10 @@ std::shared_ptr<void> place(Xfer *x, uint32_t edge, uint64_t number, uint64_t by
 	End *end = x->find(edge);
 	void *memory = nullptr;
 
-	if (!end || end->sends || bytes != end->bytes)
+	if (!end || end->sends || (!end->dynamic && bytes != end->bytes))
 		return nullptr;
+	if (end->dynamic)
+		return std::shared_ptr<void>(new_memory(bytes), [](void *p) { std::free(p); });
 	if (end->whole[0])
 		return std::shared_ptr<void>(end->whole[number % SLOTS], [](void *) {});
 	if (!end->spare.empty()) {
@@ -194,7 +233,7 @@ void on_pulled(Xfer *x, End *end, bool ok, const std::string &text, Arrived tens
 	std::lock_guard<std::mutex> guard(x->lock);
 
 	end->pulling--;
-	if (!ok || tensor.bytes != end->bytes)
+	if (!ok || !fits(end, tensor))
 		x->lose(end, ok ? "a tensor of another size" : text);
 	else
 		end->arrived[tensor.number] = std::move(tensor);
@@ -227,7 +266,7 @@ void on_push(Xfer *x, Arrived tensor, std::shared_ptr<Request> request)
 		std::lock_guard<std::mutex> guard(x->lock);
 		End *end = x->find(tensor.edge);
 
-		known = end && !end->sends && !end->calls && tensor.bytes == end->bytes && !x->closing;
+		known = end && !end->sends && !end->calls && fits(end, tensor) && !x->closing;
 		if (known) {
 			room = end->arrived.size() + end->held + 1 < SLOTS;
 			if (!room)
@@ -302,6 +341,9 @@ tern_status end_open(tn_xfer *base, const tn_edge_desc *desc, bool sends, tn_xfe
 	end->name = desc->name;
 	end->peer_name = desc->peer_name;
 	end->bytes = desc->bytes;
+	end->dynamic = desc->dynamic;
+	end->dtype = desc->dtype;
+	end->rank = desc->shape.rank;
 	end->sends = sends;
 	end->calls = x->dialed[desc->peer];
 	if (!sends && desc->whole_bytes) {
@@ -402,10 +444,10 @@ tern_status x_start(tn_xfer *base, uint64_t deadline_ns)
 
 /* ---- tensors ---- */
 
-void push(Xfer *x, End *end, uint64_t number, const void *data)
+void push(Xfer *x, End *end, uint64_t number, const Dims &dims, const void *data, uint64_t bytes)
 {
 	x->clients[end->peer]->push(
-		end->id, number, data, end->bytes,
+		end->id, number, dims, data, bytes,
 		[x, end] {
 			std::lock_guard<std::mutex> guard(x->lock);
 
@@ -422,9 +464,8 @@ void push(Xfer *x, End *end, uint64_t number, const void *data)
 		});
 }
 
-tern_status x_send_post(tn_xfer_end *base, const void *data, uint64_t bytes, uint64_t)
+tern_status send(End *end, const Dims &dims, const void *data, uint64_t bytes)
 {
-	End *end = of(base);
 	Xfer *x = end->xfer;
 	std::shared_ptr<Request> request;
 	uint64_t number;
@@ -446,9 +487,9 @@ tern_status x_send_post(tn_xfer_end *base, const void *data, uint64_t bytes, uin
 		x->copied(x->tuned ? 0 : 2, bytes); /* into the message, and serialised */
 	}
 	if (!request) {
-		push(x, end, number, data);
+		push(x, end, number, dims, data, bytes);
 	} else {
-		request->tensor(number, data, bytes, [x, end] {
+		request->tensor(number, dims, data, bytes, [x, end] {
 			std::lock_guard<std::mutex> guard(x->lock);
 
 			end->reading = false;
@@ -456,6 +497,17 @@ tern_status x_send_post(tn_xfer_end *base, const void *data, uint64_t bytes, uin
 		});
 	}
 	return TERN_OK;
+}
+
+tern_status x_send_post(tn_xfer_end *end, const void *data, uint64_t bytes, uint64_t)
+{
+	return send(of(end), Dims(), data, bytes);
+}
+
+tern_status x_send_shaped(tn_xfer_end *end, const void *data, uint64_t bytes, const tern_shape *shape,
+			  uint64_t)
+{
+	return send(of(end), Dims(shape->dims, shape->dims + shape->rank), data, bytes);
 }
 
 tern_status x_send_test(tn_xfer_end *base)
@@ -489,9 +541,23 @@ tern_status x_recv_poll(tn_xfer_end *base, const void **data)
 	end->next_in++;
 	end->held = true;
 	x->counters.recvs++;
-	x->counters.bytes_received += end->bytes;
-	x->copied(1, end->bytes); /* out of what arrived */
-	*data = end->bytes ? end->current.data : nothing;
+	x->counters.bytes_received += end->current.bytes;
+	x->copied(1, end->current.bytes); /* out of what arrived */
+	*data = end->current.bytes ? end->current.data : nothing;
+	return TERN_OK;
+}
+
+/* The tensor that is held is the executor's, its dims too. */
+tern_status x_poll_shaped(tn_xfer_end *base, const void **data, tern_shape *shape)
+{
+	tern_status status = x_recv_poll(base, data);
+	const Dims &dims = of(base)->current.dims;
+
+	if (status != TERN_OK)
+		return status;
+	*shape = {};
+	shape->rank = static_cast<uint32_t>(dims.size());
+	std::copy(dims.begin(), dims.end(), shape->dims);
 	return TERN_OK;
 }
 
@@ -606,10 +672,9 @@ void x_close(tn_xfer *base)
 }
 
 const tn_xfer_ops xfer_ops = {
-	"grpc",      x_send_open,    x_recv_open, x_alloc,
-	x_free,      x_start,        x_send_post, x_send_test,
-	x_recv_poll, x_recv_release, x_wait,      x_wake,
-	x_counters,  nullptr,        nullptr,     /* no dynamic edges */ x_close,
+	"grpc",      x_send_open,   x_recv_open,   x_alloc,        x_free, x_start,
+	x_send_post, x_send_test,   x_recv_poll,   x_recv_release, x_wait, x_wake,
+	x_counters,  x_send_shaped, x_poll_shaped, x_close,
 };
 
 tern_status open_module(const tn_xfer_module_params *params, tn_xfer **xfer)

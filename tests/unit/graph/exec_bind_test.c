@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sizes that change from step to step: a model on two devices whose edge is dynamic, over links. Device 0 is told the size,
- * device 1 learns it from what it receives; results are those of a plain computation, sizes that were there before cost no
- * memory, and buffers grow while their tensors may still be read.
+ * device 1 learns it from what it receives, in each way that tensors travel and whichever of the two dialled. Results are
+ * those of a plain computation, sizes that were there before cost no memory, and buffers grow while their tensors may
+ * still be read.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -14,11 +15,19 @@
 #include "graph/xfer_link.h"
 #include "support/nodes.h"
 
+#ifdef TN_GRPC_MODULE
+#define GRPC_MODULE TN_GRPC_MODULE
+#else
+#define GRPC_MODULE ""
+#endif
+
 enum { WIDTH = 3, ROWS_MAX = 200, STEPS = 60 };
 
 static nodes n;
 static const char *transport;
-static bool staged;
+static tern_comm comm;
+static const char *way; /* of gRPC */
+static bool swapped;    /* device 1 dialled: it asks for tensors */
 static tern_plan *plan;
 static tn_xfer *x[2];
 static tn_exec *e[2];
@@ -51,16 +60,22 @@ static tern_graph *model(void)
 static void open_device(uint32_t i, const char *symbol)
 {
 	static tern_link *links[2][2];
-	static const bool dialed[2][2] = {{false, true}, {false, false}};
+	static bool dialed[2][2];
+	bool dials = (i == 1) == swapped;
 	tn_xfer_link_params params = {
-		.ctx = i ? n.b : n.a, .device = i, .devices = 2, .links = links[i], .dialed = dialed[i]};
+		.ctx = dials ? n.a : n.b, .device = i, .devices = 2, .links = links[i], .dialed = dialed[i]};
 
-	links[0][1] = n.ab;
-	links[1][0] = n.ba;
+	links[i][1 - i] = dials ? n.ab : n.ba;
+	dialed[i][1 - i] = dials;
 	plan->params.dims[0].name = symbol;
 	plan->params.dims[0].size = 8;
 	plan->params.dims[0].varies = 1;
-	assert_ok(tn_xfer_tensor_open(&params, staged, &x[i]));
+	if (comm == TERN_COMM_RPC)
+		assert_ok(tn_xfer_rpc_open(&params, &x[i]));
+	else if (comm == TERN_COMM_GRPC)
+		assert_ok(tn_xfer_module_open(&params, GRPC_MODULE, way, &x[i]));
+	else
+		assert_ok(tn_xfer_tensor_open(&params, comm == TERN_COMM_COPY, &x[i]));
 	assert_ok(tn_exec_create(plan, i, x[i], &(tn_exec_params){0}, &e[i]));
 }
 
@@ -70,7 +85,7 @@ static int setup(void **state)
 
 	(void)state;
 	nodes_start(&n, transport);
-	assert_ok(tn_plan_placed(g, 2, staged ? TERN_COMM_COPY : TERN_COMM_ZEROCOPY, &plan));
+	assert_ok(tn_plan_placed(g, 2, comm, &plan));
 	assert_false(plan->edges[0].is_static);
 	tern_graph_destroy(g);
 	atomic_store(&failed, false);
@@ -158,8 +173,8 @@ static void sizes_change(void **state)
 		rows_of[step] = 1 + (r >> 16) % ROWS_MAX;
 	}
 	run();
-	if (!staged)
-		assert_int_equal(tern_ctx_counter(n.a, "tensor.staged"), 0);
+	if (comm == TERN_COMM_ZEROCOPY)
+		assert_int_equal(tern_ctx_counter(swapped ? n.b : n.a, "tensor.staged"), 0);
 }
 
 /* The largest first: then no later one needs memory. */
@@ -194,23 +209,36 @@ static void what_cannot_be_bound(void **state)
 	assert_ok(tn_exec_feed(e[0], TN_PROG_TRAIN, "x", data, 8 * WIDTH * sizeof(float)));
 }
 
-int main(void)
+static int run_group(const char *over, tern_comm by, const char *grpc_way, bool swap)
 {
-	static const char *const transports[] = {"shm", "tcp", "loop"};
-	int bad = 0;
-
-	for (unsigned i = 0; i < 6; i++) {
 #define CASE(f)                              \
 	{                                    \
 #f, f, setup, teardown, NULL \
 	}
-		const struct CMUnitTest tests[] = {CASE(sizes_change), CASE(known_sizes_need_no_memory),
-						   CASE(what_cannot_be_bound)};
+	const struct CMUnitTest tests[] = {CASE(sizes_change), CASE(known_sizes_need_no_memory),
+					   CASE(what_cannot_be_bound)};
+	static const char *const names[] = {[TERN_COMM_ZEROCOPY] = "zerocopy",
+					    [TERN_COMM_COPY] = "copy",
+					    [TERN_COMM_RPC] = "rpc",
+					    [TERN_COMM_GRPC] = "grpc"};
 
-		transport = transports[i / 2];
-		staged = i % 2;
-		printf("--- %s %s ---\n", transport, staged ? "copy" : "zerocopy");
-		bad += cmocka_run_group_tests_name(transport, tests, NULL, NULL);
-	}
+	transport = over;
+	comm = by;
+	way = grpc_way;
+	swapped = swap;
+	printf("--- %s %s %s, device %d dials ---\n", over, names[by], grpc_way, swap);
+	return cmocka_run_group_tests_name(over, tests, NULL, NULL);
+}
+
+int main(void)
+{
+	static const char *const transports[] = {"shm", "tcp", "loop"}, *const ways[] = {"plain", "tuned"};
+	static const tern_comm comms[] = {TERN_COMM_ZEROCOPY, TERN_COMM_COPY, TERN_COMM_RPC};
+	int bad = 0;
+
+	for (unsigned i = 0; i < 18; i++)
+		bad += run_group(transports[i / 6], comms[i / 2 % 3], "", i % 2);
+	for (unsigned i = 0; i < (sizeof(GRPC_MODULE) > 1 ? 4 : 0); i++)
+		bad += run_group("tcp", TERN_COMM_GRPC, ways[i / 2], i % 2);
 	return bad;
 }
