@@ -321,12 +321,22 @@ tern_status tern_session_start(tern_session *s, uint64_t timeout_ns)
 	return interrupted(s, tn_exec_start(s->exec, deadline_ns));
 }
 
+/*
+ * A peer that has ended its link in order has what it wanted, though a lane that broke just then may have taken the
+ * last acknowledgement with it: after the last step nothing else is missing. One that failed says so itself.
+ */
+static tern_status drain(tern_session *s, uint64_t deadline_ns)
+{
+	tern_status status = s->exec ? tn_exec_drain(s->exec, deadline_ns) : TERN_OK;
+
+	return status == TERN_E_PEER_CLOSED ? TERN_OK : status;
+}
+
 tern_status tern_session_finish(tern_session *s, uint64_t timeout_ns)
 {
 	uint64_t deadline_ns = tn_now() + (timeout_ns ? timeout_ns : SESSION_START_NS);
 
-	if (s->exec)
-		TN_TRY(tn_exec_drain(s->exec, deadline_ns));
+	TN_TRY(drain(s, deadline_ns));
 	for (uint32_t i = 0; i < s->devices && !s->stub; i++)
 		if (s->links[i] && s->dialed[i])
 			tern_link_close(s->links[i]);
