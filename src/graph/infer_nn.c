@@ -6,7 +6,7 @@
  * A symbolic dim may be the batch anywhere; along it a window slides only where the output is as long as the
  * input (stride 1, padding of the kernel's reach), since a symbol stands for a size and not for a formula.
  *
- * Thread story: pure functions. Tests: tests/unit/graph/nn_test.c.
+ * Thread story: pure functions. Tests: tests/unit/graph/nn_conv_test.c, nn_pool_test.c, nn_norm_test.c.
  */
 #include "base/check.h"
 #include "base/fail.h"

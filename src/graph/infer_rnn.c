@@ -4,7 +4,7 @@
  * always there and may have one vector per gate instead of two (D, gates*H), that initial states are there
  * together or not at all and may have one row for the whole batch, and that there are no lengths per sequence.
  *
- * Thread story: pure functions. Tests: tests/unit/graph/nn_test.c.
+ * Thread story: pure functions. Tests: tests/unit/graph/nn_rnn_test.c.
  */
 #include "base/fail.h"
 #include "graph/infer.h"

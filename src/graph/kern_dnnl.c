@@ -7,7 +7,7 @@
  * sets data handles and executes.
  *
  * Thread story: see kern.h. The number of OpenMP threads is a setting of the calling thread.
- * Tests: tests/unit/graph/kern_test.c, nn_test.c.
+ * Tests: tests/unit/graph/kern_test.c, nn_matmul_test.c.
  */
 #include "graph/kern_dnnl.h"
 

@@ -7,7 +7,7 @@
  *   scratch | pieces, each 64-byte aligned | scratchpad of the primitive that runs (the largest of all) |
  *
  * Everything is made when the kernel is made; a run sets data handles and executes.
- * Thread story: see kern.h. Tests: tests/unit/graph/nn_test.c.
+ * Thread story: see kern.h. Tests: tests/unit/graph/nn_conv_test.c.
  */
 #ifndef TN_GRAPH_KERN_DNNL_H
 #define TN_GRAPH_KERN_DNNL_H

@@ -5,7 +5,7 @@
  * the build takes the one that fits the header it finds. All data is f32.
  *
  * All functions return oneDNN's status; on failure nothing has to be freed but what existed before.
- * Thread story: see kern.h. Tests: tests/unit/graph/nn_test.c on both versions.
+ * Thread story: see kern.h. Tests: tests/unit/graph/nn_conv_test.c on both versions.
  */
 #ifndef TN_GRAPH_KERN_DNNL_API_H
 #define TN_GRAPH_KERN_DNNL_API_H

@@ -4,7 +4,7 @@
  * strides, so nothing is copied. Where one B serves many products of a run (the recurrent weights), it is
  * brought into the layout that oneDNN likes best once.
  *
- * Thread story: see kern.h. Tests: tests/unit/graph/kern_test.c, nn_test.c.
+ * Thread story: see kern.h. Tests: tests/unit/graph/kern_test.c, nn_matmul_test.c.
  */
 #include <stdlib.h>
 

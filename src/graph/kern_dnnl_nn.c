@@ -5,7 +5,7 @@
  * less than what a convolution of dense operands costs more; the others run on dense operands.
  *
  * What oneDNN has no implementation for is left to plain C.
- * Thread story: see kern.h. Tests: tests/unit/graph/nn_test.c.
+ * Thread story: see kern.h. Tests: tests/unit/graph/nn_conv_test.c, nn_pool_test.c, nn_norm_test.c.
  */
 #include <string.h>
 

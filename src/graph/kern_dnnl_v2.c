@@ -3,7 +3,7 @@
  * oneDNN 2.x: memory descriptors are values, and an operation descriptor comes before each primitive
  * descriptor. See kern_dnnl_api.h. Built where the header found is of 2.x (Debian 12: 2.6).
  *
- * Thread story: see kern.h. Tests: tests/unit/graph/nn_test.c.
+ * Thread story: see kern.h. Tests: tests/unit/graph/nn_conv_test.c.
  */
 #include "graph/kern_dnnl_api.h"
 

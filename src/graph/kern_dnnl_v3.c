@@ -3,7 +3,7 @@
  * oneDNN 3.x: memory descriptors are objects, and primitive descriptors are made directly. See
  * kern_dnnl_api.h. Built where the header found is of 3.x (Debian 13: 3.7).
  *
- * Thread story: see kern.h. Tests: tests/unit/graph/nn_test.c.
+ * Thread story: see kern.h. Tests: tests/unit/graph/nn_conv_test.c.
  */
 #include "graph/kern_dnnl_api.h"
 

@@ -4,7 +4,7 @@
  * (kern_dnnl_mm.c) where it has them, else plain C.
  *
  * Compiled with -O3 and without contraction of a*b+c. Thread story: see kern.h.
- * Tests: tests/unit/graph/kern_test.c, nn_test.c.
+ * Tests: tests/unit/graph/kern_test.c, nn_matmul_test.c.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * twin of the plain backend. MaxPoolGrad finds the maxima again in X, so that nothing has to be kept for it.
  *
  * Compiled with -O3 and without contraction of a*b+c. Thread story: see kern.h.
- * Tests: tests/unit/graph/nn_test.c against the double-precision twin in tests/ref.
+ * Tests: tests/unit/graph/nn_conv_test.c, nn_pool_test.c, nn_norm_test.c against the double-precision twin in tests/ref.
  */
 #include <stdlib.h>
 

@@ -10,7 +10,7 @@
  *   recurrent  ONNX's RNN, GRU and LSTM: (T,B,I) in, (T,dirs,B,H) out
  *
  * kern_nn_body.h and kern_rnn_body.h hold the plain-C arithmetic, in float here and in double in tests/ref.
- * Thread story: see kern.h. Tests: tests/unit/graph/nn_test.c, nn_grad_test.c.
+ * Thread story: see kern.h. Tests: tests/unit/graph/nn_conv_test.c, nn_pool_test.c, nn_norm_test.c, nn_grad_test.c.
  */
 #ifndef TN_GRAPH_KERN_NN_H
 #define TN_GRAPH_KERN_NN_H

@@ -3,7 +3,7 @@
  * Geometry of neural-network ops: from a node's attributes and bound operands to the structures of kern_nn.h.
  * Shapes were checked by infer_nn.c.
  *
- * Thread story: pure functions. Tests: tests/unit/graph/nn_test.c.
+ * Thread story: pure functions. Tests: tests/unit/graph/nn_conv_test.c, nn_pool_test.c, nn_norm_test.c.
  */
 #include "base/check.h"
 #include "graph/kern_nn.h"

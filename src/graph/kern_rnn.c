@@ -6,7 +6,7 @@
  *   what the body wants | R in the layout of its products, per product | what a product wants
  *
  * Compiled with -O3 and without contraction of a*b+c. Thread story: see kern.h.
- * Tests: tests/unit/graph/nn_test.c, nn_grad_test.c.
+ * Tests: tests/unit/graph/nn_rnn_test.c, nn_grad_test.c.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * See nn_case.h.
+ */
 #include "nn_case.h"
 
 #include <math.h>
