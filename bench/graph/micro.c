@@ -2,8 +2,13 @@
 /*
  * bench-graph-micro: one tensor from one process to another, by each way that a plan's edges can take. What is timed is what
  * the executor pays: post the tensor, wait until the receiver has polled it and its answer, a tensor of 64 bytes, is
- * here. One tensor is under way at a time. The limit line is memcpy between two buffers, timed in turns with the
- * transfers; its ratio says how far a way is from moving the bytes once.
+ * here. One tensor is under way at a time. Two limits are timed in turns with the transfers:
+ *
+ *   memcpy  between two buffers of the sender: both in its own caches and, if the kernel likes, in huge pages. No bytes
+ *           reach anybody
+ *   bare    memcpy from the same source into memory that both processes map (4 KiB pages of shared memory, as a receive slot
+ *           is), two slots in turn, and a word to say so, answered by another word; both wait as contexts do: 20 us by polling
+ *           (--spin: for ever), then in the kernel. What bytes that are moved once to another process cost at least
  *
  *   coordinator   forks a pair for each way, so that no way inherits threads or memory of another; prints
  *   receiver      listens, polls, answers
@@ -13,9 +18,13 @@
  */
 #include <getopt.h>
 #include <inttypes.h>
+#include <linux/futex.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -30,6 +39,7 @@
 #define ROUNDS  64
 #define WARM    2
 #define LINE    128 /* an address, in the pipe */
+#define POLL_NS 20000ull
 
 enum { SENDER, RECEIVER };
 
@@ -49,7 +59,16 @@ static struct {
 	unsigned count, rounds;
 	bool spin, json;
 	const char *only, *module;
-} opt = {.sizes = {1, 4, 16, 64, 244}, .count = 5, .rounds = 0};
+} opt = {.sizes = {1, 4, 16, 64, 256}, .count = 5, .rounds = 0};
+
+/* The bare limit: shared by a pair. */
+typedef struct bare {
+	_Alignas(64) _Atomic uint32_t there, answered; /* numbers of tensors */
+	_Alignas(4096) uint8_t slots[];
+} bare;
+
+static bare *shared;
+static uint64_t shared_bytes;
 
 typedef struct side {
 	int who;
@@ -60,6 +79,7 @@ typedef struct side {
 	tn_xfer_end *data, *ack;
 	uint8_t *source, *copy; /* sender: what is sent, and where memcpy goes */
 	uint64_t *word;         /* receiver: what the answer carries */
+	uint32_t number;        /* of the last bare copy */
 } side;
 
 static void die(const char *what, const char *why)
@@ -160,6 +180,40 @@ static const void *receive_one(side *s, tn_xfer_end *end)
 	return data;
 }
 
+/* ---- the bare limit ---- */
+
+static void bare_tell(_Atomic uint32_t *word, uint32_t value)
+{
+	atomic_store_explicit(word, value, memory_order_release);
+	syscall(SYS_futex, (uint32_t *)word, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+static void bare_await(_Atomic uint32_t *word, uint32_t value)
+{
+	uint64_t end = tn_now() + POLL_NS;
+	uint32_t now;
+
+	while ((now = atomic_load_explicit(word, memory_order_acquire)) != value) {
+		if (opt.spin || tn_now() < end)
+			tn_cpu_relax();
+		else
+			syscall(SYS_futex, (uint32_t *)word, FUTEX_WAIT, now, NULL, NULL, 0);
+	}
+}
+
+static void bare_send(const side *s, uint64_t bytes, uint32_t number)
+{
+	memcpy(shared->slots + number % 2 * bytes, s->source, bytes);
+	bare_tell(&shared->there, number);
+	bare_await(&shared->answered, number);
+}
+
+static void bare_receive(uint32_t number)
+{
+	bare_await(&shared->there, number);
+	bare_tell(&shared->answered, number);
+}
+
 static void close_side(side *s)
 {
 	s->xfer->ops->close(s->xfer);
@@ -201,6 +255,7 @@ static void receive_size(side *s, uint64_t bytes, int address_fd, int done_fd)
 		s->word[0] = cpu_ns();
 		send_one(s, s->ack, s->word, ACK);
 		check(s->xfer->ops->recv_release(s->data), "release");
+		bare_receive(++s->number);
 	}
 	if (read(done_fd, &byte, 1) != 1) /* the sender has everything */
 		die("pipe", "read");
@@ -210,17 +265,20 @@ static void receive_size(side *s, uint64_t bytes, int address_fd, int done_fd)
 
 static void receiver(const way *how, int address_fd, int done_fd)
 {
+	uint32_t number = 0;
+
 	for (unsigned i = 0; i < opt.count; i++) {
-		side s = {.who = RECEIVER, .how = how};
+		side s = {.who = RECEIVER, .how = how, .number = number};
 
 		receive_size(&s, opt.sizes[i] * MIB, address_fd, done_fd);
+		number = s.number;
 	}
 }
 
 /* ---- the sender ---- */
 
 typedef struct figures {
-	uint64_t median_ns, least_ns, memcpy_ns;
+	uint64_t median_ns, least_ns, memcpy_ns, bare_ns;
 	uint64_t sender_cpu_ns, receiver_cpu_ns; /* per tensor */
 	unsigned rounds;
 } figures;
@@ -252,7 +310,7 @@ static uint64_t move(side *s, uint64_t bytes)
 static figures measure(side *s, uint64_t bytes)
 {
 	unsigned n = rounds_of(bytes);
-	uint64_t took[ROUNDS + WARM], copies[ROUNDS + WARM], mine = 0, theirs = 0;
+	uint64_t took[ROUNDS + WARM], copies[ROUNDS + WARM], bares[ROUNDS + WARM], mine = 0, theirs = 0;
 	figures f = {.rounds = n};
 
 	for (unsigned i = 0; i < n + WARM; i++) {
@@ -266,10 +324,14 @@ static figures measure(side *s, uint64_t bytes)
 			f.receiver_cpu_ns += (theirs - before) / n;
 		}
 		t0 = tn_now();
+		bare_send(s, bytes, ++s->number);
+		bares[i] = tn_now() - t0;
+		t0 = tn_now();
 		memcpy(s->copy, s->source, bytes);
 		copies[i] = tn_now() - t0;
 	}
 	f.memcpy_ns = median(copies + WARM, n);
+	f.bare_ns = median(bares + WARM, n);
 	f.median_ns = median(took + WARM, n);
 	f.least_ns = took[WARM];
 	return f;
@@ -310,10 +372,13 @@ static void send_size(side *s, uint64_t bytes, int address_fd, int done_fd, int 
 
 static void sender(const way *how, int address_fd, int done_fd, int result_fd)
 {
+	uint32_t number = 0;
+
 	for (unsigned i = 0; i < opt.count; i++) {
-		side s = {.who = SENDER, .how = how};
+		side s = {.who = SENDER, .how = how, .number = number};
 
 		send_size(&s, opt.sizes[i] * MIB, address_fd, done_fd, result_fd);
+		number = s.number;
 	}
 }
 
@@ -325,16 +390,19 @@ static void row(const way *how, uint64_t mib, const figures *f, bool first)
 
 	if (opt.json) {
 		printf("%s{\"way\": \"%s\", \"MiB\": %" PRIu64
-		       ", \"ms\": %.4f, \"least_ms\": %.4f, \"memcpy_ms\": %.4f, \"sender_cpu_ms\": %.4f, "
+		       ", \"ms\": %.4f, \"least_ms\": %.4f, \"memcpy_ms\": %.4f, \"bare_ms\": %.4f, "
+		       "\"sender_cpu_ms\": %.4f, "
 		       "\"receiver_cpu_ms\": %.4f, \"rounds\": %u, \"waits\": \"%s\"}",
 		       first ? "" : ",\n ", how->name, mib, ms, (double)f->least_ns * 1e-6,
-		       (double)f->memcpy_ns * 1e-6, (double)f->sender_cpu_ns * 1e-6,
-		       (double)f->receiver_cpu_ns * 1e-6, f->rounds, opt.spin ? "spin" : "block");
+		       (double)f->memcpy_ns * 1e-6, (double)f->bare_ns * 1e-6,
+		       (double)f->sender_cpu_ns * 1e-6, (double)f->receiver_cpu_ns * 1e-6, f->rounds,
+		       opt.spin ? "spin" : "block");
 		return;
 	}
-	printf("%-13s %5" PRIu64 " %10.3f %8.2f %10.3f %8.2f %9.3f %9.3f\n", how->name, mib, ms,
+	printf("%-13s %5" PRIu64 " %10.3f %8.2f %10.3f %8.2f %10.3f %8.2f %9.3f %9.3f\n", how->name, mib, ms,
 	       (double)mib * (double)MIB * 1e-6 / ms, (double)f->memcpy_ns * 1e-6,
-	       (double)f->memcpy_ns / (double)f->median_ns, (double)f->sender_cpu_ns * 1e-6,
+	       (double)f->memcpy_ns / (double)f->median_ns, (double)f->bare_ns * 1e-6,
+	       (double)f->bare_ns / (double)f->median_ns, (double)f->sender_cpu_ns * 1e-6,
 	       (double)f->receiver_cpu_ns * 1e-6);
 }
 
@@ -354,6 +422,9 @@ static void run_way(const way *how, bool first)
 
 	if (pipe(address) || pipe(done) || pipe(result))
 		die("pipe", "cannot be made");
+	shared = mmap(NULL, shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (shared == MAP_FAILED)
+		die("memory", "mmap");
 	fflush(stdout);
 	for (int who = SENDER; who <= RECEIVER; who++) {
 		pids[who] = fork();
@@ -378,6 +449,7 @@ static void run_way(const way *how, bool first)
 	reap(pids[SENDER], "the sender");
 	reap(pids[RECEIVER], "the receiver");
 	close(result[0]);
+	munmap(shared, shared_bytes);
 	for (int i = 0; i < 2; i++) {
 		close(address[i]);
 		close(done[i]);
@@ -436,11 +508,14 @@ int main(int argc, char **argv)
 
 	opt.module = TN_GRPC_MODULE;
 	parse(argc, argv);
+	for (unsigned i = 0; i < opt.count; i++)
+		if (shared_bytes < sizeof(*shared) + 2 * opt.sizes[i] * MIB)
+			shared_bytes = sizeof(*shared) + 2 * opt.sizes[i] * MIB;
 	if (opt.json)
 		printf("[");
 	else
-		printf("%-13s %5s %10s %8s %10s %8s %9s %9s\n", "way", "MiB", "ms", "GB/s", "memcpy ms",
-		       "of limit", "send CPU", "recv CPU");
+		printf("%-13s %5s %10s %8s %10s %8s %10s %8s %9s %9s\n", "way", "MiB", "ms", "GB/s",
+		       "memcpy ms", "of it", "bare ms", "of it", "send CPU", "recv CPU");
 	for (unsigned i = 0; i < sizeof(ways) / sizeof(*ways); i++) {
 		if ((opt.only && !strstr(ways[i].name, opt.only)) || (ways[i].module_way && !opt.module[0]))
 			continue;

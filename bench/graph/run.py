@@ -4,34 +4,44 @@
 
 Usage: bench/graph/run.py BUILD [options]     (./dev bench graph)
 
-  moving     bench-graph-micro: milliseconds per tensor, against one memcpy of its bytes
+  moving     bench-graph-micro: milliseconds per tensor, against its two limits (see micro.c)
   training   `tern train --sync`: median step of each model with 1, 2 and 4 workers in each way of communication
 
 Exposed communication time of a step = its wall time minus that of the same step whose tensors have no bytes
 (`--comm none`: every process runs and waits for the others as before, but nothing is moved). Processor time of
 communication is the same difference of the processor time of all processes. Runs take turns, so that a noisy minute
 meets all ways. Every process sleeps when it has nothing to do (--spin: polls).
+
+Each run is one line of JSON in a file as soon as it is over; --resume FILE goes on where that file ends, and --report FILE
+only makes tables and plots of it (report.py), so the whole can be done in pieces. How many steps a run has follows from
+how long one takes (--seconds): at least one behind the first, which is not counted.
 """
 import argparse
+import datetime
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 
-MODELS = ("fcn5", "alexnet", "vgg16", "inception_v3", "lstm", "gru", "mlp")
-# Rows per worker and step: what a step of two cores bears.
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import report  # noqa: E402
+
+MODELS = ("fcn5", "alexnet", "vgg16", "inception_v3", "lstm", "gru")
+# Rows per worker and step: what a step of two cores bears. The others have tern train's own, and its data.
 BATCH = {"alexnet": 4, "vgg16": 1, "inception_v3": 1, "lstm": 4, "gru": 4}
-REPEATED = ("fcn5", "lstm", "mlp")  # medians of three runs; the others run once
-# name, arguments, environment
+REPEATED = ("fcn5", "lstm")  # medians of three runs; the others run once
+# name, arguments, environment, copies of the model's bytes per worker, bytes per second that are guessed for steps
 WAYS = (
-    ("none", ("--comm", "none"), {}),
-    ("zerocopy", ("--comm", "zerocopy"), {}),
-    ("copy", ("--comm", "copy"), {}),
-    ("rpc", ("--comm", "rpc", "--transport", "tcp"), {}),
-    ("grpc plain", ("--comm", "grpc"), {"TERN_GRAPH_GRPC_WAY": "plain"}),
-    ("grpc tuned", ("--comm", "grpc"), {"TERN_GRAPH_GRPC_WAY": "tuned"}),
+    ("none", ("--comm", "none"), {}, 6, 1e12),
+    ("zerocopy", ("--comm", "zerocopy"), {}, 6, 10e9),
+    ("copy", ("--comm", "copy"), {}, 10, 5e9),
+    ("rpc", ("--comm", "rpc", "--transport", "tcp"), {}, 10, 2e9),
+    ("grpc plain", ("--comm", "grpc"), {"TERN_GRAPH_GRPC_WAY": "plain"}, 10, 0.8e9),
+    ("grpc tuned", ("--comm", "grpc"), {"TERN_GRAPH_GRPC_WAY": "tuned"}, 10, 3e9),
 )
+STEPS_MAX = 8  # that are counted
 
 
 def available_bytes():
@@ -45,130 +55,134 @@ def available_bytes():
 def needed_bytes(parameters, workers, way):
     """What a job's processes hold of its model, roughly: weights, momentum and the sum at the servers; two slots per edge, a
     gradient and its copies in messages for each worker."""
-    model = 4 * parameters
-    per_worker = 6 if way in ("zerocopy", "none") else 10
-    return 3 * model + workers * per_worker * model
+    return 4 * parameters * (3 + workers * way[3])
 
 
-def tern(build, args, env):
-    done = subprocess.run([f"{build}/cli/tern", "train", "--quiet", "--json", "--no-eval", "--sync", *map(str, args)],
-                          env={**os.environ, **env}, capture_output=True, text=True, check=False)
-    if done.returncode:
-        return None, done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"status {done.returncode}"
-    return json.loads(done.stdout), None
+def head():
+    cpu = "?"
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("model name"):
+                cpu = line.split(":")[1].strip()
+    return {"kind": "head", "cpus": os.cpu_count(), "cpu": cpu, "kernel": os.uname().release,
+            "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            "time": datetime.datetime.now().strftime("%Y-%m-%d %H:%M")}
+
+
+def run_job(command, env, limit_s):
+    """stdout, or None and why."""
+    with subprocess.Popen(command, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
+        try:
+            out, err = job.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            job.send_signal(signal.SIGTERM)  # the launcher ends its processes
+            job.communicate()
+            return None, f"took more than {limit_s} s"
+    if job.returncode:
+        return None, err.strip().splitlines()[-1] if err.strip() else f"status {job.returncode}"
+    return out, None
 
 
 class Bench:
     def __init__(self, options):
         self.options = options
-        self.rows = []
+        self.rows = report.load(options.resume) if options.resume and os.path.exists(options.resume) else []
+        self.path = options.resume or os.path.join(options.build, "bench-graph.jsonl")
+        if not options.resume and os.path.exists(self.path):
+            os.unlink(self.path)
+        if not any(r["kind"] == "head" for r in self.rows):
+            self.add(head())
 
     def say(self, text=""):
         if not self.options.json:
             print(text, flush=True)
 
+    def add(self, row):
+        self.rows.append(row)
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
     # ---- moving ----
 
     def moving(self):
-        command = [f"{self.options.build}/bench/graph/bench-graph-micro", "--json", "--sizes", self.options.sizes]
-        if self.options.spin:
-            command.append("--spin")
-        rows = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
-        plain = {r["MiB"]: r["ms"] for r in rows if r["way"] == "grpc plain"}
-        tuned = {r["MiB"]: r["ms"] for r in rows if r["way"] == "grpc tuned"}
-        self.say(f"one tensor, {rows[0]['waits']}, medians\n")
-        self.say(f"{'way':13} {'MiB':>5} {'ms':>9} {'GB/s':>6} {'memcpy/it':>9} {'plain/it':>8} {'tuned/it':>8} {'CPU ms':>8}")
-        for r in rows:
-            r["of_limit"] = r["memcpy_ms"] / r["ms"]
-            r["grpc_plain_ratio"] = plain[r["MiB"]] / r["ms"] if r["MiB"] in plain else None
-            r["grpc_tuned_ratio"] = tuned[r["MiB"]] / r["ms"] if r["MiB"] in tuned else None
-            ratios = " ".join(f"{v:8.1f}" if v else f"{'-':>8}" for v in (r["grpc_plain_ratio"], r["grpc_tuned_ratio"]))
-            self.say(f"{r['way']:13} {r['MiB']:5} {r['ms']:9.3f} {r['MiB'] * 1.048576 / r['ms']:6.2f} {r['of_limit']:9.2f} "
-                     f"{ratios} {r['sender_cpu_ms'] + r['receiver_cpu_ms']:8.2f}")
-        self.say()
-        return rows
+        known = {(r["way"], r["MiB"]) for r in self.rows if r["kind"] == "moving"}
+        for way in report.MOVING:
+            sizes = [s for s in self.options.sizes if (way, s) not in known]
+            if not sizes:
+                continue
+            command = [f"{self.options.build}/bench/graph/bench-graph-micro", "--json", "--only", way, "--sizes",
+                       ",".join(map(str, sizes))]
+            out, error = run_job(command + (["--spin"] if self.options.spin else []), {}, 600)
+            if error:
+                self.say(f"moving: {way} left out: {error}")
+                continue
+            for row in json.loads(out):
+                self.add({"kind": "moving", **row})
+                self.say(f"moving: {row['way']:13} {row['MiB']:4} MiB {row['ms']:9.3f} ms")
 
     # ---- training ----
 
-    def job(self, model, workers, way):
-        _, args, env = way
-        args = [*self.data(model), "--model", model, "--workers", workers, "--servers", self.options.servers, "--steps",
-                self.options.steps, *args, *self.options.more]
-        if self.options.spin:
-            args.append("--spin")
-        return tern(self.options.build, args, env)
+    def known(self, model, workers, way, turn):
+        for r in self.rows:
+            if r["kind"] in ("run", "left_out") and (r["model"], r["workers"], r["way"], r["round"]) == (model, workers, way, turn):
+                return r
+        return None
 
-    @staticmethod
-    def data(model):
-        return ("--data", "synthetic", "--batch", BATCH[model]) if model in BATCH else ()
+    def steps(self, model, workers, way, parameters):
+        """As many as fit the seconds, by the step without bytes and a guess at the bytes'."""
+        if self.options.steps:
+            return self.options.steps
+        base = [r["step_seconds"] for r in self.rows if r["kind"] == "run" and r["way"] == "none" and r["model"] == model
+                and r["workers"] == workers]
+        if not base:
+            return 3
+        step = statistics.median(base) + 8 * parameters * workers / way[4]
+        return 1 + max(1, min(STEPS_MAX, int(self.options.seconds / step)))
+
+    def job(self, model, workers, way, steps):
+        _, args, env = way[:3]
+        data = ("--data", "synthetic", "--batch", str(BATCH[model])) if model in BATCH else ()
+        command = [f"{self.options.build}/cli/tern", "train", "--quiet", "--json", "--no-eval", "--sync", *data, "--model", model,
+                   "--workers", str(workers), "--servers", str(self.options.servers), "--steps", str(steps), *args,
+                   *(["--spin"] if self.options.spin else []), *self.options.more]
+        out, error = run_job(command, env, self.options.limit)
+        return (json.loads(out), None) if out else (None, error)
 
     def parameters(self, model):
-        """None and a reason if this build cannot train the model."""
-        result, error = tern(self.options.build, [*self.data(model), "--model", model, "--servers", 0, "--workers", 1, "--steps", 1,
-                                                  *self.options.more], {})
-        return (result["parameters"], None) if result else (None, error)
+        """None if this build cannot say."""
+        out, _ = run_job([f"{self.options.build}/cli/tern", "graph", "show", model, "--json"], {}, 60)
+        return json.loads(out)["parameters"] if out else None
 
-    def group(self, model, workers, parameters):
-        """All ways of one model and number of workers, in turns."""
-        runs, left_out = {}, {}
-        for _ in range(self.options.rounds if model in REPEATED else 1):
-            for way in self.options.ways:
-                need, have = needed_bytes(parameters, workers, way[0]), available_bytes()
-                if need > 0.85 * have:
-                    left_out[way[0]] = f"needs about {need >> 20} MiB, {have >> 20} MiB are free"
-                    continue
-                result, error = self.job(model, workers, way)
-                if result:
-                    runs.setdefault(way[0], []).append(result)
-                else:
-                    left_out[way[0]] = error
-        return runs, left_out
-
-    def report(self, model, workers, runs, left_out):
-        def mid(name, value):
-            return statistics.median(value(r) for r in runs[name]) if name in runs else None
-
-        def step(name):
-            return mid(name, lambda r: r["step_seconds"])
-
-        def cpu(name):
-            return mid(name, lambda r: r["cpu_seconds"] / r["steps"])
-
-        plain = step("grpc plain") - step("none") if "grpc plain" in runs and "none" in runs else None
-        for name, _, _ in self.options.ways:
-            row = {"model": model, "workers": workers, "way": name}
-            self.rows.append(row)
-            if name not in runs:
-                row["left_out"] = left_out.get(name, "?")
-                self.say(f"{model:13} {workers:3} {name:11} left out: {row['left_out']}")
-                continue
-            row.update(step_seconds=step(name), steps_per_s=1 / step(name), cpu_seconds=cpu(name), runs=len(runs[name]),
-                       rows_per_s=mid(name, lambda r: r["options"]["batch"]) * workers / step(name),
-                       transport=runs[name][0]["transport"], waits="spin" if self.options.spin else "block",
-                       loss=runs[name][0]["loss"])
-            text = f"{model:13} {workers:3} {name:11} {1e3 * row['step_seconds']:9.1f} {row['rows_per_s']:9.0f}"
-            if "none" in runs and name != "none":
-                exposed = row["exposed_seconds"] = step(name) - step("none")
-                row["comm_cpu_seconds"] = cpu(name) - cpu("none")
-                text += f" {1e3 * exposed:9.1f} {1e3 * row['comm_cpu_seconds']:9.1f}"
-                if plain is not None and exposed > 0:
-                    row["exposed_of_grpc"] = plain / exposed
-                    text += f" {plain / exposed:9.1f}"
-            self.say(text)
+    def one(self, model, workers, way, turn, parameters):
+        place = {"model": model, "workers": workers, "way": way[0], "round": turn}
+        need, have = needed_bytes(parameters, workers, way), available_bytes()
+        if need > 0.9 * have:
+            self.add({"kind": "left_out", **place, "reason": f"needs about {need >> 20} MiB, {have >> 20} MiB are free"})
+            self.say(f"{model:13} {workers:3} {way[0]:11} left out: {self.rows[-1]['reason']}")
+            return
+        steps = self.steps(model, workers, way, parameters)
+        result, error = self.job(model, workers, way, steps)
+        if error:
+            self.add({"kind": "left_out", **place, "reason": error})
+            self.say(f"{model:13} {workers:3} {way[0]:11} left out: {error}")
+            return
+        self.add({"kind": "run", **place, "parameters": parameters, "steps": steps, "step_seconds": result["step_seconds"],
+                  "cpu_seconds": result["cpu_seconds"] / result["steps"], "rows": result["options"]["batch"] * workers,
+                  "transport": result["transport"], "waits": "spin" if self.options.spin else "block", "loss": result["loss"],
+                  "servers": self.options.servers})
+        self.say(f"{model:13} {workers:3} {way[0]:11} {1e3 * result['step_seconds']:9.1f} ms")
 
     def training(self):
-        self.say(f"training, --sync, {self.options.servers} servers, {self.options.steps} steps a run\n")
-        self.say(f"{'model':13} {'W':>3} {'way':11} {'step ms':>9} {'rows/s':>9} {'exposed':>9} {'comm CPU':>9} {'plain/it':>9}")
         for model in self.options.models:
-            parameters, error = self.parameters(model)
-            if parameters is None:
-                self.rows.append({"model": model, "left_out": error})
-                self.say(f"{model:13} left out: {error}")
+            parameters = self.parameters(model)
+            if not parameters:
+                self.say(f"{model}: unknown here")
                 continue
             for workers in self.options.workers:
-                self.report(model, workers, *self.group(model, workers, parameters))
-        self.say()
-        return self.rows
+                for turn in range(self.options.rounds if model in REPEATED else 1):
+                    for way in self.options.ways:
+                        if not self.known(model, workers, way[0], turn):
+                            self.one(model, workers, way, turn, parameters)
 
 
 def numbers(text):
@@ -180,12 +194,16 @@ def parse(argv):
     p.add_argument("build", help="folder of a release build")
     p.add_argument("--json", action="store_true", help="one JSON object")
     p.add_argument("--only", choices=("moving", "training"), help="half of it")
-    p.add_argument("--sizes", default="1,4,16,64,244", help="MiB of a tensor; tern's calls carry less than 256")
-    p.add_argument("--models", default=",".join(MODELS), help="of training")
+    p.add_argument("--resume", metavar="FILE", help="go on with the runs that FILE lacks, and add them to it")
+    p.add_argument("--report", metavar="FILE", help="run nothing: tables and plots of docs/PERFORMANCE.md, from FILE")
+    p.add_argument("--sizes", default="1,4,16,64,256", type=numbers, help="MiB of a tensor")
+    p.add_argument("--only-models", "--models", dest="models", default=",".join(MODELS), help="of training")
     p.add_argument("--workers", default="1,2,4", type=numbers)
     p.add_argument("--servers", default=2, type=int)
-    p.add_argument("--steps", default=9, type=int, help="of each run; the first is not counted")
-    p.add_argument("--rounds", default=3, type=int, help="runs of fcn5, lstm and mlp, whose medians are taken; others run once")
+    p.add_argument("--steps", default=0, type=int, help="of each run, the first of which is not counted (as --seconds allow)")
+    p.add_argument("--seconds", default=4.0, type=float, help="of counted steps of a run, about (4)")
+    p.add_argument("--limit", default=180, type=int, help="seconds that a run may take (180)")
+    p.add_argument("--rounds", default=3, type=int, help="runs of fcn5 and lstm, whose medians are taken; others run once")
     p.add_argument("--ways", help="some of: " + ", ".join(way[0] for way in WAYS))
     p.add_argument("--spin", action="store_true", help="poll instead of sleeping")
     p.add_argument("more", nargs="*", help="further arguments of `tern train`, behind --")
@@ -197,14 +215,19 @@ def parse(argv):
 
 def main():
     options = parse(sys.argv[1:])
-    bench, result = Bench(options), {"cpus": os.cpu_count()}
+    if options.report:
+        return report.document(report.load(options.report))
+    bench = Bench(options)
     if options.only != "training":
-        result["moving"] = bench.moving()
+        bench.moving()
     if options.only != "moving":
-        result["training"] = bench.training()
+        bench.training()
     if options.json:
-        print(json.dumps(result, indent=1))
+        print(json.dumps(bench.rows, indent=1))
+    else:
+        print("\n" + report.text(bench.rows) + f"\n\n{bench.path}: --resume goes on with it, --report documents it")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

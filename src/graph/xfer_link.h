@@ -25,6 +25,7 @@ typedef struct tn_xfer_link_params {
 	uint32_t devices;
 	tern_link **links;  /* [devices], NULL where there is none; copied, stays the caller's */
 	const bool *dialed; /* [devices]: this side connected the link (decides who calls whom in rpc mode) */
+	uint64_t call_bytes; /* TERN_COMM_RPC: of a call, the same at all devices; 0 = 128 MiB */
 	const atomic_bool
 		*canceled; /* ends start() within TN_XFER_LINK_LOOK_NS; may be NULL; outlives the transfer */
 } tn_xfer_link_params;

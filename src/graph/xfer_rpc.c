@@ -13,6 +13,8 @@
  * A pulled edge has one request in flight, sent again when its tensor was polled. A pushed edge holds up to
  * RPC_SLOTS tensors at the receiver.
  *
+ * A static tensor that is longer than a call may be (call_bytes) goes as several edges, which are parts of a whole.
+ *
  * Of dynamic edges a message begins with the shape (HEAD_BYTES), and buffers grow with the largest tensor there was. A
  * pull says how much room it has; a tensor that is larger is answered by its shape alone, and asked for again.
  *
@@ -43,6 +45,8 @@
 #define HEAD_BYTES 128u
 _Static_assert(EDGE_BYTES + 8 + 8 * TERN_RANK_MAX <= HEAD_BYTES, "a head has room for every shape");
 #define EDGES_PER_CLIENT 32u
+#define CALL_BYTES       (128ull << 20) /* a call carries 256 MiB and no more */
+#define WHOLE_OF_EDGE    0x80000000u /* wholes that are one edge's; those of the plan are numbers of nodes */
 
 typedef struct rpc_xfer rpc_xfer;
 
@@ -64,6 +68,10 @@ typedef struct rpc_end {
 	struct rpc_end *next;
 	rpc_xfer *xfer;
 	tn_edge_desc *desc;
+	uint64_t number; /* on the wire: the edge's, and above it that of the piece */
+	/* an end that is several: they do the work, in turn; `turn` are done with the tensor that is sent or received */
+	struct rpc_end **pieces;
+	uint32_t n_pieces, turn;
 	tern_link *link;
 	bool sends;
 	bool calls; /* this side makes the calls of the edge */
@@ -91,27 +99,28 @@ typedef struct rpc_end {
 struct rpc_xfer {
 	tn_xfer_link link; /* first */
 	pthread_mutex_t lock;
+	uint64_t call_bytes;
 	rpc_end *ends;
 	rpc_client *clients; /* the newest first: it is the one that may have room */
 };
 
-static void put_edge(uint8_t out[EDGE_BYTES], uint32_t id)
+static void put_edge(uint8_t out[EDGE_BYTES], uint64_t number)
 {
 	tn_writer w;
 
 	tn_writer_init(&w, out, EDGE_BYTES);
-	tn_put_u64(&w, id);
+	tn_put_u64(&w, number);
 }
 
 static rpc_end *find_end(rpc_xfer *xfer, const void *args, uint64_t bytes, bool sends)
 {
 	rpc_end *end = xfer->ends;
 	tn_reader r;
-	uint64_t id;
+	uint64_t number;
 
 	tn_reader_init(&r, args, bytes);
-	id = tn_get_u64(&r);
-	while (end && (end->desc->id != id || end->sends != sends || end->calls))
+	number = tn_get_u64(&r);
+	while (end && (end->number != number || end->sends != sends || end->calls || end->n_pieces))
 		end = end->next;
 	return r.bad ? NULL : end;
 }
@@ -156,7 +165,7 @@ static void put_head(const rpc_end *end, const tern_shape *shape, uint8_t *messa
 
 	memset(message, 0, HEAD_BYTES);
 	tn_writer_init(&w, message, HEAD_BYTES);
-	tn_put_u64(&w, end->desc->id);
+	tn_put_u64(&w, end->number);
 	tn_put_u64(&w, shape->rank);
 	for (uint32_t i = 0; i < shape->rank; i++)
 		tn_put_u64(&w, shape->dims[i]);
@@ -338,7 +347,8 @@ static tern_status rpc_for(rpc_xfer *xfer, uint32_t peer, bool pushes, tern_link
 	return TERN_OK;
 }
 
-static tern_status end_open(rpc_xfer *xfer, const tn_edge_desc *desc, bool sends, tn_xfer_end **out)
+static tern_status end_open(rpc_xfer *xfer, const tn_edge_desc *desc, uint64_t number, bool sends,
+			    tn_xfer_end **out)
 {
 	tern_link *link;
 	rpc_end *end;
@@ -354,6 +364,7 @@ static tern_status end_open(rpc_xfer *xfer, const tn_edge_desc *desc, bool sends
 	end->base.xfer = &xfer->link.base;
 	end->xfer = xfer;
 	end->link = link;
+	end->number = number;
 	end->sends = sends;
 	end->calls = xfer->link.dialed[desc->peer];
 	end->desc = tn_edge_desc_copy(desc);
@@ -375,18 +386,68 @@ static tern_status end_open(rpc_xfer *xfer, const tn_edge_desc *desc, bool sends
 	*out = &end->base;
 	if (!end->calls)
 		return TERN_OK;
-	put_edge(end->message, desc->id);
+	put_edge(end->message, number);
 	return rpc_for(xfer, desc->peer, sends, link, &end->rpc);
+}
+
+/* The end that stands for the pieces has no link, message or memory of its own. */
+static tern_status long_end_open(rpc_xfer *xfer, const tn_edge_desc *desc, bool sends, tn_xfer_end **out)
+{
+	uint32_t n = (uint32_t)((desc->bytes + xfer->call_bytes - 1) / xfer->call_bytes);
+	rpc_end *end = calloc(1, sizeof(*end));
+
+	if (end) {
+		end->desc = tn_edge_desc_copy(desc);
+		end->pieces = calloc(n, sizeof(rpc_end *));
+	}
+	if (!end || !end->desc || !end->pieces) {
+		free(end ? end->desc : NULL);
+		free(end ? end->pieces : NULL);
+		free(end);
+		return tn_fail(TERN_E_NOMEM, "no memory for edge '%s'", desc->name);
+	}
+	end->base.xfer = &xfer->link.base;
+	end->xfer = xfer;
+	end->n_pieces = n;
+	pthread_mutex_lock(&xfer->lock);
+	end->next = xfer->ends;
+	xfer->ends = end;
+	pthread_mutex_unlock(&xfer->lock);
+	for (uint32_t i = 0; i < n; i++) {
+		tn_edge_desc piece = *desc;
+		tn_xfer_end *made = NULL;
+
+		if (!desc->whole_bytes) {
+			piece.whole = WHOLE_OF_EDGE | desc->id;
+			piece.whole_bytes = desc->bytes;
+			piece.whole_offset = 0;
+		}
+		piece.whole_offset += i * xfer->call_bytes;
+		piece.bytes = TN_MIN(desc->bytes - i * xfer->call_bytes, xfer->call_bytes);
+		TN_TRY(end_open(xfer, &piece, (uint64_t)(i + 1) << 32 | desc->id, sends, &made));
+		end->pieces[i] = (rpc_end *)made;
+	}
+	*out = &end->base;
+	return TERN_OK;
+}
+
+static tern_status any_open(tn_xfer *base, const tn_edge_desc *desc, bool sends, tn_xfer_end **end)
+{
+	rpc_xfer *xfer = (rpc_xfer *)base;
+
+	if (desc->dynamic || desc->bytes <= xfer->call_bytes)
+		return end_open(xfer, desc, desc->id, sends, end);
+	return long_end_open(xfer, desc, sends, end);
 }
 
 static tern_status send_open(tn_xfer *base, const tn_edge_desc *desc, tn_xfer_end **end)
 {
-	return end_open((rpc_xfer *)base, desc, true, end);
+	return any_open(base, desc, true, end);
 }
 
 static tern_status recv_open(tn_xfer *base, const tn_edge_desc *desc, tn_xfer_end **end)
 {
-	return end_open((rpc_xfer *)base, desc, false, end);
+	return any_open(base, desc, false, end);
 }
 
 /*
@@ -434,15 +495,13 @@ static tern_status start(tn_xfer *base, uint64_t deadline_ns)
 
 /* ---- data ---- */
 
-static tern_status send_post(tn_xfer_end *base, const void *data, uint64_t bytes, uint64_t step)
+static tern_status post_one(rpc_end *end, const void *data)
 {
-	rpc_end *end = (rpc_end *)base;
 	rpc_xfer *xfer = end->xfer;
+	uint64_t bytes = end->desc->bytes;
 	tern_rpc_request *request;
 	tern_status status;
 
-	(void)step;
-	TN_ASSERT(bytes == end->desc->bytes);
 	if (end->calls) {
 		status = test_call(end);
 		if (status != TERN_OK)
@@ -464,6 +523,22 @@ static tern_status send_post(tn_xfer_end *base, const void *data, uint64_t bytes
 		tern_rpc_reply(request, TERN_OK, data, bytes);
 		copied(xfer, bytes);
 	}
+	return TERN_OK;
+}
+
+static tern_status send_post(tn_xfer_end *base, const void *data, uint64_t bytes, uint64_t step)
+{
+	rpc_end *end = (rpc_end *)base;
+	rpc_xfer *xfer = end->xfer;
+
+	(void)step;
+	TN_ASSERT(bytes == end->desc->bytes);
+	for (; end->turn < end->n_pieces; end->turn++)
+		TN_TRY(post_one(end->pieces[end->turn],
+				(const uint8_t *)data + end->turn * xfer->call_bytes));
+	end->turn = 0;
+	if (!end->n_pieces)
+		TN_TRY(post_one(end, data));
 	xfer->link.counters.sends++;
 	xfer->link.counters.bytes_sent += bytes;
 	return TERN_OK;
@@ -546,6 +621,10 @@ static tern_status send_test(tn_xfer_end *base)
 	rpc_end *end = (rpc_end *)base;
 	bool kept;
 
+	for (uint32_t i = 0; i < end->n_pieces; i++)
+		TN_TRY(send_test(&end->pieces[i]->base));
+	if (end->n_pieces)
+		return TERN_OK;
 	if (end->calls)
 		return test_call(end);
 	pthread_mutex_lock(&end->xfer->lock);
@@ -601,14 +680,25 @@ static tern_status poll_pull(rpc_end *end, const void **data)
 	return TERN_OK;
 }
 
+static tern_status poll_one(rpc_end *end, const void **data)
+{
+	TN_TRY(end->calls ? poll_pull(end, data) : poll_push(end, data));
+	end->held = true;
+	return TERN_OK;
+}
+
 static tern_status recv_poll(tn_xfer_end *base, const void **data)
 {
 	rpc_end *end = (rpc_end *)base;
-	tern_status status = end->calls ? poll_pull(end, data) : poll_push(end, data);
+	const void *piece;
 
-	if (status != TERN_OK)
-		return status;
-	end->held = true;
+	for (; end->turn < end->n_pieces; end->turn++)
+		TN_TRY(poll_one(end->pieces[end->turn], &piece));
+	end->turn = 0;
+	if (end->n_pieces) /* the last one ends where the tensor ends */
+		*data = (const uint8_t *)piece - (end->n_pieces - 1) * end->xfer->call_bytes;
+	else
+		TN_TRY(poll_one(end, data));
 	end->xfer->link.counters.recvs++;
 	end->xfer->link.counters.bytes_received += end->desc->bytes;
 	return TERN_OK;
@@ -661,6 +751,10 @@ static tern_status recv_release(tn_xfer_end *base)
 	tern_rpc_request *request;
 	tern_status status;
 
+	for (uint32_t i = 0; i < end->n_pieces; i++)
+		TN_TRY(recv_release(&end->pieces[i]->base));
+	if (end->n_pieces)
+		return TERN_OK;
 	end->held = false;
 	if (end->calls) {
 		status = pull(end);
@@ -713,6 +807,7 @@ static void xfer_close(tn_xfer *base)
 		for (unsigned i = 0; i < RPC_SLOTS; i++)
 			free(end->shaped[i].data);
 		free(end->message);
+		free(end->pieces);
 		free(end->desc);
 		free(end);
 	}
@@ -749,6 +844,7 @@ tern_status tn_xfer_rpc_open(const tn_xfer_link_params *params, tn_xfer **out)
 	if (!xfer)
 		return tn_fail(TERN_E_NOMEM, "no memory for a transfer");
 	pthread_mutex_init(&xfer->lock, NULL);
+	xfer->call_bytes = params->call_bytes ? params->call_bytes : CALL_BYTES;
 	status = tn_xfer_link_init(&xfer->link, &rpc_ops, params);
 	if (status != TERN_OK) {
 		pthread_mutex_destroy(&xfer->lock);

@@ -16,7 +16,7 @@
 
 enum { ELEMENTS = 16, BYTES = 4 * ELEMENTS, EDGES_MAX = 600 };
 
-typedef enum way { ZEROCOPY, COPY, RPC, HOLLOW, GRPC_PLAIN, GRPC_TUNED } way;
+typedef enum way { ZEROCOPY, COPY, RPC, RPC_PIECES, HOLLOW, GRPC_PLAIN, GRPC_TUNED } way;
 
 #ifndef TN_GRPC_MODULE
 #define TN_GRPC_MODULE ""
@@ -55,9 +55,10 @@ static int setup(void **state)
 					      .devices = 2,
 					      .links = links[i],
 					      .dialed = dialed[i],
+					      .call_bytes = how == RPC_PIECES ? BYTES / 3 + 4 : 0,
 					      .canceled = &canceled};
 
-		if (how == RPC)
+		if (how == RPC || how == RPC_PIECES)
 			assert_ok(tn_xfer_rpc_open(&params, &x[i]));
 		else if (how == HOLLOW)
 			assert_ok(tn_xfer_hollow_open(&params, &x[i]));
@@ -141,7 +142,8 @@ static void turn(uint32_t id, unsigned limit)
 	tern_status status;
 
 	if (e->sent < limit && ops->send_test(e->tx) == TERN_OK) {
-		e->memory[0] = (int32_t)(1000 * id + e->sent);
+		for (unsigned i = 0; i < ELEMENTS; i++)
+			e->memory[i] = (int32_t)(1000 * id + e->sent + 7 * i);
 		status = ops->send_post(e->tx, e->memory, BYTES, e->sent);
 		assert_true(status == TERN_OK || status == TERN_AGAIN);
 		e->sent += status == TERN_OK;
@@ -150,8 +152,8 @@ static void turn(uint32_t id, unsigned limit)
 	assert_true(status == TERN_OK || status == TERN_AGAIN);
 	if (status != TERN_OK)
 		return;
-	if (how != HOLLOW)
-		assert_int_equal(*(const int32_t *)data, 1000 * id + e->got);
+	for (unsigned i = 0; i < ELEMENTS && how != HOLLOW; i++)
+		assert_int_equal(((const int32_t *)data)[i], 1000 * id + e->got + 7 * i);
 	if (parts) {
 		const char **begin = &begins[id % 2][e->got];
 
@@ -249,7 +251,8 @@ static void canceled_start(void **state)
 	assert_int_equal(pthread_create(&thread, NULL, cancel_soon, NULL), 0);
 	assert_status(x[0]->ops->start(x[0], TN_TIME_NEVER), TERN_E_CANCELED);
 	pthread_join(thread, NULL);
-	assert_non_null(strstr(tern_detail(), how == RPC || how >= GRPC_PLAIN ? "b" : "server"));
+	assert_non_null(
+		strstr(tern_detail(), how == RPC || how == RPC_PIECES || how >= GRPC_PLAIN ? "b" : "server"));
 }
 
 static void late_start(void **state)
@@ -325,7 +328,8 @@ static void modules_that_are_none(void **state)
 int main(void)
 {
 	static const char *const transports[] = {"shm", "tcp"};
-	static const char *const ways[] = {"zerocopy", "copy", "rpc", "hollow", "grpc plain", "grpc tuned"};
+	static const char *const ways[] = {"zerocopy", "copy",       "rpc",       "rpc in pieces",
+					   "hollow",   "grpc plain", "grpc tuned"};
 	int failed = 0;
 
 	for (unsigned i = 0; i < 2 * (GRPC_TUNED + 1); i++) {
