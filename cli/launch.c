@@ -3,7 +3,7 @@
  * The local launcher: starts servers, then workers, on this host; passes their logs on; shows one progress
  * line; ends all of them on Ctrl-C or when one dies, and names the one that died and why.
  *
- *   STARTING servers (each reports its address) -> STARTING workers -> RUNNING -> all exited with 0
+ *   STARTING servers (each reports its address) -> STARTING workers, stage by stage -> RUNNING -> all exited with 0
  *   any failure or signal -> ENDING: SIGTERM to all, SIGKILL after KILL_NS or at a second signal
  *
  * When several processes fail at once the culprit is the one that a signal ended: the others only noticed.
@@ -35,7 +35,7 @@ typedef struct launch {
 	const train_options *options; /* those of the attempt that runs */
 	train_options own;            /* they, once they are not the user's any more */
 	const char *self;
-	proc *procs; /* servers, then workers */
+	proc *procs; /* servers, then stage 0 of each worker, then stage 1 of each, ... */
 	uint32_t servers, count, started;
 	uint64_t steps, first_step, rows;
 	uint64_t features, classes; /* of the data */
@@ -107,6 +107,8 @@ static void add_options(command_line *c, const launch *l)
 	addf(c, "--classes", "%llu", (unsigned long long)l->classes);
 	addf(c, "--servers", "%llu", (unsigned long long)o->servers);
 	addf(c, "--workers", "%llu", (unsigned long long)o->workers);
+	addf(c, "--model-parallel", "%llu", (unsigned long long)o->stages);
+	addf(c, "--micro-batches", "%llu", (unsigned long long)o->micro);
 	addf(c, "--batch", "%llu", (unsigned long long)o->batch);
 	addf(c, "--steps", "%llu", (unsigned long long)l->steps);
 	addf(c, "--seed", "%llu", (unsigned long long)o->seed);
@@ -149,8 +151,9 @@ static bool start_proc(launch *l, uint32_t i, const char *cluster)
 	proc *p = &l->procs[i];
 
 	p->is_worker = i >= l->servers;
-	p->index = p->is_worker ? i - l->servers : i;
-	snprintf(p->name, sizeof(p->name), "%s%u", p->is_worker ? "worker" : "server", p->index);
+	p->index = p->is_worker ? (i - l->servers) % (uint32_t)l->options->workers : i;
+	p->stage = p->is_worker ? (i - l->servers) / (uint32_t)l->options->workers : 0;
+	train_name(l->options, p->is_worker, p->index, p->stage, p->name);
 	if (p->is_worker) {
 		p->losses = calloc(l->steps, sizeof(*p->losses));
 		p->steps_max = p->losses ? l->steps : 0;
@@ -158,11 +161,13 @@ static bool start_proc(launch *l, uint32_t i, const char *cluster)
 	add(&c, "tern", "train");
 	add(&c, "--role", p->is_worker ? "worker" : "server");
 	addf(&c, "--index", "%u", p->index);
+	if (p->stage)
+		addf(&c, "--stage", "%u", p->stage);
 	add(&c, "--report-fd", "3");
 	add_options(&c, l);
-	if (!p->is_worker)
+	if (!p->is_worker || p->stage + 1 < l->options->stages)
 		add(&c, "--listen", "127.0.0.1:0");
-	else if (cluster[0])
+	if (cluster[0] && !l->options->no_comm)
 		add(&c, "--cluster", cluster);
 	if (!proc_start(p, l->self, (char *const *)c.argv, l->secret))
 		return false;
@@ -170,19 +175,24 @@ static bool start_proc(launch *l, uint32_t i, const char *cluster)
 	return true;
 }
 
-/* Once every server has said its address: start the workers. */
-static bool start_workers(launch *l)
+/* The servers, or, once all that were started have said their addresses, one more stage of every worker. */
+static bool start_next(launch *l)
 {
-	char *cluster = calloc(l->servers + 1, TRAIN_ADDRESS_MAX);
+	uint32_t known = l->started,
+		 end = known < l->servers ? l->servers : known + (uint32_t)l->options->workers;
+	char *cluster = calloc(known + 1, TRAIN_ADDRESS_MAX);
 	bool ok = cluster != NULL;
 
-	for (uint32_t i = 0; i < l->servers && ok; i++) {
+	for (uint32_t i = 0; i < known && ok; i++) {
 		if (i)
 			strcat(cluster, ",");
 		strcat(cluster, l->procs[i].address);
 	}
-	for (uint32_t i = l->servers; i < l->count && ok; i++)
+	for (uint32_t i = known; i < end && ok; i++)
 		ok = start_proc(l, i, cluster);
+	if (!ok)
+		snprintf(l->culprit, sizeof(l->culprit), "a %s could not be started",
+			 l->started < l->servers ? "server" : "worker");
 	free(cluster);
 	return ok;
 }
@@ -208,7 +218,7 @@ static void begin_end(launch *l)
 static const proc *named_by(const launch *l, const proc *witness)
 {
 	for (uint32_t i = 0; i < l->started; i++) {
-		char name[32];
+		char name[TRAIN_NAME_MAX + 8];
 
 		snprintf(name, sizeof(name), "%s at ", l->procs[i].name);
 		if (&l->procs[i] != witness && !l->procs[i].exited && strstr(witness->error, name))
@@ -273,20 +283,34 @@ static uint32_t alive(const launch *l)
 
 /* ---- running ---- */
 
+/* The process of a worker that says its losses: one of its stages. */
+static const proc *teller(const launch *l, uint32_t worker)
+{
+	const proc *p = &l->procs[l->servers + worker];
+
+	for (uint32_t s = 0; s < l->options->stages && !p->steps_done; s++)
+		p = &l->procs[l->servers + s * (uint32_t)l->options->workers + worker];
+	return p;
+}
+
+static double mean_loss(const launch *l, uint64_t step)
+{
+	double sum = 0;
+
+	for (uint32_t w = 0; w < l->options->workers; w++)
+		sum += teller(l, w)->losses ? teller(l, w)->losses[step] : NAN;
+	return sum / (double)l->options->workers;
+}
+
 /* Steps that all workers have done, and the mean of their losses at the last of them, in worker order. */
 static uint64_t common_step(const launch *l, double *loss)
 {
-	uint64_t done = l->steps;
-	double sum = 0;
+	uint64_t done = l->started < l->count ? 0 : l->steps;
 
-	for (uint32_t i = l->servers; i < l->started; i++)
-		if (l->procs[i].steps_done < done)
-			done = l->procs[i].steps_done;
-	if (l->started < l->count)
-		done = 0;
-	for (uint32_t i = l->servers; i < l->started && done; i++)
-		sum += l->procs[i].losses[done - 1];
-	*loss = sum / (double)(l->count - l->servers);
+	for (uint32_t w = 0; w < l->options->workers; w++)
+		if (teller(l, w)->steps_done < done)
+			done = teller(l, w)->steps_done;
+	*loss = done ? mean_loss(l, done - 1) : 0;
 	return done;
 }
 
@@ -334,32 +358,21 @@ static void wait_for_news(launch *l)
 static void run(launch *l)
 {
 	uint64_t last_done = 0, last_ns = progress_now_ns();
-	bool workers = false;
 	double rate = 0;
 
-	for (uint32_t i = 0; i < l->servers; i++)
-		if (!start_proc(l, i, "")) {
-			snprintf(l->culprit, sizeof(l->culprit), "a server could not be started");
-			begin_end(l);
-			break;
-		}
 	do {
 		uint32_t ready = 0;
 
 		check_ends(l, progress_now_ns());
-		for (uint32_t i = 0; i < l->servers && i < l->started; i++)
+		for (uint32_t i = 0; i < l->started; i++)
 			ready += l->procs[i].ready;
-		if (!workers && !l->failed_ns && !l->ending_ns && ready == l->servers) {
-			workers = true;
-			if (!start_workers(l)) {
-				snprintf(l->culprit, sizeof(l->culprit), "a worker could not be started");
-				begin_end(l);
-			}
-		}
+		if (l->started < l->count && ready == l->started && !l->failed_ns && !l->ending_ns &&
+		    !start_next(l))
+			begin_end(l);
 		show(l, &last_done, &last_ns, &rate);
 		if (alive(l))
 			wait_for_news(l);
-	} while (alive(l) || (!workers && !l->failed_ns && !l->ending_ns));
+	} while (alive(l) || (l->started < l->count && !l->failed_ns && !l->ending_ns));
 	if (l->failed_ns && !l->culprit[0])
 		find_culprit(l);
 	for (uint32_t i = l->servers; i < l->started && !l->culprit[0] && !l->canceled; i++)
@@ -386,15 +399,6 @@ static bool open_losses(launch *l)
 	return l->losses_fd >= 0 || losses_failed(l);
 }
 
-static double mean_loss(const launch *l, uint64_t step)
-{
-	double sum = 0;
-
-	for (uint32_t i = l->servers; i < l->count; i++)
-		sum += l->procs[i].losses ? l->procs[i].losses[step] : NAN;
-	return sum / (l->count - l->servers);
-}
-
 static bool write_losses(launch *l)
 {
 	FILE *file = fdopen(l->losses_fd, "w");
@@ -419,7 +423,7 @@ static bool write_losses(launch *l)
 
 static bool merge_traces(const launch *l)
 {
-	char(*names)[32] = l->options->trace ? calloc(l->count, sizeof(*names)) : NULL;
+	char(*names)[TRAIN_NAME_MAX] = l->options->trace ? calloc(l->count, sizeof(*names)) : NULL;
 	bool ok;
 
 	if (!l->options->trace)
@@ -436,7 +440,7 @@ static void find_straggler(const launch *l, train_result *r)
 {
 	uint64_t most = 0;
 
-	for (uint32_t w = 0; w < l->count - l->servers && l->options->workers > 1; w++) {
+	for (uint32_t w = 0; w < l->options->workers && l->options->workers > 1; w++) {
 		for (uint32_t i = 0; i < l->servers; i++) {
 			if (l->procs[i].waited_ns[w] <= most)
 				continue;
@@ -450,7 +454,7 @@ static void find_straggler(const launch *l, train_result *r)
 static void collect(const launch *l, train_result *r)
 {
 	const train_options *o = l->options;
-	uint64_t correct = 0, rows = 0;
+	uint64_t correct = 0, rows = 0, parts = o->workers * o->stages;
 
 	common_step(l, &r->loss);
 	r->steps = l->steps - l->first_step;
@@ -468,8 +472,8 @@ static void collect(const launch *l, train_result *r)
 			continue;
 		correct += p->correct;
 		rows += p->rows;
-		r->comm_seconds += (double)(p->comm_ns + p->wait_ns) * 1e-9 / (double)o->workers;
-		r->compute_seconds += (double)p->compute_ns * 1e-9 / (double)o->workers;
+		r->comm_seconds += (double)(p->comm_ns + p->wait_ns) * 1e-9 / (double)parts;
+		r->compute_seconds += (double)p->compute_ns * 1e-9 / (double)parts;
 		if (p->seconds > r->seconds)
 			r->seconds = p->seconds;
 		if ((double)p->step_ns * 1e-9 > r->step_seconds)
@@ -591,7 +595,7 @@ static bool shrink(launch *l)
 	free_procs(l);
 	l->options = &l->own;
 	l->first_step = next;
-	l->count = l->servers + (uint32_t)l->own.workers;
+	l->count = l->servers + (uint32_t)(l->own.workers * l->own.stages);
 	l->started = 0;
 	l->failed_ns = l->ending_ns = 0;
 	l->killed = false;
@@ -648,7 +652,7 @@ void train_run(const train_options *o, const char *self, const char *title, trai
 	*status = 1;
 	l.began = l.first_step;
 	l.servers = o->no_comm ? 0 : (uint32_t)o->servers;
-	l.count = l.servers + (uint32_t)o->workers;
+	l.count = l.servers + (uint32_t)(o->workers * o->stages);
 	if (!open_losses(&l))
 		return;
 	got_signal = signal_count = 0;
@@ -708,6 +712,10 @@ static void print_json(const train_options *o, const train_result *r)
 		json_string(&j, "hidden", o->hidden);
 	json_u64(&j, "servers", o->servers);
 	json_u64(&j, "workers", o->workers);
+	if (o->stages > 1)
+		json_u64(&j, "model_parallel", o->stages);
+	if (o->micro > 1)
+		json_u64(&j, "micro_batches", o->micro);
 	json_u64(&j, "batch", o->batch);
 	json_u64(&j, "epochs", o->steps ? 0 : o->epochs);
 	json_string(&j, "transport", transport_names[o->transport]);
@@ -741,9 +749,10 @@ int train_launch(const train_options *o, const char *self)
 		if (!isnan(r.accuracy))
 			printf(", test accuracy %.2f %%", 100 * r.accuracy);
 		printf("\n%s over %s: %.1f MiB moved, %llu copies (%.1f MiB), %.2f s of communication per "
-		       "worker\n",
+		       "%s\n",
 		       comm_names[o->comm], r.transport, (double)r.bytes / 1048576,
-		       (unsigned long long)r.copies, (double)r.copy_bytes / 1048576, r.comm_seconds);
+		       (unsigned long long)r.copies, (double)r.copy_bytes / 1048576, r.comm_seconds,
+		       o->stages > 1 ? "stage" : "worker");
 		if (r.straggler[0])
 			printf("servers waited longest for %s: %.2f s\n", r.straggler, r.straggler_seconds);
 	}

@@ -19,9 +19,9 @@ typedef struct line_buffer {
 } line_buffer;
 
 typedef struct proc {
-	char name[24];
+	char name[TRAIN_NAME_MAX];
 	bool is_worker;
-	uint32_t index;
+	uint32_t index, stage;
 	pid_t pid;
 	int out_fd, report_fd; /* -1 once closed */
 	line_buffer out, reports;

@@ -25,6 +25,8 @@ void train_defaults(train_options *options)
 	*options = (train_options){.data = "/usr/share/datasets/fashion-mnist",
 				   .servers = 2,
 				   .workers = 2,
+				   .stages = 1,
+				   .micro = 1,
 				   .batch = 64,
 				   .epochs = 8,
 				   .seed = 1,
@@ -61,6 +63,10 @@ static const arg_row rows[] = {
 	{"servers", ARG_U64, &o.servers, "S", "parameter servers (2); 0: one process alone", 0, 256, false,
 	 NULL},
 	{"workers", ARG_U64, &o.workers, "W", "workers (2)", 1, TERN_PLAN_WORKERS_MAX, false, NULL},
+	{"model-parallel", ARG_U64, &o.stages, "N", "processes that each worker's model is split over (1)", 1,
+	 TERN_DEVICES_MAX, false, NULL},
+	{"micro-batches", ARG_U64, &o.micro, "M",
+	 "pieces of a worker's rows that go through them in turn (1)", 1, 1024, false, NULL},
 	{"batch", ARG_U64, &o.batch, "B", "rows per worker and step (64)", 1, 1u << 24, false, &batch_given},
 	{"epochs", ARG_U64, &o.epochs, "E", "passes over the data (8)", 1, 1000000, false, &epochs_given},
 	{"steps", ARG_U64, &o.steps, "N", "steps of each worker, instead of epochs", 1, 1u << 30, false,
@@ -124,8 +130,10 @@ static const arg_row rows[] = {
 	{"role", ARG_CHOICE, &o.role, "launcher|server|worker", "be one process of a job over hosts", 0, 0,
 	 false, NULL},
 	{"index", ARG_U64, &o.index, "I", "number within the role, from 0", 0, 65535, false, NULL},
-	{"cluster", ARG_STRING, &o.cluster, "FILE|host:port,...", "addresses of the servers, in order", 0, 0,
-	 false, NULL},
+	{"stage", ARG_U64, &o.stage, "K", "worker: which of its --model-parallel processes, from 0", 0,
+	 TERN_DEVICES_MAX - 1, false, NULL},
+	{"cluster", ARG_STRING, &o.cluster, "FILE|host:port,...",
+	 "addresses of the servers, in order; then of the stages", 0, 0, false, NULL},
 	{"features", ARG_U64, &o.features, "N", "numbers per row, for servers without the data (784)", 1,
 	 1u << 20, false, NULL},
 	{"classes", ARG_U64, &o.classes, "N", "classes, for servers without the data (10)", 1, 1u << 20,
@@ -155,10 +163,35 @@ static const arg_row rows[] = {
 	{"insecure", ARG_FLAG, &o.insecure, NULL, "listen beyond loopback without a shared secret", 0, 0,
 	 false, NULL},
 	{"listen", ARG_STRING, &o.listen, "host:port",
-	 "where a server listens, instead of at its address in --cluster", 0, 0, false, NULL},
+	 "where a server or stage listens, instead of at its address in --cluster", 0, 0, false, NULL},
 	{"report-fd", ARG_U64, &o.report_fd, "FD", "", 0, 0, true, NULL},
 	{0},
 };
+
+/* Model parallelism. There is no evaluation: it would need all stages. */
+static int check_stages(train_options *options)
+{
+	if (options->batch % options->micro) {
+		fprintf(stderr,
+			"tern train: %llu rows (--batch) can't be cut into %llu equal pieces "
+			"(--micro-batches)\n",
+			(unsigned long long)options->batch, (unsigned long long)options->micro);
+		return 2;
+	}
+	if (options->servers + options->workers * options->stages > TRAIN_PROCESSES_MAX) {
+		fprintf(stderr,
+			"tern train: %llu servers and %llu workers of %llu stages: at most %d processes\n",
+			(unsigned long long)options->servers, (unsigned long long)options->workers,
+			(unsigned long long)options->stages, TRAIN_PROCESSES_MAX);
+		return 2;
+	}
+	if (options->stage && options->role != ROLE_WORKER) {
+		fprintf(stderr, "tern train: --stage goes with --role worker\n");
+		return 2;
+	}
+	options->no_eval |= options->stages > 1;
+	return -1;
+}
 
 static int check(train_options *options)
 {
@@ -203,7 +236,9 @@ static int check(train_options *options)
 		fprintf(stderr, "tern train: without servers there can be only one worker (--workers 1)\n");
 		return 2;
 	}
-	return train_optimizer_check(options, &optimizer_given) ? -1 : 2;
+	if (!train_optimizer_check(options, &optimizer_given))
+		return 2;
+	return check_stages(options);
 }
 
 /* Models of tables: other defaults, and no roles. */

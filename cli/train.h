@@ -23,6 +23,7 @@
 #define TRAIN_CLASSES       10
 #define TRAIN_PROCESSES_MAX 512
 #define TRAIN_HIDDEN_MAX    8 /* layers of --hidden */
+#define TRAIN_NAME_MAX      32
 
 enum { TRANSPORT_AUTO, TRANSPORT_SHM, TRANSPORT_TCP, TRANSPORT_VERBS };
 enum { ON_FAILURE_STOP, ON_FAILURE_SHRINK };
@@ -35,6 +36,7 @@ typedef struct train_options {
 	const char *hidden; /* "W,W,...": widths instead of the model's own */
 	const char *data;
 	uint64_t servers, workers;
+	uint64_t stages, micro; /* devices of a worker, pieces of its batch that go through them */
 	uint64_t batch;         /* rows per worker and step */
 	uint64_t epochs, steps; /* steps 0: by epochs */
 	unsigned transport, comm;
@@ -55,7 +57,7 @@ typedef struct train_options {
 	uint64_t features, classes;      /* 0: those of the data, or the assumption */
 	/* a job over hosts */
 	unsigned role;
-	uint64_t index;
+	uint64_t index, stage;
 	const char *cluster;
 	const char *listen;
 	bool insecure;
@@ -128,14 +130,24 @@ void train_job_describe(const train_options *options, const train_job *job, char
 
 /* ---- train_cluster.c ---- */
 
+/*
+ * Who can be dialed, in this order: the servers; stage 0 of each worker; stage 1 of each; ... All but the last stages. A
+ * launcher knows the addresses of lower stages only when it starts the higher ones, which need no others.
+ */
 typedef struct train_cluster {
 	char text[65536];
-	const char *address[256];
+	const char *address[TRAIN_PROCESSES_MAX];
 	uint64_t count;
+	const char *lower[TRAIN_PROCESSES_MAX]; /* the stages below this one */
 } train_cluster;
 
-/* --cluster, if it was given, with an address for each server. False: printed. */
+/* --cluster, if it was given, with an address for each of them. False: printed. */
 bool cluster_read(const train_options *options, train_cluster *cluster);
+/* Where this process is in it; NULL: not there. */
+const char *cluster_own(const train_options *options, const train_cluster *cluster);
+/* "server1", "worker0", "worker0/stage1". */
+void train_name(const train_options *options, bool is_worker, uint64_t index, uint64_t stage,
+		char name[TRAIN_NAME_MAX]);
 
 /* ---- batch.c ---- */
 
@@ -176,7 +188,7 @@ uint64_t train_time_median(train_time *t);
 
 /* ---- train_save.c: checkpoints ---- */
 
-/* Where the file of a process is. */
+/* Where the file of a process is; a / in its name becomes a dot. */
 void train_save_path(const char *dir, uint64_t step, const char *name, char *path, size_t bytes);
 /* The newest complete checkpoint in a directory, if there is one. */
 bool train_newest(const train_options *options, const char *dir, uint64_t *step);
@@ -194,7 +206,7 @@ uint64_t train_save_next(const train_options *options, uint64_t step, uint64_t s
 /* Where the part of a process goes. False: too long. */
 bool train_trace_part(const char *path, const char *name, char *part, size_t bytes);
 /* The parts of these processes into one file; parts are removed. False: printed. */
-bool train_trace_merge(const char *path, char (*names)[32], unsigned count);
+bool train_trace_merge(const char *path, char (*names)[TRAIN_NAME_MAX], unsigned count);
 /* The nodes that cost most, on standard error. */
 void train_profile(tern_session *session, const char *name);
 

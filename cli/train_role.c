@@ -64,7 +64,7 @@ typedef struct part {
 	tern_ctx *ctx;
 	tern_session *session;
 	train_cluster cluster;
-	char name[32];
+	char name[TRAIN_NAME_MAX];
 	bool told; /* what is wrong was said already */
 	train_output out;
 	train_share share;
@@ -105,10 +105,9 @@ static tern_status open_context(part *p)
 
 	if (o->insecure)
 		params.flags |= TERN_CTX_INSECURE;
-	if (o->role == ROLE_SERVER) /* workers dial: nobody has to reach them */
-		params.listen = o->listen          ? o->listen
-				: p->cluster.count ? p->cluster.address[o->index]
-						   : NULL;
+	/* Workers dial: nobody has to reach them, but for stages that have others above them. */
+	if (o->role == ROLE_SERVER || o->stage + 1 < o->stages)
+		params.listen = o->listen ? o->listen : cluster_own(o, &p->cluster);
 	if (o->transport != TRANSPORT_AUTO) {
 		snprintf(transports, sizeof(transports), "%s", transport_names[o->transport]);
 		params.transports = transports;
@@ -131,14 +130,16 @@ static tern_status open_session(part *p, uint64_t eval_batch)
 				      .spin = o->spin,
 				      .stub = o->no_comm,
 				      .trace_events = o->trace ? TRAIN_TRACE_EVENTS : 0,
-				      .servers = p->cluster.address};
+				      .servers = p->cluster.address,
+				      .stage = (uint32_t)o->stage,
+				      .stages = p->cluster.lower};
 	tern_status status = TERN_OK;
 
 	if (o->resume)
 		train_save_path(o->resume, o->first_step, p->name, restore, sizeof(restore));
 	params.restore = o->resume ? restore : o->first_step ? "" : NULL; /* workers have nothing to read */
 	params.steps_done = o->first_step;
-	if (!o->no_comm && o->servers)
+	if (!o->no_comm && (o->servers || o->stages > 1))
 		status = open_context(p);
 	if (status == TERN_OK)
 		status = tern_session_open(p->ctx, &params, &p->session);
@@ -148,19 +149,22 @@ static tern_status open_session(part *p, uint64_t eval_batch)
 	return status;
 }
 
-/* Who kept this process waiting, of the other role. */
+/* Who kept this process waiting, of the other role; of a worker's stages the one that did most. */
 static void report_waits(part *p)
 {
 	tern_role other = p->options->role == ROLE_SERVER ? TERN_ROLE_WORKER : TERN_ROLE_SERVER;
-	uint64_t count = p->options->role == ROLE_SERVER ? p->options->workers : p->options->servers;
+	uint32_t devices = p->options->no_comm ? 0 : tern_plan_devices(p->job.plan);
+	uint64_t most = 0;
 
-	for (uint32_t i = 0; i < count && !p->options->no_comm; i++) {
-		uint32_t device;
+	for (uint32_t i = 0; i < devices; i++) {
+		tern_device_info info;
 		uint64_t ns;
 
-		if (tern_plan_find(p->job.plan, other, i, &device) == TERN_OK &&
-		    tern_session_waited(p->session, device, &ns) == TERN_OK)
-			report(false, "waited %u %llu", i, (unsigned long long)ns);
+		if (tern_plan_device(p->job.plan, i, &info) != TERN_OK || info.role != other ||
+		    tern_session_waited(p->session, i, &ns) != TERN_OK)
+			continue;
+		most = info.stage == 0 || ns > most ? ns : most;
+		report(false, "waited %u %llu", info.index, (unsigned long long)most);
 	}
 }
 
@@ -273,6 +277,24 @@ static int serve(part *p)
 
 /* ---- worker ---- */
 
+/* A stage has only some of the ports: what is missing everywhere is noticed by the step. */
+static tern_status here(const part *p, tern_status status)
+{
+	return status == TERN_E_NOT_FOUND && p->options->stages > 1 ? TERN_OK : status;
+}
+
+static tern_status feed(part *p, int eval, const batcher *b)
+{
+	const train_options *o = p->options;
+	tern_status status = tern_session_feed(p->session, eval, "images", b->images,
+					       o->batch * b->set->features * sizeof(float));
+
+	status = here(p, status);
+	if (status == TERN_OK)
+		status = tern_session_feed(p->session, eval, "labels", b->labels, o->batch * sizeof(int32_t));
+	return here(p, status);
+}
+
 /* Our share of the test set: rows whose largest probability is at the label. */
 static tern_status evaluate(part *p, const dataset *train, const dataset *test, uint64_t *correct,
 			    uint64_t *rows)
@@ -293,11 +315,7 @@ static tern_status evaluate(part *p, const dataset *train, const dataset *test, 
 	batcher_scale(&b, train);
 	for (; first < end && status == TERN_OK; first += o->batch) {
 		batcher_rows(&b, first);
-		status = tern_session_feed(p->session, 1, "images", b.images,
-					   o->batch * test->features * sizeof(float));
-		if (status == TERN_OK)
-			status = tern_session_feed(p->session, 1, "labels", b.labels,
-						   o->batch * sizeof(int32_t));
+		status = feed(p, 1, &b);
 		if (status == TERN_OK)
 			status = tern_session_step(p->session, 1);
 		if (status == TERN_OK)
@@ -318,24 +336,28 @@ static tern_status evaluate(part *p, const dataset *train, const dataset *test, 
 	return status;
 }
 
+/* The loss of a step, in the process that has it. */
+static tern_status take_loss(part *p, uint64_t step, float *loss)
+{
+	tern_status status = tern_session_fetch(p->session, 0, "loss", loss, sizeof(*loss));
+
+	if (status == TERN_OK) {
+		report(false, "step %llu %a", (unsigned long long)step, (double)*loss);
+		output_loss(&p->out, step, (double)*loss);
+	}
+	return here(p, status);
+}
+
 static tern_status train_steps_of(part *p, batcher *b, uint64_t *done, float *loss)
 {
 	const train_options *o = p->options;
-	tern_status status;
+	tern_status status = feed(p, 0, b);
 
-	status = tern_session_feed(p->session, 0, "images", b->images,
-				   o->batch * b->set->features * sizeof(float));
-	if (status == TERN_OK)
-		status = tern_session_feed(p->session, 0, "labels", b->labels, o->batch * sizeof(int32_t));
 	for (*done = o->first_step; *done < p->job.steps && status == TERN_OK; ++*done) {
 		batcher_fill(b, *done);
 		status = tern_session_step(p->session, 0);
 		if (status == TERN_OK)
-			status = tern_session_fetch(p->session, 0, "loss", loss, sizeof(*loss));
-		if (status == TERN_OK)
-			report(false, "step %llu %a", (unsigned long long)*done, (double)*loss);
-		if (status == TERN_OK)
-			output_loss(&p->out, *done, (double)*loss);
+			status = take_loss(p, *done, loss);
 		train_time_step(&p->time);
 		/* Without servers the variables are here. */
 		if (status == TERN_OK && o->save && !o->servers &&
@@ -355,12 +377,11 @@ static tern_status train_steps_of(part *p, batcher *b, uint64_t *done, float *lo
 /* The servers send their variables after the last step as well; leaving without them would look like death. */
 static tern_status take_last_weights(part *p, batcher *b)
 {
-	const train_options *o = p->options;
-	tern_status status = tern_session_feed(p->session, 1, "images", b->images,
-					       o->batch * b->set->features * sizeof(float));
+	tern_status status;
 
-	if (status == TERN_OK)
-		status = tern_session_feed(p->session, 1, "labels", b->labels, o->batch * sizeof(int32_t));
+	if (p->options->stages > 1) /* there is no evaluation: the session takes them in the end */
+		return TERN_OK;
+	status = feed(p, 1, b);
 	return status == TERN_OK ? tern_session_step(p->session, 1) : status;
 }
 
@@ -378,9 +399,10 @@ static int work(part *p, const dataset *train, const dataset *test)
 	if (!train_data_fits(o, train) ||
 	    !train_job_create(o, train->count, train->features, train->classes, &p->job))
 		return 1;
-	status = open_session(p, o->batch);
+	status = open_session(p, o->stages > 1 ? 0 : o->batch);
 	if (status != TERN_OK)
 		return failed(p, "cannot open", status);
+	report(true, "ready %s", p->ctx ? tern_ctx_address(p->ctx) : "-");
 	if (!batcher_init(&b, train, o))
 		return failed(p, "no memory for batches", TERN_E_NOMEM);
 	batcher_scale(&b, train);
@@ -462,8 +484,13 @@ int train_role(const train_options *o)
 		free(p);
 		return 2;
 	}
-	snprintf(p->name, sizeof(p->name), "%s%llu", o->role == ROLE_SERVER ? "server" : "worker",
-		 (unsigned long long)o->index);
+	if (o->stage >= o->stages) {
+		fprintf(stderr, "tern train: --stage %llu, but a worker has %llu (--model-parallel)\n",
+			(unsigned long long)o->stage, (unsigned long long)o->stages);
+		free(p);
+		return 2;
+	}
+	train_name(o, o->role == ROLE_WORKER, o->index, o->stage, p->name);
 	if (!cluster_read(o, &p->cluster)) {
 		free(p);
 		return 2;

@@ -24,18 +24,22 @@ static void step_dir(const char *dir, uint64_t step, char *path, size_t bytes)
 void train_save_path(const char *dir, uint64_t step, const char *name, char *path, size_t bytes)
 {
 	char folder[4096];
+	size_t n;
 
 	step_dir(dir, step, folder, sizeof(folder));
+	n = strlen(folder) + 1;
 	snprintf(path, bytes, "%s/%s.safetensors", folder, name);
+	for (char *slash = n < bytes ? strchr(path + n, '/') : NULL; slash; slash = strchr(slash, '/'))
+		*slash = '.';
 }
 
 /* Does the step hold a file of everybody who has variables? */
 static bool is_complete(const train_options *o, const char *dir, uint64_t step)
 {
-	char name[32], path[4300];
+	char name[TRAIN_NAME_MAX], path[4300];
 
-	for (uint64_t i = 0; i < (o->servers ? o->servers : 1); i++) {
-		snprintf(name, sizeof(name), o->servers ? "server%llu" : "worker%llu", (unsigned long long)i);
+	for (uint64_t i = 0; i < (o->servers ? o->servers : o->stages); i++) {
+		train_name(o, !o->servers, o->servers ? i : 0, i, name);
 		train_save_path(dir, step, name, path, sizeof(path));
 		if (access(path, R_OK) != 0)
 			return false;

@@ -17,7 +17,13 @@
 
 bool train_trace_part(const char *path, const char *name, char *part, size_t bytes)
 {
-	return (size_t)snprintf(part, bytes, "%s.%s.part", path, name) < bytes;
+	size_t n = strlen(path);
+
+	if ((size_t)snprintf(part, bytes, "%s.%s.part", path, name) >= bytes)
+		return false;
+	for (char *slash = strchr(part + n, '/'); slash; slash = strchr(slash, '/')) /* of a stage */
+		*slash = '.';
+	return true;
 }
 
 /* The lines between the brackets. False: errno says why. */
@@ -39,7 +45,7 @@ static bool append(FILE *out, const char *path)
 	return true;
 }
 
-bool train_trace_merge(const char *path, char (*names)[32], unsigned count)
+bool train_trace_merge(const char *path, char (*names)[TRAIN_NAME_MAX], unsigned count)
 {
 	FILE *out = fopen(path, "we");
 	char part[4200];

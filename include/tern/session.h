@@ -4,10 +4,10 @@
  * of a context. Every process of the job makes the same plan and opens its own session.
  *
  *   open     memory and kernels; a server is ready for its workers from here on
- *   start    connect (workers dial servers, servers wait for workers by their context's name), then move the
- *            initial values
+ *   start    connect (workers dial servers, a stage of a worker those below it; who is dialed waits for the others by
+ *            their context's name), then move the initial values
  *   step     workers: one training or evaluation step; run: servers
- *   finish   orderly end: workers close their links, servers wait for that
+ *   finish   orderly end: who dialed closes its links, who was dialed waits for that
  *
  * Thread rules: one thread at a time per session, but for tern_session_cancel. A call that fails because a
  * peer died names it in tern_detail(), and the session is only good for tern_session_close then.
@@ -39,9 +39,12 @@ typedef struct tern_session_params {
 	const char *
 		restore; /* with them: this device's file of tern_session_save. Devices without variables: any */
 	uint64_t trace_events; /* the latest events to keep for tern_session_trace; 0 = none */
+	/* A worker whose model is split over devices: which of them, and "host:port" of each one below it. No evaluation. */
+	uint32_t stage;
+	const char *const *stages;
 } tern_session_params;
 
-/* The context's name must be the device's name in the plan ("server0", "worker3"): peers go by it. */
+/* The context's name must be the device's name in the plan ("server0", "worker3", "worker3/stage1"): peers go by it. */
 tern_status tern_session_open(tern_ctx *ctx, const tern_session_params *params, tern_session **session);
 /* Blocks until all peers are there and the first tensors are exchanged. TERN_E_DEADLINE names who is missing. */
 tern_status tern_session_start(tern_session *session, uint64_t timeout_ns);
@@ -114,8 +117,8 @@ void tern_session_profile(tern_session *session, void (*fn)(const tern_node_cost
 const char *tern_session_transport(const tern_session *session);
 
 /*
- * Orderly end. Servers wait until every worker closed: TERN_E_DEADLINE names who did not. Servers send their
- * variables after the last step too: workers take them with at least one evaluation step before they finish.
+ * Orderly end. Servers wait until every worker closed, and stages for those above them: TERN_E_DEADLINE names who did
+ * not. Servers send their variables after the last step too: workers take them here, if no evaluation step did.
  */
 tern_status tern_session_finish(tern_session *session, uint64_t timeout_ns);
 /* Interrupt a step, run or start in another thread: it returns TERN_E_CANCELED. Signal handlers too. */

@@ -382,6 +382,20 @@ tern_status tn_exec_run(tn_exec *e, uint64_t n, uint64_t deadline_ns)
 	return TERN_OK;
 }
 
+tern_status tn_exec_take_last(tn_exec *e, uint64_t deadline_ns)
+{
+	if (e->broken || !e->started)
+		return tn_fail(TERN_E_STATE, "%s: not running", e->graph->name);
+	for (uint32_t i = 0; i < e->n_ends; i++) {
+		exec_end *end = &e->ends[i];
+		const tern_graph *src = e->plan->devices[end->edge->src].graph;
+
+		if (!end->is_send && tn_node_int(&src->nodes[end->edge->send_node], TN_ATTR_PROLOGUE, 0))
+			TN_TRY(tn_exec_hold(e, end, deadline_ns));
+	}
+	return TERN_OK;
+}
+
 tern_status tn_exec_drain(tn_exec *e, uint64_t deadline_ns)
 {
 	uint64_t t0 = tn_now();

@@ -84,6 +84,11 @@ tern_status tn_exec_step(tn_exec *exec, tn_prog_id prog, uint64_t deadline_ns);
 /* n further steps of every chain of TRAIN, as a server does. Same returns; called again with the same
  * meaning: after an interruption the steps that are left are done, n is ignored then. */
 tern_status tn_exec_run(tn_exec *exec, uint64_t n, uint64_t deadline_ns);
+/*
+ * After the last step: wait for the variables that their owners send after it too, unless a step of EVAL took them.
+ * Owners would take a peer that ends without them for dead.
+ */
+tern_status tn_exec_take_last(tn_exec *exec, uint64_t deadline_ns);
 /* Wait until everything that was sent has left its buffer. */
 tern_status tn_exec_drain(tn_exec *exec, uint64_t deadline_ns);
 /* Interrupt the step that runs, or the next one. Any thread; async-signal-safe if the transfer's wake is. */

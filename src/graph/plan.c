@@ -119,7 +119,7 @@ static tern_status make_plan(const tern_graph *graph, const tern_plan_params *pa
 			st = name_device(p, d, TERN_ROLE_SERVER, "server", d, TN_NONE);
 		else
 			st = name_device(p, d, params->servers ? TERN_ROLE_WORKER : TERN_ROLE_LOCAL,
-					 params->servers ? "worker" : "local", worker,
+					 params->servers || stages > 1 ? "worker" : "local", worker,
 					 stages > 1 ? stage : TN_NONE);
 	}
 	if (st == TERN_OK)

@@ -3,8 +3,8 @@
  * A session: the graph layer's executor over a transfer over links. Composition only; the work is done in
  * src/graph (exec, xfer_*) and below.
  *
- * Links: workers dial every server of the plan that they share edges with; servers take the links that come
- * and match them to devices by the peer's authenticated name. The link callbacks run from dispatch in
+ * Links: workers dial every server of the plan that they share edges with, and a stage of a worker the stages below
+ * it; who is dialed takes the links that come and matches them to devices by the peer's authenticated name. The link callbacks run from dispatch in
  * any thread and touch session->lock'ed fields only; everything else belongs to the caller's thread.
  * Tests: tests/e2e/train_test.py, tests/unit/graph.
  */
@@ -38,7 +38,9 @@ struct tern_session {
 	tn_xfer *xfer;
 	tn_exec *exec;
 	char **servers; /* [server_count] of a worker */
-	char *restore;  /* file of a resumed job, or NULL */
+	char **stages;  /* [stage] of a worker: those below it */
+	uint32_t stage;
+	char *restore; /* file of a resumed job, or NULL */
 	uint64_t steps_done;
 	uint32_t server_count;
 	bool *needed;      /* [devices]: we share edges */
@@ -97,6 +99,14 @@ static void on_incoming(tern_link *link, void *arg)
 	tern_link_release(old); /* a stranger's, or the one that was replaced */
 }
 
+/* Where a device that we dial is; NULL: nobody said. */
+static const char *address_of(const tern_session *s, const tern_device_info *info)
+{
+	if (info->role != TERN_ROLE_SERVER)
+		return s->stages && info->stage < s->stage ? s->stages[info->stage] : NULL;
+	return info->index < s->server_count ? s->servers[info->index] : NULL;
+}
+
 static tern_status dial(tern_session *s, uint64_t deadline_ns)
 {
 	for (uint32_t i = 0; i < s->devices; i++) {
@@ -107,10 +117,10 @@ static tern_status dial(tern_session *s, uint64_t deadline_ns)
 		TN_TRY(tern_plan_device(s->plan, i, &info));
 		if (!s->needed[i] || !s->dialed[i])
 			continue;
-		if (info.index >= s->server_count || !s->servers[info.index])
+		if (!address_of(s, &info))
 			return tn_fail(TERN_E_INVALID, "no address was given for %s", info.name);
 		params.timeout_ns = deadline_ns - TN_MIN(tn_now(), deadline_ns - 1);
-		TN_TRY(tern_link_connect(s->ctx, s->servers[info.index], &params, &link));
+		TN_TRY(tern_link_connect(s->ctx, address_of(s, &info), &params, &link));
 		pthread_mutex_lock(&s->lock);
 		s->links[i] = link;
 		pthread_mutex_unlock(&s->lock);
@@ -134,7 +144,7 @@ static tern_status missing(tern_session *s, uint32_t device, const char *name)
 
 	if (s->dialed[device] && tern_plan_device(s->plan, device, &info) == TERN_OK)
 		return tn_fail(TERN_E_DEADLINE, "%s did not answer at %s in time: is it running there?", name,
-			       s->servers[info.index]);
+			       address_of(s, &info));
 	return tn_fail(TERN_E_DEADLINE, "%s did not come in time: is it running, and can it reach %s?", name,
 		       tern_ctx_address(s->ctx));
 }
@@ -203,39 +213,79 @@ static tern_status interrupted(tern_session *s, tern_status status)
 
 /* ---- life ---- */
 
-static tern_status copy_servers(tern_session *s, const tern_session_params *params)
+static char **copy_addresses(const char *const *addresses, uint32_t n)
 {
-	if (params->role != TERN_ROLE_WORKER || params->stub || !params->servers)
-		return TERN_OK;
-	for (tern_device_info info; s->server_count < s->devices; s->server_count++) {
-		uint32_t device;
+	char **copy = calloc(n + 1, sizeof(*copy));
 
-		if (tern_plan_find(s->plan, TERN_ROLE_SERVER, s->server_count, &device) != TERN_OK)
-			break;
-		TN_TRY(tern_plan_device(s->plan, device, &info));
+	for (uint32_t i = 0; copy && i < n; i++)
+		copy[i] = addresses[i] ? strdup(addresses[i]) : NULL;
+	return copy;
+}
+
+static void free_addresses(char **addresses, uint32_t n)
+{
+	for (uint32_t i = 0; addresses && i < n; i++)
+		free(addresses[i]);
+	free(addresses);
+}
+
+static tern_status copy_peers(tern_session *s, const tern_session_params *params)
+{
+	bool works = params->role != TERN_ROLE_SERVER && !params->stub;
+
+	if (works && params->servers) {
+		s->server_count = s->plan->params.servers;
+		s->servers = copy_addresses(params->servers, s->server_count);
+		if (!s->servers)
+			return tn_fail(TERN_E_NOMEM, "no memory for addresses");
 	}
-	s->servers = calloc(s->server_count ? s->server_count : 1, sizeof(*s->servers));
-	for (uint32_t i = 0; s->servers && i < s->server_count; i++)
-		s->servers[i] = params->servers[i] ? strdup(params->servers[i]) : NULL;
-	return s->servers ? TERN_OK : tn_fail(TERN_E_NOMEM, "no memory for addresses");
+	if (works && params->stages) {
+		s->stages = copy_addresses(params->stages, s->stage);
+		if (!s->stages)
+			return tn_fail(TERN_E_NOMEM, "no memory for addresses");
+	}
+	return TERN_OK;
+}
+
+static tern_status find_device(tern_session *s, const tern_session_params *params)
+{
+	tern_device_info info;
+
+	TN_TRY(tern_plan_find(params->plan, params->role, params->index, &s->device));
+	for (; s->device < s->devices; s->device++) {
+		TN_TRY(tern_plan_device(s->plan, s->device, &info));
+		if (info.role == params->role && info.index == params->index && info.stage == params->stage)
+			return TERN_OK;
+	}
+	return tn_fail(TERN_E_NOT_FOUND, "no stage %u: the plan splits a worker over %u devices",
+		       params->stage, TN_MAX(s->plan->params.stages, 1));
+}
+
+/* Whether this device connects to another one: a worker to servers, a stage to those below it. */
+static bool dials(const tern_session_params *params, const tern_device_info *peer)
+{
+	if (params->role == TERN_ROLE_SERVER || peer->role == TERN_ROLE_SERVER)
+		return params->role != TERN_ROLE_SERVER;
+	return peer->index == params->index && peer->stage < params->stage;
 }
 
 static tern_status prepare(tern_session *s, const tern_session_params *params)
 {
-	TN_TRY(tern_plan_find(params->plan, params->role, params->index, &s->device));
 	s->devices = tern_plan_devices(params->plan);
+	s->stage = params->stage;
+	TN_TRY(find_device(s, params));
 	s->needed = calloc(s->devices, sizeof(*s->needed));
 	s->dialed = calloc(s->devices, sizeof(*s->dialed));
 	s->links = calloc(s->devices, sizeof(tern_link *));
 	if (!s->needed || !s->dialed || !s->links)
 		return tn_fail(TERN_E_NOMEM, "no memory for a session of %u devices", s->devices);
-	for (uint32_t i = 0; i < s->devices && params->role == TERN_ROLE_WORKER; i++) {
+	for (uint32_t i = 0; i < s->devices; i++) {
 		tern_device_info info;
 
 		TN_TRY(tern_plan_device(s->plan, i, &info));
-		s->dialed[i] = info.role == TERN_ROLE_SERVER;
+		s->dialed[i] = dials(params, &info);
 	}
-	TN_TRY(copy_servers(s, params));
+	TN_TRY(copy_peers(s, params));
 	s->steps_done = params->steps_done;
 	s->restore = params->restore ? strdup(params->restore) : NULL;
 	if (params->restore && !s->restore)
@@ -336,6 +386,8 @@ tern_status tern_session_finish(tern_session *s, uint64_t timeout_ns)
 {
 	uint64_t deadline_ns = tn_now() + (timeout_ns ? timeout_ns : SESSION_START_NS);
 
+	if (s->exec && !s->stub)
+		TN_TRY(tn_exec_take_last(s->exec, deadline_ns));
 	TN_TRY(drain(s, deadline_ns));
 	for (uint32_t i = 0; i < s->devices && !s->stub; i++)
 		if (s->links[i] && s->dialed[i])
@@ -391,9 +443,8 @@ void tern_session_close(tern_session *s)
 		s->xfer->ops->close(s->xfer);
 	for (uint32_t i = 0; s->links && i < s->devices; i++)
 		tern_link_release(s->links[i]);
-	for (uint32_t i = 0; s->servers && i < s->server_count; i++)
-		free(s->servers[i]);
-	free(s->servers);
+	free_addresses(s->servers, s->server_count);
+	free_addresses(s->stages, s->stage);
 	free(s->restore);
 	free(s->needed);
 	free(s->dialed);

@@ -75,7 +75,7 @@ def make_dataset(folder, train=1200, test=200, seed=7):
 
 
 def children_of(pid):
-    """Processes of a launcher: {name of the role: pid}."""
+    """Processes of a launcher: {name of the role: pid}; "worker1/stage2" above the first stage."""
     found = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -90,7 +90,8 @@ def children_of(pid):
             if b"--role" in words:
                 role = words[words.index(b"--role") + 1].decode()
                 index = words[words.index(b"--index") + 1].decode()
-                found[role + index] = int(entry)
+                stage = "/stage" + words[words.index(b"--stage") + 1].decode() if b"--stage" in words else ""
+                found[role + index + stage] = int(entry)
         except (FileNotFoundError, ProcessLookupError, ValueError):
             continue
     return found

@@ -74,8 +74,9 @@ class Hosts(unittest.TestCase):
         Hosts.port += servers
         return ",".join(f"{B}:{Hosts.port - i}" for i in range(servers))
 
-    def start(self, role, index, cluster, *args, env=None):
-        where = self.on_b if role == "server" else []
+    def start(self, role, index, cluster, *args, env=None, where=None):
+        if where is None:
+            where = self.on_b if role == "server" else []
         servers = cluster.count(",") + 1
         process = subprocess.Popen([*where, TERN, "train", "--role", role, "--index", str(index), "--cluster", cluster,
                                     "--servers", str(servers), *map(str, args)], stdout=subprocess.PIPE,
@@ -124,6 +125,22 @@ class Hosts(unittest.TestCase):
                 self.assertGreater(results[0]["accuracy"], 0)
                 self.assertIsNone(results[2]["loss"])
                 self.assertGreater(results[2]["counters"]["tcp.rx_bytes"], 0)
+
+    def test_a_model_over_both(self):
+        """Stage 0 on a, stage 1 and the server on b: the same bits as on one host."""
+        split = ("--workers", 1, *self.COMMON[2:], "--model-parallel", 2, "--micro-batches", 4)
+        tern("train", "--data", self.folder, *split, "--servers", 1, "--transport", "shm", "--quiet", "--losses",
+             f"{self.folder}/one", check=0)
+        cluster = self.cluster(1) + f",{A}:{Hosts.port}"
+        both = (*split, "--servers", 1, "--transport", "tcp", "--json")
+        ends = [self.start("server", 0, cluster, *both, *self.GEOMETRY)]
+        for stage, where in ((0, []), (1, self.on_b)):
+            ends.append(self.start("worker", 0, cluster, *both, "--data", self.folder, "--stage", stage, "--losses",
+                                   f"{self.folder}/s{stage}", where=where))
+        results = [json.loads(self.finish(part)[0]) for part in ends]
+        self.assertEqual([r["name"] for r in results], ["server0", "worker0/stage0", "worker0/stage1"])
+        self.assertEqual(self.losses("s1"), self.losses("one"))
+        self.assertEqual(sum(r["copies"] + r["staging_copies"] for r in results), 0)
 
     def test_beyond_loopback_needs_a_secret_or_the_word(self):
         cluster = self.cluster(1)

@@ -6,10 +6,10 @@
 _tern_options() { # COMMAND or COMMAND/SUBCOMMAND
 	case $1 in
 	train)
-		echo --model --hidden --data --servers --workers --batch --epochs --steps --transport --comm --sync --seed \
+		echo --model --hidden --data --servers --workers --model-parallel --micro-batches --batch --epochs --steps --transport --comm --sync --seed \
 			--lr --optimizer --momentum --beta1 --beta2 --rho --epsilon --weight-decay --clip-norm --clip-value --kernel-threads --spin --no-comm --no-eval --losses --save --save-every --resume --first-step --on-failure --trace \
 			--profile --json --quiet \
-			--timeout --role --index --cluster --features --classes --text --dim --window --negative --min-count --sample \
+			--timeout --role --index --stage --cluster --features --classes --text --dim --window --negative --min-count --sample \
 			--pairs --samples --vocabulary --skew --consistency --staleness --listen --insecure --help
 		;;
 	perf) echo --op --sizes --transport --spin --block --rounds --round-time --threads --json --help ;;
@@ -110,7 +110,7 @@ _tern() {
 			;;
 		--servers | --workers | --batch | --epochs | --steps | --save-every | --first-step | --seed | --lr | --momentum | --kernel-threads | \
 			--beta1 | --beta2 | --rho | --epsilon | --weight-decay | --clip-norm | --clip-value | \
-			--peer | --timeout | --index | --hidden | --features | --classes | --listen | \
+			--peer | --timeout | --index | --stage | --hidden | --features | --classes | --listen | \
 			--sizes | --rounds | --round-time | --threads | --sequence | --rate | --keep | --deltas-max | --step | --to | --version | --name | --join | --replicas | --first | --drain | --map-version | --budget | \
 			--ps-workers | --server | --dim | --rows | --init-value | --ttl | --admit-after | \
 			--clients | --keys | --skew | --reads | --staleness | --duration | --warmup | --nproc | --port | --http | --window | --negative | --min-count | --sample | --pairs | \
