@@ -101,10 +101,11 @@ static inline void tn_lock_take(tn_lock *lock)
 /* A free lock for a turn: nobody waits, or it goes on for the one who had the last. False: tn_lock_wait_turn. */
 static inline bool tn_lock_go_on(tn_lock *lock)
 {
-	uint32_t word = atomic_load_explicit(&lock->word, memory_order_relaxed);
+	uint32_t word;
 
 	if (lock->off)
 		return true;
+	word = atomic_load_explicit(&lock->word, memory_order_relaxed);
 	if (word & (TN_LOCK_HELD | TN_LOCK_DUE | TN_LOCK_URGENT) ||
 	    (word && atomic_load_explicit(&lock->last, memory_order_relaxed) != tn_thread_identity()))
 		return false;
@@ -115,6 +116,8 @@ static inline bool tn_lock_go_on(tn_lock *lock)
 /* Held: it is a turn of this thread's. */
 static inline void tn_lock_turn_begun(tn_lock *lock)
 {
+	if (lock->off)
+		return;
 	atomic_store_explicit(&lock->last, tn_thread_identity(), memory_order_relaxed);
 	atomic_store_explicit(&lock->turns, atomic_load_explicit(&lock->turns, memory_order_relaxed) + 1,
 			      memory_order_relaxed);
@@ -127,7 +130,7 @@ static inline void tn_lock_turn(tn_lock *lock)
 	tn_lock_turn_begun(lock);
 }
 
-static inline void tn_lock_drop(tn_lock *lock)
+static TN_ALWAYS_INLINE void tn_lock_drop(tn_lock *lock)
 {
 	uint32_t word;
 

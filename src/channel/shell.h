@@ -72,8 +72,8 @@ struct tern_link {
 	/* under the lock */
 	uint32_t errands;
 	bool has_stash;
-	bool copying; /* a thread is in a copy outside of the lock */
-	bool copies;  /* the device of its latest lane copies */
+	bool copying;        /* a thread is in a copy outside of the lock */
+	_Atomic bool copies; /* the device of its latest lane copies; any thread may look for a hint */
 	tn_link_action stash;
 	char stash_text[TN_LINK_TEXT_MAX + 80];
 	uint64_t timer_at; /* what the timer is set for; TN_TIME_NEVER = not set */

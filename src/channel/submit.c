@@ -36,11 +36,14 @@ static tern_status unusable(tern_channel *channel)
 }
 
 /* Lock held. */
+static inline bool usable_now(const tern_channel *channel)
+{
+	return !channel->closed && !channel->ended && !channel->link->gone && !channel->unaccepted;
+}
+
 static inline tern_status usable(tern_channel *channel)
 {
-	if (TN_LIKELY(!channel->closed && !channel->ended && !channel->link->gone && !channel->unaccepted))
-		return TERN_OK;
-	return unusable(channel);
+	return TN_LIKELY(usable_now(channel)) ? TERN_OK : unusable(channel);
 }
 
 tern_status tn_channel_usable(tern_channel *channel)
@@ -53,6 +56,13 @@ static uint64_t deadline_of(const tern_link *link, const tern_op *op)
 	return op->timeout_ns ? tn_deadline(tn_ctx_now(link->ctx), op->timeout_ns) : TN_TIME_NEVER;
 }
 
+static inline void finish_here(tern_op *op, uint64_t bytes)
+{
+	op->status = TERN_OK;
+	op->length = bytes;
+	tn_op_set_state(op, TN_OP_DONE);
+}
+
 /* Lock held: a post was done at once. True: the caller runs the callback after it dropped the lock. */
 static bool finish_fast(tern_link *link, tern_op *op, uint64_t bytes)
 {
@@ -60,9 +70,7 @@ static bool finish_fast(tern_link *link, tern_op *op, uint64_t bytes)
 		tn_op_finish(link->ctx, op, TERN_OK, bytes, 0);
 		return false;
 	}
-	op->status = TERN_OK;
-	op->length = bytes;
-	tn_op_set_state(op, TN_OP_DONE);
+	finish_here(op, bytes);
 	return op->done != NULL;
 }
 
@@ -248,47 +256,62 @@ tern_status tern_send(tern_channel *channel, const void *buf, uint64_t bytes, te
 	return tern_sendv(channel, &iov, 1, op);
 }
 
-static void count_transfer(tern_link *link, const tn_link_xfer *xfer)
+static inline void count_transfer(tern_link *link, bool get, uint64_t bytes)
 {
-	bool get = xfer->type == TN_XFER_GET;
-
 	tn_count_own(get ? &link->counters.gets : &link->counters.puts, 1);
-	tn_count_own(get ? &link->counters.get_bytes : &link->counters.put_bytes, xfer->bytes);
+	tn_count_own(get ? &link->counters.get_bytes : &link->counters.put_bytes, bytes);
+}
+
+/* ---- what the device does at once ---- */
+
+typedef struct piece {
+	void *local;
+	uint64_t bytes;
+	const tern_key *key;
+	uint64_t offset;
+} piece;
+
+/* Lock held. A small access of a device that copies (shm): nothing stands in its way, and it is over. */
+static TN_ALWAYS_INLINE bool access_now(tern_channel *channel, const piece *p, uint32_t caps)
+{
+	bool get = caps == TN_LINK_CAP_READ;
+	tern_link *link = channel->link;
+	tn_shell_lane *slane = tn_link_access(link->m, channel->handle, p->bytes, caps);
+
+	if (TN_UNLIKELY(!slane || !tn_lane_access(slane->lane, p->key, p->offset, p->local, p->bytes, get)))
+		return false;
+	tn_link_accessed(link->m, get);
+	return true;
 }
 
 /*
- * Lock held. A small transfer that the device does while it is posted (shm): the machine has only to say that nothing
- * stands in its way. False: not so, or the device did not take it; the ordinary way says why if it has to be refused.
+ * The whole of a small put or get over shm by an operation that nobody has to be told of: it is never seen in flight,
+ * and so has no deadline and no handle. False: the ordinary way does it, waits, or says why not; data whose flag could
+ * not be written goes again with it.
  */
-static TN_ALWAYS_INLINE bool access_now(tern_channel *channel, const tn_link_xfer *xfer)
+static TN_ALWAYS_INLINE bool at_once(tern_channel *channel, const piece *data, const piece *flag,
+				     uint32_t caps, tern_op *op)
 {
 	tern_link *link = channel->link;
-	bool flag = xfer->type == TN_XFER_PUT_FLAG;
-	tn_link_access access;
-	tern_status status;
-	tn_lane *lane;
-	tn_wr wr;
+	bool done;
 
-	if (!link->copies || link->copying || tn_gpu_on() ||
-	    !tn_link_access_begin(link->m, channel->handle, xfer, &access) ||
-	    !tn_key_decode(flag ? xfer->flag_key : xfer->key, &wr.key))
+	if (TN_UNLIKELY(!atomic_load_explicit(&link->copies, memory_order_relaxed) ||
+			data->bytes > TN_SHELL_COPY_BYTES || op->done || op->stream || tn_gpu_on() ||
+			tn_op_state(op) == TN_OP_INFLIGHT || tn_ctx_enter(link->ctx) != TERN_OK ||
+			!tn_lock_go_on(&link->lock)))
 		return false;
-	/* One by one: the key fills itself. */
-	wr.cookie = 0;
-	wr.level = TN_LEVEL_REMOTE;
-	wr.local = flag ? (void *)(uintptr_t)&xfer->flag : xfer->local;
-	wr.bytes = flag ? sizeof(xfer->flag) : xfer->bytes;
-	wr.offset = flag ? xfer->flag_offset : xfer->offset;
-	wr.imm = 0;
-	wr.signal = true;
-	wr.more = wr.done = false;
-	lane = ((tn_shell_lane *)access.lane_user)->lane;
-	status = xfer->type == TN_XFER_GET ? tn_lane_read(lane, &wr) : tn_lane_write(lane, &wr);
-	if (TN_UNLIKELY(status != TERN_OK))
-		return false;
-	TN_ASSERT(wr.done);
-	tn_link_access_done(link->m, xfer, &access);
-	return true;
+	tn_lock_turn_begun(&link->lock);
+	done = !link->copying && !tn_queue_any(link) && usable_now(channel) &&
+	       ((flag && data->bytes == 0) || access_now(channel, data, caps)) &&
+	       (!flag || access_now(channel, flag, caps));
+	if (TN_LIKELY(done)) {
+		tn_count_own(&link->counters.fast, 1);
+		count_transfer(link, caps == TN_LINK_CAP_READ, data->bytes);
+	}
+	tn_lock_drop(&link->lock);
+	if (TN_LIKELY(done))
+		finish_here(op, data->bytes);
+	return done;
 }
 
 /* begin: tn_link_fast_xfer, or a short form of it. */
@@ -308,11 +331,7 @@ static TN_ALWAYS_INLINE tern_status submit_xfer(tern_channel *channel, const tn_
 		tn_lock_turn_begun(&link->lock);
 	tn_queue_drain(link);
 	status = usable(channel);
-	if (begin != tn_link_fast_notify && TN_LIKELY(status == TERN_OK) && access_now(channel, xfer)) {
-		tn_count_own(&link->counters.fast, 1);
-		result = finish_fast(link, op, xfer->bytes) ? COMPLETE_INLINE : COMPLETE;
-		count_transfer(link, xfer);
-	} else if (TN_LIKELY(status == TERN_OK)) {
+	if (TN_LIKELY(status == TERN_OK)) {
 		if ((xfer->bytes <= TN_SHELL_COPY_BYTES || !link->copies) &&
 		    begin(link->m, channel->handle, xfer, &params, &fast))
 			result = fast_outcome(link, &fast, begin == tn_link_fast_notify, op, xfer->bytes,
@@ -324,7 +343,7 @@ static TN_ALWAYS_INLINE tern_status submit_xfer(tern_channel *channel, const tn_
 			tn_shell_run(link, tn_ctx_now(link->ctx));
 		}
 		if (result != REFUSED)
-			count_transfer(link, xfer);
+			count_transfer(link, xfer->type == TN_XFER_GET, xfer->bytes);
 	}
 	tn_lock_drop(&link->lock);
 	return conclude(channel, op, result, status);
@@ -353,25 +372,38 @@ static TN_ALWAYS_INLINE tern_status transfer_by(tern_channel *channel, const tn_
 	return status;
 }
 
-static tern_status transfer(tern_channel *channel, const tn_link_xfer *xfer, tern_op *op)
+static __attribute__((noinline)) tern_status transfer(tern_channel *channel, tn_link_xfer_type type,
+						      const piece *data, const piece *flag, tern_op *op)
 {
-	return transfer_by(channel, xfer, op, false);
+	tn_link_xfer xfer = {.type = type,
+			     .local = data->local,
+			     .bytes = data->bytes,
+			     .key = data->key,
+			     .offset = data->offset};
+
+	if (flag) {
+		xfer.flag_key = flag->key;
+		xfer.flag_offset = flag->offset;
+		memcpy(&xfer.flag, flag->local, sizeof(xfer.flag));
+	}
+	return transfer_by(channel, &xfer, op, false);
 }
 
 tern_status tern_put(tern_channel *channel, const void *src, uint64_t bytes, const tern_key *key,
 		     uint64_t offset, tern_op *op)
 {
-	tn_link_xfer xfer = {
-		.type = TN_XFER_PUT, .local = (void *)src, .bytes = bytes, .key = key, .offset = offset};
+	piece data = {(void *)(uintptr_t)src, bytes, key, offset};
 
-	return transfer(channel, &xfer, op);
+	return TN_LIKELY(at_once(channel, &data, NULL, 0, op))
+		       ? TERN_OK
+		       : transfer(channel, TN_XFER_PUT, &data, NULL, op);
 }
 
 tern_status tern_put_notify(tern_channel *channel, const void *src, uint64_t bytes, const tern_key *key,
 			    uint64_t offset, uint32_t value, tern_op *op)
 {
 	tn_link_xfer xfer = {.type = TN_XFER_PUT_NOTIFY,
-			     .local = (void *)src,
+			     .local = (void *)(uintptr_t)src,
 			     .bytes = bytes,
 			     .key = key,
 			     .offset = offset,
@@ -386,24 +418,23 @@ tern_status tern_put_flag(tern_channel *channel, const void *src, uint64_t bytes
 			  uint64_t offset, uint64_t flag, const tern_key *flag_key, uint64_t flag_offset,
 			  tern_op *op)
 {
-	tn_link_xfer xfer = {.type = TN_XFER_PUT_FLAG,
-			     .local = (void *)src,
-			     .bytes = bytes,
-			     .key = key,
-			     .offset = offset,
-			     .flag = flag,
-			     .flag_key = flag_key,
-			     .flag_offset = flag_offset};
+	piece data = {(void *)(uintptr_t)src, bytes, key, offset};
+	piece word = {&flag, sizeof(flag), flag_key, flag_offset};
 
-	return transfer(channel, &xfer, op);
+	return TN_LIKELY(flag_offset % 8 == 0 &&
+			 at_once(channel, &data, &word, TN_LINK_CAP_ORDERED_WRITES, op))
+		       ? TERN_OK
+		       : transfer(channel, TN_XFER_PUT_FLAG, &data, &word, op);
 }
 
 tern_status tern_get(tern_channel *channel, void *dst, uint64_t bytes, const tern_key *key, uint64_t offset,
 		     tern_op *op)
 {
-	tn_link_xfer xfer = {.type = TN_XFER_GET, .local = dst, .bytes = bytes, .key = key, .offset = offset};
+	piece data = {dst, bytes, key, offset};
 
-	return transfer(channel, &xfer, op);
+	return TN_LIKELY(at_once(channel, &data, NULL, TN_LINK_CAP_READ, op))
+		       ? TERN_OK
+		       : transfer(channel, TN_XFER_GET, &data, NULL, op);
 }
 
 tern_status tern_cancel(tern_channel *channel, tern_op *op)

@@ -6,7 +6,7 @@
  *
  *   fast_send/fast_xfer   state, queues, lane, credits, windows, a row each in reserve: fill the post
  *   fast_posted           done: move the totals, COMPLETE. Kept: rows are taken, PENDING
- *   access                what is over when its post returns takes no row and no wr: two counts, nothing else
+ *   access                what is over when the device returns takes no row and no wr: some counts, nothing else
  *   fast_imm              a notification of an open channel, and nobody waits for an answer to it
  *
  * Threads: none. Tests: tests/unit/link/op_test.c, pair_test.c.
@@ -285,38 +285,30 @@ tn_link_fast_result tn_link_fast_posted(tn_link *link, tn_link_fast *fast, tern_
 
 /* ---- what is over when its post returns ---- */
 
-static inline bool access_allowed(const tn_link *link, const tn_link_xfer *xfer)
+/*
+ * Over lane 0, whatever lane the channel's other transfers use: such a device orders nothing by its lanes, for what it
+ * took is over. Needs no row of any kind.
+ */
+TN_ALWAYS_INLINE void *tn_link_access(const tn_link *link, uint32_t channel, uint64_t bytes, uint32_t caps)
 {
-	if (xfer->type == TN_XFER_PUT_FLAG)
-		return xfer->bytes == 0 && (link->caps & TN_LINK_CAP_ORDERED_WRITES) &&
-		       xfer->flag_offset % 8 == 0;
-	if (xfer->bytes == 0 || tn_lk_is_bulk(link, xfer->bytes))
-		return false;
-	return xfer->type == TN_XFER_PUT || (xfer->type == TN_XFER_GET && (link->caps & TN_LINK_CAP_READ));
+	const tn_lk_chan *chan = &link->chans[channel & 0xffff];
+	const tn_lk_lane *lane = link->by_index[0];
+
+	caps |= TN_LINK_CAP_REMOTE_DONE;
+	if (TN_UNLIKELY(link->state != TN_LINK_UP || link->hold || (link->caps & caps) != caps ||
+			tn_lk_journal_due(link) || tn_lk_is_bulk(link, bytes) || bytes == 0 ||
+			(channel & 0xffff) >= link->chan_high || chan->handle != channel ||
+			!tn_lk_chan_can_send(chan) || chan->released || chan->spoilt ||
+			chan->close_received || chan->xfers_out || !tn_list_empty(&chan->xfers) ||
+			lane->state != TN_LANE_UP || lane->stalled))
+		return NULL;
+	return lane->user;
 }
 
-bool tn_link_access_begin(tn_link *link, uint32_t channel, const tn_link_xfer *xfer, tn_link_access *access)
+TN_ALWAYS_INLINE void tn_link_accessed(tn_link *link, bool get)
 {
-	tn_lk_chan *chan = open_channel(link, channel);
-	tn_lk_lane *lane;
-
-	if (!chan || !link->remote_done || !tn_list_empty(&chan->xfers) || !tn_list_empty(&chan->tails) ||
-	    link->outside == (channel & 0xffff) + 1 || !access_allowed(link, xfer))
-		return false;
-	lane = link->by_index[tn_lk_xfer_lane(link, chan, xfer->bytes)];
-	if (!tn_lk_lane_ready(link, lane))
-		return false;
-	access->lane = lane;
-	access->lane_user = lane->user;
-	return true;
-}
-
-void tn_link_access_done(tn_link *link, const tn_link_xfer *xfer, const tn_link_access *access)
-{
-	tn_lk_lane *lane = access->lane;
-
-	lane->tx_serial++;
-	tn_count_own(xfer->type == TN_XFER_GET ? &link->counters.reads : &link->counters.writes, 1);
+	link->by_index[0]->tx_serial++;
+	tn_count_own(get ? &link->counters.reads : &link->counters.writes, 1);
 	tn_count_own(&link->counters.ops_fast, 1);
 }
 

@@ -510,16 +510,13 @@ tn_link_fast_result tn_link_fast_posted(tn_link *link, tn_link_fast *fast, tern_
 bool tn_link_fast_imm(tn_link *link, uint32_t lane, uint32_t imm, uint64_t bytes, tn_link_rx *rx);
 
 /*
- * A small put or get (PUT_FLAG: the word alone) over a device that has done it, visible at the target, when its post
- * returns: the machine keeps nothing of it. True: post it on the lane; when the device took it, tn_link_access_done with
- * the same values, before any other call. When it did not, nothing happened: submit the op in another way. False: that too.
+ * A small access over a device that has done it, visible at the target, when its post returns: the machine keeps nothing
+ * of it. The lane's user, if nothing stands in the way of so many bytes of the channel over a device with these
+ * capabilities; when the device took it, tn_link_accessed before any other call. NULL, or the device did not take it:
+ * nothing happened, submit the op in another way.
  */
-typedef struct tn_link_access {
-	void *lane_user;
-	void *lane; /* private */
-} tn_link_access;
-bool tn_link_access_begin(tn_link *link, uint32_t channel, const tn_link_xfer *xfer, tn_link_access *access);
-void tn_link_access_done(tn_link *link, const tn_link_xfer *xfer, const tn_link_access *access);
+void *tn_link_access(const tn_link *link, uint32_t channel, uint64_t bytes, uint32_t caps);
+void tn_link_accessed(tn_link *link, bool get);
 
 /* ---- the link as a whole ---- */
 

@@ -279,6 +279,10 @@ void tn_key_encode(const tn_key *key, tern_key *wire)
 static void key_fields(const tern_key *wire, tn_key *key)
 {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+	_Static_assert(offsetof(tn_key, index) == TN_KEY_INDEX_AT &&
+			       offsetof(tn_key, generation) == TN_KEY_GENERATION_AT &&
+			       offsetof(tn_key, node_tag) == TN_KEY_NODE_TAG_AT,
+		       "what tn_key_word reads");
 	_Static_assert(offsetof(tn_key, extent_offset) == 16 && offsetof(tn_key, rkey) == 40 &&
 			       offsetof(tn_key, node_tag) == KEY_ZERO_AT - 4 && sizeof(*key) == sizeof(*wire),
 		       "the wire form and one zero of padding");

@@ -12,8 +12,10 @@
 #ifndef TN_MEM_MEM_H
 #define TN_MEM_MEM_H
 
+#include <endian.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <string.h>
 
 #include <tern/mem.h>
 
@@ -146,6 +148,17 @@ typedef struct tn_key {
 
 /* Parse the wire form; false if it is malformed (zero generation, length overflow, junk in zero). */
 bool tn_key_decode(const tern_key *wire, tn_key *key);
+/* What tells a key from all others, read from the wire form alone: to find one that was decoded and checked before. */
+#define TN_KEY_INDEX_AT      0u
+#define TN_KEY_GENERATION_AT 4u
+#define TN_KEY_NODE_TAG_AT   56u
+static inline uint32_t tn_key_word(const tern_key *wire, unsigned at)
+{
+	uint32_t word;
+
+	memcpy(&word, wire->bytes + at, sizeof(word));
+	return le32toh(word);
+}
 void tn_key_encode(const tn_key *key, tern_key *wire);
 
 /*

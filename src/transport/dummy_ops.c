@@ -119,6 +119,13 @@ static tern_status dummy_send(tn_lane *lane, const tn_iov *iov, int n, uint64_t 
 	return unsupported(lane->dev, "messages");
 }
 
+bool tn_dummy_access(tn_lane *lane, const tern_key *key, uint64_t offset, void *local, uint64_t bytes,
+		     bool read)
+{
+	(void)lane, (void)key, (void)offset, (void)local, (void)bytes, (void)read;
+	return false;
+}
+
 tern_status tn_dummy_copy_begin(tn_lane *lane, const tn_wr *wr, bool read, tn_copy *copy)
 {
 	(void)wr, (void)read, (void)copy;
@@ -155,6 +162,7 @@ const tn_dev_ops tn_dummy_ops = {
 	.write = dummy_write,
 	.write_imm = dummy_write_imm,
 	.read = dummy_read,
+	.access = tn_dummy_access,
 	.send = dummy_send,
 	.flush = dummy_lane_nothing,
 	.copy_begin = tn_dummy_copy_begin,

@@ -222,6 +222,13 @@ typedef struct tn_dev_ops {
 	tern_status (*write)(tn_lane *lane, tn_wr *wr);
 	tern_status (*write_imm)(tn_lane *lane, tn_wr *wr);
 	tern_status (*read)(tn_lane *lane, tn_wr *wr);
+	/*
+	 * A write of `bytes` from local, or a read to it, that is over at every level when this returns: no wr, no
+	 * status, no event. False: nothing happened, and write or read do it or say why not (a key that was not used
+	 * lately, a device that doesn't copy, ...). Checks the key as they do.
+	 */
+	bool (*access)(tn_lane *lane, const tern_key *key, uint64_t offset, void *local, uint64_t bytes,
+		       bool read);
 	/* One message of iov[0..n), n <= TN_IOV_MAX. Copied at post when inline or when the provider always
 	   copies (then *done = true), else buffers stay in use until TN_EV_DONE. Receivers get whole messages.
 	   needs a credit: the caller (link) sends only what the peer granted; a lane whose ring is full all the
@@ -269,6 +276,8 @@ const tn_provider *tn_provider_find(const char *name);
 /* Ops whose every entry answers TERN_E_UNSUPPORTED or does nothing: providers start from a copy of it. */
 extern const tn_dev_ops tn_dummy_ops;
 /* For devices without caps.copies. */
+bool tn_dummy_access(tn_lane *lane, const tern_key *key, uint64_t offset, void *local, uint64_t bytes,
+		     bool read);
 tern_status tn_dummy_copy_begin(tn_lane *lane, const tn_wr *wr, bool read, tn_copy *copy);
 void tn_dummy_copy(tn_lane *lane, const tn_copy *copy);
 
@@ -291,6 +300,12 @@ static inline tern_status tn_lane_write_imm(tn_lane *lane, tn_wr *wr)
 static inline tern_status tn_lane_read(tn_lane *lane, tn_wr *wr)
 {
 	return lane->dev->ops->read(lane, wr);
+}
+
+static inline bool tn_lane_access(tn_lane *lane, const tern_key *key, uint64_t offset, void *local,
+				  uint64_t bytes, bool read)
+{
+	return lane->dev->ops->access(lane, key, offset, local, bytes, read);
 }
 
 static inline tern_status tn_lane_send(tn_lane *lane, const tn_iov *iov, int n, uint64_t cookie, bool *done)

@@ -443,6 +443,7 @@ static const tn_dev_ops loop_ops = {
 	.write = loop_write,
 	.write_imm = loop_write_imm,
 	.read = loop_read,
+	.access = tn_dummy_access,
 	.send = loop_send,
 	.flush = loop_flush,
 	.copy_begin = tn_dummy_copy_begin,

@@ -245,6 +245,7 @@ static const tn_dev_ops shm_ops = {
 	.write = tn_shm_write,
 	.write_imm = tn_shm_write_imm,
 	.read = tn_shm_read,
+	.access = tn_shm_access,
 	.send = tn_shm_send,
 	.flush = tn_shm_flush,
 	.copy_begin = tn_shm_copy_begin,

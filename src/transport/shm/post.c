@@ -221,9 +221,25 @@ static void prefault(tn_shm_map *map, const uint8_t *at, uint64_t bytes)
 	}
 }
 
-static inline tern_status transfer(tn_shm_lane *lane, tn_wr *wr, uint32_t access)
+/* The copy itself, of a range of the peer's that was checked. */
+static inline void move(tn_shm_lane *lane, tn_shm_map *map, uint8_t *at, void *local, uint64_t bytes,
+			bool read)
 {
 	const tn_shm_copier *copier = &tn_shm_dev_of(lane)->copier;
+	uint64_t run = run_of(lane, at, bytes);
+
+	if (bytes >= PREFAULT_BYTES)
+		prefault(map, at, bytes);
+	if (read)
+		tn_shm_copy(copier, local, at, bytes, run);
+	else
+		tn_shm_copy(copier, at, local, bytes, run);
+	tn_count_own(&lane->post_counters.copies, 1);
+	tn_count_own(&lane->post_counters.copy_bytes, bytes);
+}
+
+static inline tern_status transfer(tn_shm_lane *lane, tn_wr *wr, uint32_t access)
+{
 	tn_shm_map *map = NULL;
 	uint8_t *at = NULL;
 	tern_status status;
@@ -234,23 +250,25 @@ static inline tern_status transfer(tn_shm_lane *lane, tn_wr *wr, uint32_t access
 	status = access_begin(lane);
 	if (TN_LIKELY(status == TERN_OK))
 		status = resolve(lane, wr, access, &at, &map);
-	if (TN_LIKELY(status == TERN_OK && wr->bytes != 0)) {
-		uint64_t run = run_of(lane, at, wr->bytes);
-
-		if (wr->bytes >= PREFAULT_BYTES)
-			prefault(map, at, wr->bytes);
-		if (access == TERN_ACCESS_WRITE)
-			tn_shm_copy(copier, at, wr->local, wr->bytes, run);
-		else
-			tn_shm_copy(copier, wr->local, at, wr->bytes, run);
-		tn_count_own(&lane->post_counters.copies, 1);
-		tn_count_own(&lane->post_counters.copy_bytes, wr->bytes);
-	}
+	if (TN_LIKELY(status == TERN_OK && wr->bytes != 0))
+		move(lane, map, at, wr->local, wr->bytes, access == TERN_ACCESS_READ);
 	access_end(lane);
 	if (TN_UNLIKELY(status == TERN_AGAIN))
 		return post_again(lane);
 	wr->done = status == TERN_OK;
 	return status;
+}
+
+static inline void count_write(tn_shm_lane *lane, uint64_t bytes)
+{
+	tn_count_own(&lane->post_counters.writes, 1);
+	tn_count_own(&lane->post_counters.tx_bytes, bytes);
+}
+
+static inline void count_read(tn_shm_lane *lane, uint64_t bytes)
+{
+	tn_count_own(&lane->post_counters.reads, 1);
+	tn_count_own(&lane->post_counters.rx_bytes, bytes);
 }
 
 /* ---- beside posts ---- */
@@ -299,8 +317,10 @@ void tn_shm_copy_end(tn_lane *base, const tn_copy *copy)
 	TN_ASSERT(lane->copying);
 	tn_count_own(&lane->post_counters.copies, 1);
 	tn_count_own(&lane->post_counters.copy_bytes, copy->bytes);
-	tn_count_own(copy->read ? &lane->post_counters.reads : &lane->post_counters.writes, 1);
-	tn_count_own(copy->read ? &lane->post_counters.rx_bytes : &lane->post_counters.tx_bytes, copy->bytes);
+	if (copy->read)
+		count_read(lane, copy->bytes);
+	else
+		count_write(lane, copy->bytes);
 	lane->copying = false;
 	access_end(lane);
 }
@@ -310,10 +330,8 @@ tern_status tn_shm_write(tn_lane *base, tn_wr *wr)
 	tn_shm_lane *lane = (tn_shm_lane *)base;
 	tern_status status = transfer(lane, wr, TERN_ACCESS_WRITE);
 
-	if (TN_LIKELY(status == TERN_OK)) {
-		tn_count_own(&lane->post_counters.writes, 1);
-		tn_count_own(&lane->post_counters.tx_bytes, wr->bytes);
-	}
+	if (TN_LIKELY(status == TERN_OK))
+		count_write(lane, wr->bytes);
 	return status;
 }
 
@@ -322,11 +340,39 @@ tern_status tn_shm_read(tn_lane *base, tn_wr *wr)
 	tn_shm_lane *lane = (tn_shm_lane *)base;
 	tern_status status = transfer(lane, wr, TERN_ACCESS_READ);
 
-	if (TN_LIKELY(status == TERN_OK)) {
-		tn_count_own(&lane->post_counters.reads, 1);
-		tn_count_own(&lane->post_counters.rx_bytes, wr->bytes);
-	}
+	if (TN_LIKELY(status == TERN_OK))
+		count_read(lane, wr->bytes);
 	return status;
+}
+
+/* A key of the cache is what it takes: it was decoded and checked when it came there. */
+bool tn_shm_access(tn_lane *base, const tern_key *wire, uint64_t offset, void *local, uint64_t bytes,
+		   bool read)
+{
+	tn_shm_lane *lane = (tn_shm_lane *)base;
+	uint32_t index = tn_key_word(wire, TN_KEY_INDEX_AT),
+		 access = read ? TERN_ACCESS_READ : TERN_ACCESS_WRITE;
+	uint32_t generation = tn_key_word(wire, TN_KEY_GENERATION_AT);
+	const tn_shm_cached_key *hit = &lane->cache[index % TN_SHM_KEY_CACHE];
+	bool may;
+
+	if (TN_UNLIKELY(atomic_load_explicit(&lane->state, memory_order_acquire) != TN_SHM_LANE_UP ||
+			hit->generation != generation || hit->index != index || generation == 0 ||
+			hit->node_tag != tn_key_word(wire, TN_KEY_NODE_TAG_AT) || !(hit->access & access) ||
+			offset > hit->length || bytes > hit->length - offset))
+		return false;
+	may = access_begin(lane) == TERN_OK &&
+	      atomic_load_explicit(&hit->row->generation, memory_order_acquire) == generation;
+	if (TN_LIKELY(may))
+		move(lane, hit->map, hit->base + offset, local, bytes, read);
+	access_end(lane);
+	if (TN_UNLIKELY(!may))
+		return false;
+	if (read)
+		count_read(lane, bytes);
+	else
+		count_write(lane, bytes);
+	return true;
 }
 
 /* ---- with the ring ---- */

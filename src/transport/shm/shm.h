@@ -369,6 +369,8 @@ void tn_shm_copy_end(tn_lane *lane, const tn_copy *copy);
 tern_status tn_shm_write(tn_lane *base, tn_wr *wr);
 tern_status tn_shm_write_imm(tn_lane *base, tn_wr *wr);
 tern_status tn_shm_read(tn_lane *base, tn_wr *wr);
+bool tn_shm_access(tn_lane *base, const tern_key *wire, uint64_t offset, void *local, uint64_t bytes,
+		   bool read);
 tern_status tn_shm_send(tn_lane *base, const tn_iov *iov, int n, uint64_t cookie, bool *done);
 /* Wake the peer if it sleeps. After a seq_cst publish. */
 void tn_shm_lane_kick(tn_shm_lane *lane);

@@ -574,6 +574,7 @@ const tn_dev_ops tn_tcp_dev_ops = {
 	.write = tn_tcp_write,
 	.write_imm = tn_tcp_write_imm,
 	.read = tn_tcp_read,
+	.access = tn_dummy_access,
 	.send = tn_tcp_send,
 	.flush = tn_tcp_flush,
 	.copy_begin = tn_dummy_copy_begin,

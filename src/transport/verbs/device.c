@@ -218,6 +218,7 @@ const tn_dev_ops tn_vb_ops = {
 	.write = tn_vb_write,
 	.write_imm = tn_vb_write_imm,
 	.read = tn_vb_read,
+	.access = tn_dummy_access,
 	.send = tn_vb_send,
 	.flush = vb_flush,
 	.copy_begin = tn_dummy_copy_begin,

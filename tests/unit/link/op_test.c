@@ -393,64 +393,59 @@ static void fast_paths(void **state)
 /* What is over when its post returns: allowed where nothing stands before it, and nothing is kept of it. */
 static void accesses(void **state)
 {
-	uint8_t key[TN_LINK_KEY_BYTES] = {0};
+	tn_link *link = NULL;
 	record_op slow;
-	tn_link_access access;
-	tn_link_xfer xfer = {.type = TN_XFER_PUT, .local = data, .bytes = 8, .key = key, .flag_key = key};
 	uint32_t channel;
 
 	(void)state;
 	record_init();
 	record_start();
-	assert_ok(tn_link_channel_open(link_of(0), "c", NULL, 0, &channel));
-	assert_false(tn_link_access_begin(link_of(0), channel, &xfer, &access)); /* no answer yet */
+	link = link_of(0);
+	assert_ok(tn_link_channel_open(link, "c", NULL, 0, &channel));
+	assert_null(tn_link_access(link, channel, 8, 0)); /* no answer yet */
 	run();
-	assert_true(tn_link_access_begin(link_of(0), channel, &xfer, &access));
-	tn_link_access_done(link_of(0), &xfer, &access);
-	xfer.type = TN_XFER_GET;
-	assert_true(tn_link_access_begin(link_of(0), channel, &xfer, &access));
-	tn_link_access_done(link_of(0), &xfer, &access);
-	tn_link_check(link_of(0), 2);
+	assert_non_null(tn_link_access(link, channel, 8, 0));
+	tn_link_accessed(link, false);
+	assert_non_null(tn_link_access(link, channel, 8, TN_LINK_CAP_READ));
+	tn_link_accessed(link, true);
+	tn_link_check(link, 2);
 
-	xfer.bytes = 1 << 20; /* bulk has windows */
-	assert_false(tn_link_access_begin(link_of(0), channel, &xfer, &access));
-	xfer.bytes = 0;
-	assert_false(tn_link_access_begin(link_of(0), channel, &xfer, &access));
-	xfer.type = TN_XFER_PUT_FLAG; /* the word alone */
-	assert_true(tn_link_access_begin(link_of(0), channel, &xfer, &access));
-	xfer.flag_offset = 4;
-	assert_false(tn_link_access_begin(link_of(0), channel, &xfer, &access));
-	xfer.flag_offset = 0;
-	xfer.bytes = 8;
-	assert_false(tn_link_access_begin(link_of(0), channel, &xfer, &access));
-	xfer.type = TN_XFER_PUT_NOTIFY; /* costs a credit */
-	assert_false(tn_link_access_begin(link_of(0), channel, &xfer, &access));
+	assert_null(tn_link_access(link, channel, 1 << 20, 0)); /* bulk has windows */
+	assert_null(tn_link_access(link, channel, 0, 0));       /* nothing to access */
+	assert_null(tn_link_access(link, channel + (1u << 16), 8, 0));
+	assert_null(tn_link_access(link, channel + 1, 8, 0));
 
-	xfer.type = TN_XFER_PUT;
 	assert_ok(xfer_at(0, channel, TN_XFER_PUT, data, sizeof(data), 0, &slow)); /* never past what waits */
-	assert_false(tn_link_access_begin(link_of(0), channel, &xfer, &access));
+	assert_null(tn_link_access(link, channel, 8, 0));
 	run();
 	assert_true(slow.done && slow.status == TERN_OK);
-	assert_true(tn_link_access_begin(link_of(0), channel, &xfer, &access));
+	assert_non_null(tn_link_access(link, channel, 8, 0));
+
+	tn_link_channel_close(link, channel, false);
+	assert_null(tn_link_access(link, channel, 8, 0));
 	pair_fini(&world);
 }
 
-/* A device whose completion says nothing of the target has no such accesses. */
-static void accesses_need_remote_done(void **state)
+static void no_access_without(uint32_t cap, uint32_t wanted)
 {
-	uint8_t key[TN_LINK_KEY_BYTES] = {0};
-	tn_link_xfer xfer = {.type = TN_XFER_PUT, .local = data, .bytes = 8, .key = key};
-	tn_link_access access;
 	uint32_t channel;
 
-	(void)state;
 	record_init();
 	for (int i = 0; i < 2; i++)
-		world.node[i].providers[0].caps &= ~TN_LINK_CAP_REMOTE_DONE;
+		world.node[i].providers[0].caps &= ~cap;
 	record_start();
 	channel = open_channel("c", NULL);
-	assert_false(tn_link_access_begin(link_of(0), channel, &xfer, &access));
+	assert_null(tn_link_access(link_of(0), channel, 8, wanted));
 	pair_fini(&world);
+}
+
+/* A device whose completion says nothing of the target has no such accesses, nor one that lacks what they need. */
+static void accesses_need_caps(void **state)
+{
+	(void)state;
+	no_access_without(TN_LINK_CAP_REMOTE_DONE, 0);
+	no_access_without(TN_LINK_CAP_READ, TN_LINK_CAP_READ);
+	no_access_without(TN_LINK_CAP_ORDERED_WRITES, TN_LINK_CAP_ORDERED_WRITES);
 }
 
 int main(void)
@@ -468,7 +463,7 @@ int main(void)
 		cmocka_unit_test(levels),
 		cmocka_unit_test(fast_paths),
 		cmocka_unit_test(accesses),
-		cmocka_unit_test(accesses_need_remote_done),
+		cmocka_unit_test(accesses_need_caps),
 	};
 
 	return RUN(tests);

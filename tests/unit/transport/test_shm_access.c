@@ -192,6 +192,59 @@ static void test_bounds_and_access(void **state)
 	tear_down(&f);
 }
 
+static bool at_once(fixture *f, const tern_key *key, uint64_t offset, void *local, uint64_t bytes, bool read)
+{
+	return tn_lane_access(f->lanes.a, key, offset, local, bytes, read);
+}
+
+/* An access without wr and status takes what a write has just taken, and nothing else. */
+static void test_at_once(void **state)
+{
+	fixture f;
+	tn_key key;
+	tern_key wire, read_wire, other;
+	uint64_t words[2] = {5, 6}, back = 0;
+	uint8_t *ptr;
+
+	(void)state;
+	set_up(&f);
+	ptr = block(&f.b, 4096, RW, NULL);
+	assert_ok(tern_mem_export(f.b.mem, ptr, 100, TERN_ACCESS_READ, &read_wire));
+	assert_true(tn_key_decode(&read_wire, &key));
+	assert_ok(get(&f, &key, 0, &back, 8));
+	assert_ok(tern_mem_export(f.b.mem, ptr, 100, RW, &wire));
+	assert_false(at_once(&f, &wire, 0, words, 8, false)); /* never seen before */
+	assert_true(tn_key_decode(&wire, &key));
+	assert_ok(put(&f, &key, 0, &back, 8));
+	assert_true(at_once(&f, &wire, 92, words, 8, false));
+	assert_memory_equal(ptr + 92, words, 8);
+	assert_true(at_once(&f, &wire, 92, &back, 8, true));
+	assert_int_equal(back, 5);
+	assert_int_equal(counter(&f.a, "shm.writes"), 2);
+	assert_int_equal(counter(&f.a, "shm.reads"), 2);
+	assert_int_equal(counter(&f.a, "shm.copies"), 4);
+
+	assert_false(at_once(&f, &wire, 93, words, 8, false));
+	assert_false(at_once(&f, &wire, UINT64_MAX, words, 8, false));
+	assert_false(at_once(&f, &wire, 8, words, UINT64_MAX - 4, false));
+	assert_false(at_once(&f, &read_wire, 0, words, 8, false));
+	assert_true(at_once(&f, &read_wire, 0, &back, 8, true));
+	for (unsigned at = 0; at < 60; at += at == 4 ? 52 : 4) { /* index, generation, node tag */
+		other = wire;
+		other.bytes[at] ^= 2;
+		assert_false(at_once(&f, &other, 0, words, 8, false));
+	}
+	memset(&other, 0, sizeof(other));
+	assert_false(at_once(&f, &other, 0, words, 8, false));
+
+	assert_ok(tern_mem_revoke(f.b.mem, &wire));
+	assert_false(at_once(&f, &wire, 0, words, 8, false));
+	assert_true(at_once(&f, &read_wire, 0, &back, 8, true));
+	f.a.dev->ops->lane_close(f.lanes.a);
+	assert_false(at_once(&f, &read_wire, 0, &back, 8, true));
+	tear_down(&f);
+}
+
 /* A class without write is mapped without write: not even a bug of ours could write there. */
 static void test_read_only_class(void **state)
 {
@@ -576,6 +629,7 @@ int main(void)
 		cmocka_unit_test(test_one_copy),
 		cmocka_unit_test(test_revoked),
 		cmocka_unit_test(test_bounds_and_access),
+		cmocka_unit_test(test_at_once),
 		cmocka_unit_test(test_read_only_class),
 		cmocka_unit_test(test_lanes_share_maps),
 		cmocka_unit_test(test_asker_dies),
