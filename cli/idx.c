@@ -170,5 +170,8 @@ void dataset_free(dataset *set)
 {
 	free(set->images);
 	free(set->labels);
+	free(set->length);
+	for (unsigned i = 0; i < set->ports; i++)
+		free(set->port[i].rows);
 	memset(set, 0, sizeof(*set));
 }

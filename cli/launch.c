@@ -96,6 +96,21 @@ static void add_real(void *c, const char *option, double value)
 	addf(c, option, "%.17g", value);
 }
 
+static void add_data(command_line *c, const train_options *o)
+{
+	if (train_models[o->model].data == TRAIN_IMAGES) {
+		add(c, "--data", o->data);
+		return;
+	}
+	if (o->text)
+		add(c, "--text", o->text);
+	addf(c, "--length", "%llu", (unsigned long long)o->length);
+	if (o->unit == UNIT_WORD)
+		add(c, "--unit", "word");
+	if (o->unit == UNIT_WORD || train_models[o->model].data == TRAIN_PAIRS)
+		addf(c, "--vocabulary", "%llu", (unsigned long long)o->vocabulary);
+}
+
 static void add_options(command_line *c, const launch *l)
 {
 	const train_options *o = l->options;
@@ -103,7 +118,8 @@ static void add_options(command_line *c, const launch *l)
 	add(c, "--model", model_names[o->model]);
 	if (o->hidden)
 		add(c, "--hidden", o->hidden);
-	addf(c, "--features", "%llu", (unsigned long long)l->features);
+	if (l->features)
+		addf(c, "--features", "%llu", (unsigned long long)l->features);
 	addf(c, "--classes", "%llu", (unsigned long long)l->classes);
 	addf(c, "--servers", "%llu", (unsigned long long)o->servers);
 	addf(c, "--workers", "%llu", (unsigned long long)o->workers);
@@ -115,7 +131,7 @@ static void add_options(command_line *c, const launch *l)
 	addf(c, "--kernel-threads", "%llu", (unsigned long long)o->kernel_threads);
 	add(c, "--transport", transport_names[o->transport]);
 	add(c, "--comm", comm_names[o->comm]);
-	add(c, "--data", o->data);
+	add_data(c, o);
 	if (o->save)
 		add(c, "--save", o->save);
 	if (o->save_every)
@@ -314,6 +330,11 @@ static uint64_t common_step(const launch *l, double *loss)
 	return done;
 }
 
+static const char *rows_of(const train_options *o)
+{
+	return train_models[o->model].data == TRAIN_IMAGES ? "images" : "rows";
+}
+
 static void show(launch *l, uint64_t *last_done, uint64_t *last_ns, double *rate)
 {
 	uint64_t now = progress_now_ns(), done;
@@ -334,7 +355,7 @@ static void show(launch *l, uint64_t *last_done, uint64_t *last_ns, double *rate
 	else if (done == l->steps)
 		snprintf(words, sizeof(words), "loss %.4f  testing", loss);
 	else
-		snprintf(words, sizeof(words), "loss %.4f  %.0f images/s", loss, *rate);
+		snprintf(words, sizeof(words), "loss %.4f  %.0f %s/s", loss, *rate, rows_of(l->options));
 	progress_draw(&l->bar, done, false, words);
 }
 
@@ -454,7 +475,8 @@ static void find_straggler(const launch *l, train_result *r)
 static void collect(const launch *l, train_result *r)
 {
 	const train_options *o = l->options;
-	uint64_t correct = 0, rows = 0, parts = o->workers * o->stages;
+	uint64_t correct = 0, rows = 0, train_rows = 0, parts = o->workers * o->stages;
+	double nll = 0, train_nll = 0;
 
 	common_step(l, &r->loss);
 	r->steps = l->steps - l->first_step;
@@ -472,6 +494,9 @@ static void collect(const launch *l, train_result *r)
 			continue;
 		correct += p->correct;
 		rows += p->rows;
+		train_rows += p->train_rows;
+		nll += p->nll;
+		train_nll += p->train_nll;
 		r->comm_seconds += (double)(p->comm_ns + p->wait_ns) * 1e-9 / (double)parts;
 		r->compute_seconds += (double)p->compute_ns * 1e-9 / (double)parts;
 		if (p->seconds > r->seconds)
@@ -482,6 +507,8 @@ static void collect(const launch *l, train_result *r)
 	}
 	find_straggler(l, r);
 	r->accuracy = rows ? (double)correct / (double)rows : NAN;
+	r->train_perplexity = train_perplexity(train_nll, train_rows);
+	r->perplexity = train_perplexity(nll, train_rows ? rows : 0);
 	r->steps_per_s = (double)r->steps / r->seconds;
 	r->images_per_s = r->steps_per_s * (double)(o->batch * o->workers);
 }
@@ -491,17 +518,13 @@ static bool measure_data(const train_options *o, launch *l, train_job *job)
 {
 	dataset train, test;
 	char error[4500];
-	bool ok = train_data_load(o, true, &train, error, sizeof(error));
+	bool ok;
 
-	if (ok && !o->no_eval) {
-		ok = train_data_load(o, false, &test, error, sizeof(error));
-		if (ok)
-			dataset_free(&test);
-	}
-	if (!ok) {
+	if (!train_data_load(o, &train, &test, error, sizeof(error))) {
 		fprintf(stderr, "tern train: %s\n", error);
 		return false;
 	}
+	dataset_free(&test);
 	l->rows = train.count;
 	l->features = train.features;
 	l->classes = train.classes;
@@ -685,6 +708,10 @@ static void print_json(const train_options *o, const train_result *r)
 	json_u64(&j, "parameters", r->parameters);
 	json_real(&j, "loss", r->loss);
 	json_real(&j, "accuracy", r->accuracy);
+	if (train_models[o->model].data != TRAIN_IMAGES) {
+		json_real(&j, "perplexity", r->perplexity);
+		json_real(&j, "train_perplexity", r->train_perplexity);
+	}
 	json_u64(&j, "steps", r->steps);
 	json_u64(&j, "failures", r->failures);
 	json_real(&j, "seconds", r->seconds);
@@ -707,7 +734,12 @@ static void print_json(const train_options *o, const train_result *r)
 		json_object_end(&j);
 	}
 	json_object(&j, "options");
-	json_string(&j, "data", o->data);
+	json_string(&j, "data",
+		    train_models[o->model].data == TRAIN_IMAGES ? o->data
+		    : o->text                                   ? o->text
+								: "");
+	if (train_models[o->model].data != TRAIN_IMAGES)
+		json_u64(&j, "length", o->length);
 	if (o->hidden)
 		json_string(&j, "hidden", o->hidden);
 	json_u64(&j, "servers", o->servers);
@@ -743,10 +775,13 @@ int train_launch(const train_options *o, const char *self)
 	if (o->json) {
 		print_json(o, &r);
 	} else {
-		printf("%s: %llu steps in %.1f s (%.1f steps/s, %.0f images/s), loss %.4f",
-		       model_names[o->model], (unsigned long long)r.steps, r.seconds, r.steps_per_s,
-		       r.images_per_s, r.loss);
-		if (!isnan(r.accuracy))
+		printf("%s: %llu steps in %.1f s (%.1f steps/s, %.0f %s/s), loss %.4f", model_names[o->model],
+		       (unsigned long long)r.steps, r.seconds, r.steps_per_s, r.images_per_s, rows_of(o),
+		       r.loss);
+		if (!isnan(r.perplexity))
+			printf(", perplexity %.3f, of what was held out %.3f", r.train_perplexity,
+			       r.perplexity);
+		else if (!isnan(r.accuracy))
 			printf(", test accuracy %.2f %%", 100 * r.accuracy);
 		printf("\n%s over %s: %.1f MiB moved, %llu copies (%.1f MiB), %.2f s of communication per "
 		       "%s\n",

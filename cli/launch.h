@@ -35,8 +35,8 @@ typedef struct proc {
 	uint64_t steps_max;
 	char error[512];
 	uint64_t bytes, copies, copy_bytes, staging_copies, writes, comm_ns, wait_ns, compute_ns, step_ns,
-		cpu_ns, correct, rows;
-	double seconds, loss;
+		cpu_ns, correct, rows, train_rows;
+	double seconds, loss, nll, train_nll;
 	char transport[32];
 	uint64_t waited_ns[TRAIN_PROCESSES_MAX]; /* for number i of the other role */
 } proc;

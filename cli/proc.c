@@ -108,7 +108,15 @@ static void parse_result(proc *p, char *text)
 			       {"step_ns", &p->step_ns},
 			       {"cpu_ns", &p->cpu_ns},
 			       {"correct", &p->correct},
-			       {"rows", &p->rows}};
+			       {"rows", &p->rows},
+			       {"train_rows", &p->train_rows}};
+		struct {
+			const char *name;
+			double *to;
+		} reals[] = {{"seconds", &p->seconds},
+			     {"loss", &p->loss},
+			     {"nll", &p->nll},
+			     {"train_nll", &p->train_nll}};
 
 		if (!value)
 			continue;
@@ -116,11 +124,10 @@ static void parse_result(proc *p, char *text)
 		for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
 			if (strcmp(word, numbers[i].name) == 0)
 				*numbers[i].to = strtoull(value, NULL, 10);
-		if (strcmp(word, "seconds") == 0)
-			p->seconds = strtod(value, NULL);
-		else if (strcmp(word, "loss") == 0)
-			p->loss = strtod(value, NULL);
-		else if (strcmp(word, "transport") == 0)
+		for (size_t i = 0; i < sizeof(reals) / sizeof(reals[0]); i++)
+			if (strcmp(word, reals[i].name) == 0)
+				*reals[i].to = strtod(value, NULL);
+		if (strcmp(word, "transport") == 0)
 			snprintf(p->transport, sizeof(p->transport), "%s", value);
 	}
 }

@@ -14,8 +14,8 @@
 #include "commands.h"
 #include "models/train_tables.h"
 
-#define FIRST_OF_TABLES 12u /* of model_names */
-#define DLRM            13u
+#define FIRST_OF_TABLES 15u /* of model_names */
+#define DLRM            16u
 
 const char *const transport_names[] = {"auto", "shm", "tcp", "verbs", NULL};
 const char *const comm_names[] = {"zerocopy", "copy", "rpc", "grpc", "none", NULL};
@@ -48,18 +48,18 @@ void train_defaults(train_options *options)
 
 /* One command line per process: its options and their table. */
 static train_options o;
-static bool steps_given, epochs_given, batch_given, dim_given;
+static bool steps_given, epochs_given, batch_given, dim_given, data_given, vocabulary_given;
 static train_optimizer_given optimizer_given;
 static const arg_row rows[] = {
 	{"model", ARG_CHOICE, &o.model,
 	 "mlp|fcn5|convnet|convnet_small|convnet_bn|lstm_small|gru_small|alexnet|vgg16|inception_v3|lstm|gru|"
-	 "word2vec|dlrm",
+	 "charlm|transformer|seq2seq|word2vec|dlrm",
 	 "what to train (mlp)", 0, 0, false, NULL},
 	{"hidden", ARG_STRING, &o.hidden, "W,W,...", "widths of the hidden layers, instead of the model's", 0,
 	 0, false, NULL},
 	{"data", ARG_STRING, &o.data, "DIR",
 	 "IDX files of the data set (Fashion-MNIST of Debian), or `synthetic`: random rows", 0, 0, false,
-	 NULL},
+	 &data_given},
 	{"servers", ARG_U64, &o.servers, "S", "parameter servers (2); 0: one process alone", 0, 256, false,
 	 NULL},
 	{"workers", ARG_U64, &o.workers, "W", "workers (2)", 1, TERN_PLAN_WORKERS_MAX, false, NULL},
@@ -139,7 +139,11 @@ static const arg_row rows[] = {
 	{"classes", ARG_U64, &o.classes, "N", "classes, for servers without the data (10)", 1, 1u << 20,
 	 false, NULL},
 	{"text", ARG_STRING, &o.text, "FILE",
-	 "word2vec: a sentence per line (the bible, of Debian's bible-kjv)", 0, 0, false, NULL},
+	 "a text (the bible, of Debian's bible-kjv); seq2seq: parallel ones, with commas", 0, 0, false, NULL},
+	{"length", ARG_U64, &o.length, "N", "of sequences of a text: tokens (64; seq2seq: 32 at most)", 2,
+	 4096, false, NULL},
+	{"unit", ARG_CHOICE, &o.unit, "byte|word", "charlm, transformer: what a token of the text is (byte)",
+	 0, 0, false, NULL},
 	{"dim", ARG_U64, &o.dim, "N", "models of tables: elements of a row (64; dlrm 16)", 1,
 	 TERN_TABLE_DIM_MAX, false, &dim_given},
 	{"window", ARG_U64, &o.window, "N", "word2vec: words on each side, at most (5)", 1, 1000, false,
@@ -153,8 +157,9 @@ static const arg_row rows[] = {
 	 NULL},
 	{"samples", ARG_U64, &o.samples, "N", "dlrm: length of the logs (500000)", 1, 1ull << 40, false,
 	 NULL},
-	{"vocabulary", ARG_U64, &o.vocabulary, "N", "dlrm: categories of each field (10000)", 1, 1ull << 40,
-	 false, NULL},
+	{"vocabulary", ARG_U64, &o.vocabulary, "N",
+	 "words of each language (4096); dlrm: categories of each field (10000)", 1, 1ull << 40, false,
+	 &vocabulary_given},
 	{"skew", ARG_REAL, &o.skew, "S", "dlrm: Zipf's exponent of the categories (1.1)", 0, 0, false, NULL},
 	{"consistency", ARG_CHOICE, &o.consistency, "async|bsp|ssp",
 	 "who waits for whom (async); bsp: models of tables, others have --sync", 0, 0, false, NULL},
@@ -236,7 +241,8 @@ static int check(train_options *options)
 		fprintf(stderr, "tern train: without servers there can be only one worker (--workers 1)\n");
 		return 2;
 	}
-	if (!train_optimizer_check(options, &optimizer_given))
+	if (!train_data_check(options, data_given, vocabulary_given) ||
+	    !train_optimizer_check(options, &optimizer_given))
 		return 2;
 	return check_stages(options);
 }

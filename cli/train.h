@@ -17,16 +17,14 @@
 
 #include "idx.h"
 
-#define TRAIN_ADDRESS_MAX 128
-/* What servers assume that are not told: they do not load the data. */
-#define TRAIN_FEATURES      784
-#define TRAIN_CLASSES       10
+#define TRAIN_ADDRESS_MAX   128
 #define TRAIN_PROCESSES_MAX 512
 #define TRAIN_HIDDEN_MAX    8 /* layers of --hidden */
 #define TRAIN_NAME_MAX      32
 
 enum { TRANSPORT_AUTO, TRANSPORT_SHM, TRANSPORT_TCP, TRANSPORT_VERBS };
 enum { ON_FAILURE_STOP, ON_FAILURE_SHRINK };
+enum { UNIT_BYTE, UNIT_WORD };
 enum { ROLE_LAUNCHER, ROLE_SERVER, ROLE_WORKER };
 extern const char *const transport_names[];
 extern const char *const comm_names[];
@@ -55,6 +53,8 @@ typedef struct train_options {
 	unsigned on_failure;             /* ON_FAILURE_... */
 	uint64_t save_every, first_step; /* first_step: of this run; found by the launcher */
 	uint64_t features, classes;      /* 0: those of the data, or the assumption */
+	uint64_t length;                 /* of sequences: tokens of a row; 0: the model's */
+	unsigned unit;                   /* UNIT_...: what a token of a text is */
 	/* a job over hosts */
 	unsigned role;
 	uint64_t index, stage;
@@ -64,7 +64,7 @@ typedef struct train_options {
 	uint64_t timeout_ns;
 	uint64_t report_fd; /* UINT64_MAX: no launcher */
 	/* models of rows (models/) */
-	const char *text, *pairs;
+	const char *text, *pairs; /* text: also of models of sequences */
 	uint64_t dim, window, negative, min_count, staleness;
 	double sample, skew;
 	uint64_t samples, vocabulary;
@@ -91,17 +91,28 @@ void train_optimizer_options(const train_options *o, void (*add)(void *to, const
 
 /* ---- train_model.c ---- */
 
+enum { TRAIN_IMAGES, TRAIN_TEXT, TRAIN_PAIRS };
+
 typedef struct train_model {
 	uint64_t features; /* of a row that it is made for; 0: any */
 	double lr_sync, lr_async, lr_end, weight_decay;
+	unsigned data;      /* TRAIN_... */
+	uint64_t length;    /* of its sequences, unless --length says something else */
+	unsigned optimizer; /* 0: momentum */
 } train_model;
 
 extern const train_model train_models[]; /* by number of the model; not those of tables */
 /* features, classes: of the data; for models that are made for any. */
 void train_model_params(const train_options *options, uint64_t features, unsigned classes,
 			tern_model_params *params);
-/* --data: a folder, or random rows ("synthetic"). False: one line in error. */
-bool train_data_load(const train_options *options, bool train, dataset *set, char *error, size_t error_bytes);
+/* Options of its data that the model has no use for: printed, false. Else what was not given is that of the model. */
+bool train_data_check(train_options *options, bool data_given, bool vocabulary_given);
+/* Of rows, as far as options say or the model is made for it: for servers, which do not load the data. */
+uint64_t train_features(const train_options *options);
+unsigned train_classes(const train_options *options);
+/* What is learned and what it is tested with (not loaded with --no-eval). False: one line in error. */
+bool train_data_load(const train_options *options, dataset *train, dataset *test, char *error,
+		     size_t error_bytes);
 
 /* ---- train_job.c: from options to graph, plan and steps ---- */
 
@@ -159,6 +170,13 @@ typedef struct batcher {
 	float *images;     /* (batch, features) */
 	int32_t *labels;   /* (batch) */
 	float mean, scale; /* pixels become (x - mean) * scale */
+	/* sequences */
+	int32_t *tokens[DATASET_PORTS]; /* (batch, steps), in the order of the set's ports */
+	uint64_t steps;                 /* of this batch: not more than its longest row needs */
+	bool stages;                    /* the session is one of several that have a copy of the model */
+	bool fed;                       /* to which program, with how many steps */
+	int fed_eval;
+	uint64_t fed_steps;
 } batcher;
 
 bool batcher_init(batcher *b, const dataset *set, const train_options *options);
@@ -166,8 +184,13 @@ bool batcher_init(batcher *b, const dataset *set, const train_options *options);
 void batcher_scale(batcher *b, const dataset *train);
 /* Rows of step n: the n-th slice of batch x workers rows of the epoch's order, our part of it. */
 void batcher_fill(batcher *b, uint64_t step);
-/* Rows [first, first + batch) of the set in order; past the end the last row is repeated. */
-void batcher_rows(batcher *b, uint64_t first);
+/* Every stride-th row of the set in order, numbers first to first + batch of them; past the end the last row is repeated, of
+   sequences without targets. */
+void batcher_rows(batcher *b, uint64_t first, uint64_t end, uint64_t stride);
+/* Of sequences: tokens of the batch that are to be predicted. */
+uint64_t batcher_targets(const batcher *b);
+/* The buffers into the training (eval 0) or evaluation program, if it has them not or of another size. After a fill. */
+tern_status batcher_feed(batcher *b, tern_session *session, int eval);
 void batcher_fini(batcher *b);
 
 /* ---- train_time.c: what the steps of one process cost ---- */
@@ -236,7 +259,17 @@ typedef struct train_share {
 	uint64_t steps;
 	double seconds, loss; /* workers: of the training, of the last step */
 	uint64_t correct, rows;
+	/* sequences: sums of -log p over tokens: of what was held out (rows of them), and of as much of what was learned */
+	double nll, train_nll;
+	uint64_t train_rows;
 } train_share;
+/* ---- train_eval.c ---- */
+
+/* Our share of the test set into share. */
+tern_status train_evaluate(const train_options *options, tern_session *session, const dataset *train,
+			   const dataset *test, train_share *share);
+/* e to the mean; NAN of nothing. */
+double train_perplexity(double nll, uint64_t tokens);
 /* --json: one object on standard output with what the process moved, and its context's counters. */
 void output_json(const train_options *options, const char *name, const train_job *job, tern_session *session,
 		 tern_ctx *ctx, const train_share *share);
@@ -250,6 +283,7 @@ int train_launch(const train_options *options, const char *self); /* launch.c */
 typedef struct train_result {
 	bool ok; /* trained; the status may still be bad if --losses could not be written */
 	double loss, accuracy;
+	double perplexity, train_perplexity; /* of sequences, else NAN */
 	uint64_t steps;
 	unsigned failures; /* processes that died while the job went on without them */
 	double seconds, steps_per_s, images_per_s;

@@ -107,7 +107,7 @@ static void make_cookie(const train_options *o, const tern_model_params *model, 
 
 	snprintf(text, sizeof(text),
 		 "%s %s %u %u %u %u %llu %llu %llu %llu %d %u %d %a %a %a %a %llu %d %llu %llu %a %a %a %a "
-		 "%a %a",
+		 "%a %a %llu",
 		 model_names[o->model], o->hidden ? o->hidden : "-", plan->servers, plan->workers,
 		 plan->stages, plan->micro_batches, (unsigned long long)o->batch,
 		 (unsigned long long)o->first_step, (unsigned long long)job->steps,
@@ -116,7 +116,7 @@ static void make_cookie(const train_options *o, const tern_model_params *model, 
 		 (double)optim->weight_decay, (unsigned long long)optim->lr_steps, (int)optim->kind,
 		 (unsigned long long)model->inputs, (unsigned long long)model->classes, (double)optim->beta1,
 		 (double)optim->beta2, (double)optim->rho, (double)optim->epsilon, (double)optim->clip_value,
-		 (double)optim->clip_norm);
+		 (double)optim->clip_norm, (unsigned long long)o->length);
 	snprintf(job->cookie, sizeof(job->cookie), "tern train %016llx", (unsigned long long)hash(text));
 }
 
@@ -134,6 +134,11 @@ bool train_job_create(const train_options *o, uint64_t rows, uint64_t features, 
 	tern_graph_info info;
 
 	train_model_params(o, features, classes, &model);
+	if (model.steps == TERN_STEPS_SYMBOLIC) {
+		plan.dims[0].name = "steps";
+		plan.dims[0].size = o->length;
+		plan.dims[0].varies = 1;
+	}
 	memset(job, 0, sizeof(*job));
 	job->steps = train_steps(o, rows);
 	if (!job->steps) {

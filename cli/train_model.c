@@ -5,17 +5,27 @@
  *
  * Threads: main. Tests: tests/e2e/train_test.py.
  */
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "sequences.h"
 #include "train.h"
 
 #define SYNTHETIC "synthetic"
 #define ROWS_MIN  64u
+/* What servers assume that are not told. */
+#define FEATURES       784
+#define CLASSES        10
+#define BYTES          256
+#define VOCABULARY     4096
+#define VOCABULARY_MAX 1000000
 
-const char *const model_names[] = {"mlp",        "fcn5",      "convnet",  "convnet_small", "convnet_bn",
-				   "lstm_small", "gru_small", "alexnet",  "vgg16",         "inception_v3",
-				   "lstm",       "gru",       "word2vec", "dlrm",          NULL};
+const char *const model_names[] = {"mlp",        "fcn5",      "convnet", "convnet_small", "convnet_bn",
+				   "lstm_small", "gru_small", "alexnet", "vgg16",         "inception_v3",
+				   "lstm",       "gru",       "charlm",  "transformer",   "seq2seq",
+				   "word2vec",   "dlrm",      NULL};
 
 /*
  * By number of the model. Rates of mlp and fcn5 were found by trial on Fashion-MNIST; updates that come late
@@ -34,15 +44,83 @@ const train_model train_models[] = {
 	{.features = 3 * 299 * 299, .lr_sync = 0.001, .lr_async = 0.0005, .lr_end = 1},
 	{.features = 80 * 1024, .lr_sync = 0.001, .lr_async = 0.0005, .lr_end = 1},
 	{.features = 80 * 1024, .lr_sync = 0.001, .lr_async = 0.0005, .lr_end = 1},
+	{.lr_sync = 0.1,
+	 .lr_async = 0.05,
+	 .lr_end = 0.01,
+	 .data = TRAIN_TEXT,
+	 .length = 64,
+	 .optimizer = TERN_OPTIMIZER_ADAM},
+	{.lr_sync = 0.1,
+	 .lr_async = 0.05,
+	 .lr_end = 0.01,
+	 .data = TRAIN_TEXT,
+	 .length = 64,
+	 .optimizer = TERN_OPTIMIZER_ADAM},
+	{.lr_sync = 0.1,
+	 .lr_async = 0.05,
+	 .lr_end = 0.01,
+	 .data = TRAIN_PAIRS,
+	 .length = 32,
+	 .optimizer = TERN_OPTIMIZER_ADAM},
 };
 
 void train_model_params(const train_options *o, uint64_t features, unsigned classes,
 			tern_model_params *params)
 {
-	bool made_for = train_models[o->model].features != 0;
+	const train_model *m = &train_models[o->model];
 
-	*params = (tern_model_params){
-		.seed = o->seed, .inputs = made_for ? 0 : features, .classes = made_for ? 0 : classes};
+	*params = (tern_model_params){.seed = o->seed};
+	if (!m->features && m->data != TRAIN_TEXT)
+		params->inputs = features;
+	if (!m->features)
+		params->classes = classes;
+	if (m->data == TRAIN_TEXT)
+		params->steps = o->length;
+	if (m->data == TRAIN_PAIRS)
+		params->steps = TERN_STEPS_SYMBOLIC;
+}
+
+uint64_t train_features(const train_options *o)
+{
+	return o->features                                  ? o->features
+	       : train_models[o->model].data == TRAIN_PAIRS ? o->vocabulary
+	       : train_models[o->model].data == TRAIN_TEXT  ? 0
+							    : FEATURES;
+}
+
+unsigned train_classes(const train_options *o)
+{
+	return o->classes                                    ? (unsigned)o->classes
+	       : train_models[o->model].data != TRAIN_IMAGES ? (unsigned)o->vocabulary
+							     : CLASSES;
+}
+
+static bool refused(const char *option, const char *why)
+{
+	fprintf(stderr, "tern train: %s %s\n", option, why);
+	return false;
+}
+
+bool train_data_check(train_options *o, bool data_given, bool vocabulary_given)
+{
+	const train_model *m = &train_models[o->model];
+	bool bytes = m->data == TRAIN_TEXT && o->unit == UNIT_BYTE;
+
+	if (m->data != TRAIN_TEXT && o->unit != UNIT_BYTE)
+		return refused("--unit", "is for charlm and transformer");
+	if (m->data == TRAIN_IMAGES && (o->text || o->length || vocabulary_given))
+		return refused("--text, --length and --vocabulary", "are for models of texts");
+	if (m->data != TRAIN_IMAGES && data_given)
+		return refused("--data", "is for images: texts come by --text");
+	if (bytes && vocabulary_given)
+		return refused("--vocabulary", "is for words: bytes are 256");
+	if (!vocabulary_given)
+		o->vocabulary = bytes ? BYTES : VOCABULARY;
+	if (o->vocabulary <= TOKEN_WORDS || o->vocabulary > VOCABULARY_MAX)
+		return refused("--vocabulary", "must be from 5 to 1000000");
+	if (!o->length)
+		o->length = m->length;
+	return true;
 }
 
 static bool synthetic(const train_options *o, dataset *set, char *error, size_t error_bytes)
@@ -50,8 +128,8 @@ static bool synthetic(const train_options *o, dataset *set, char *error, size_t 
 	uint64_t count = o->batch * o->workers, x = o->seed * 2 + 1;
 
 	set->count = count < ROWS_MIN ? ROWS_MIN : count;
-	set->features = train_models[o->model].features ? train_models[o->model].features : TRAIN_FEATURES;
-	set->classes = TRAIN_CLASSES;
+	set->features = train_models[o->model].features ? train_models[o->model].features : FEATURES;
+	set->classes = CLASSES;
 	set->images = malloc(set->count * set->features);
 	set->labels = malloc(set->count);
 	if (!set->images || !set->labels) {
@@ -69,7 +147,7 @@ static bool synthetic(const train_options *o, dataset *set, char *error, size_t 
 	return true;
 }
 
-bool train_data_load(const train_options *o, bool train, dataset *set, char *error, size_t error_bytes)
+static bool load_images(const train_options *o, bool train, dataset *set, char *error, size_t error_bytes)
 {
 	uint64_t features = train_models[o->model].features;
 
@@ -86,4 +164,38 @@ bool train_data_load(const train_options *o, bool train, dataset *set, char *err
 		 (unsigned long long)features);
 	dataset_free(set);
 	return false;
+}
+
+static bool load_sequences(const train_options *o, dataset *train, dataset *test, char *error,
+			   size_t error_bytes)
+{
+	sequences_params p = {.text = o->text,
+			      .steps = o->length,
+			      .words = o->unit == UNIT_WORD,
+			      .vocabulary = o->vocabulary};
+	bool ok = train_models[o->model].data == TRAIN_TEXT
+			  ? sequences_text(&p, train, test, error, error_bytes)
+			  : sequences_pairs(&p, train, test, error, error_bytes);
+
+	if (ok && o->no_eval)
+		dataset_free(test);
+	return ok;
+}
+
+bool train_data_load(const train_options *o, dataset *train, dataset *test, char *error, size_t error_bytes)
+{
+	memset(test, 0, sizeof(*test));
+	if (train_models[o->model].data != TRAIN_IMAGES)
+		return load_sequences(o, train, test, error, error_bytes);
+	if (!load_images(o, true, train, error, error_bytes))
+		return false;
+	if (o->no_eval || load_images(o, false, test, error, error_bytes))
+		return true;
+	dataset_free(train);
+	return false;
+}
+
+double train_perplexity(double nll, uint64_t tokens)
+{
+	return tokens ? exp(nll / (double)tokens) : NAN;
 }

@@ -75,6 +75,8 @@ static bool check_row(const train_options *o, const optim_row *row)
 
 bool train_optimizer_check(train_options *o, const train_optimizer_given *given)
 {
+	if (!given->optimizer && !given->momentum && train_models[o->model].optimizer)
+		o->optimizer = train_models[o->model].optimizer;
 	/* What there was before there was a choice. */
 	if (!given->optimizer && given->momentum && o->momentum == 0)
 		o->optimizer = TERN_OPTIMIZER_SGD;

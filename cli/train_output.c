@@ -69,6 +69,10 @@ void output_json(const train_options *o, const char *name, const train_job *job,
 	json_real(&j, "seconds", share->seconds);
 	json_real(&j, "loss", o->role == ROLE_WORKER ? share->loss : NAN);
 	json_real(&j, "accuracy", share->rows ? (double)share->correct / (double)share->rows : NAN);
+	if (train_models[o->model].data != TRAIN_IMAGES) {
+		json_real(&j, "perplexity", train_perplexity(share->nll, share->rows));
+		json_real(&j, "train_perplexity", train_perplexity(share->train_nll, share->train_rows));
+	}
 	json_u64(&j, "bytes", s.bytes_sent);
 	json_u64(&j, "tensors_sent", s.tensors_sent);
 	json_u64(&j, "tensors_received", s.tensors_received);

@@ -241,8 +241,7 @@ static int serve(part *p)
 	const train_options *o = p->options;
 	tern_status status;
 
-	if (!train_job_create(o, 0, o->features ? o->features : TRAIN_FEATURES,
-			      o->classes ? (unsigned)o->classes : TRAIN_CLASSES, &p->job))
+	if (!train_job_create(o, 0, train_features(o), train_classes(o), &p->job))
 		return 1;
 	status = open_session(p, 0);
 	if (status != TERN_OK)
@@ -283,59 +282,6 @@ static tern_status here(const part *p, tern_status status)
 	return status == TERN_E_NOT_FOUND && p->options->stages > 1 ? TERN_OK : status;
 }
 
-static tern_status feed(part *p, int eval, const batcher *b)
-{
-	const train_options *o = p->options;
-	tern_status status = tern_session_feed(p->session, eval, "images", b->images,
-					       o->batch * b->set->features * sizeof(float));
-
-	status = here(p, status);
-	if (status == TERN_OK)
-		status = tern_session_feed(p->session, eval, "labels", b->labels, o->batch * sizeof(int32_t));
-	return here(p, status);
-}
-
-/* Our share of the test set: rows whose largest probability is at the label. */
-static tern_status evaluate(part *p, const dataset *train, const dataset *test, uint64_t *correct,
-			    uint64_t *rows)
-{
-	const train_options *o = p->options;
-	uint64_t first = test->count * o->index / o->workers, end = test->count * (o->index + 1) / o->workers;
-	tern_status status = TERN_OK;
-	batcher b;
-	float *probs;
-
-	*correct = *rows = 0;
-	probs = calloc(o->batch * test->classes, sizeof(*probs));
-	if (!batcher_init(&b, test, o) || !probs) {
-		batcher_fini(&b);
-		free(probs);
-		return TERN_E_NOMEM;
-	}
-	batcher_scale(&b, train);
-	for (; first < end && status == TERN_OK; first += o->batch) {
-		batcher_rows(&b, first);
-		status = feed(p, 1, &b);
-		if (status == TERN_OK)
-			status = tern_session_step(p->session, 1);
-		if (status == TERN_OK)
-			status = tern_session_fetch(p->session, 1, "probs", probs,
-						    o->batch * test->classes * sizeof(float));
-		for (uint64_t i = 0; i < o->batch && first + i < end && status == TERN_OK; i++, ++*rows) {
-			const float *row = probs + i * test->classes;
-			unsigned best = 0;
-
-			for (unsigned k = 1; k < test->classes; k++)
-				if (row[k] > row[best])
-					best = k;
-			*correct += best == test->labels[first + i];
-		}
-	}
-	batcher_fini(&b);
-	free(probs);
-	return status;
-}
-
 /* The loss of a step, in the process that has it. */
 static tern_status take_loss(part *p, uint64_t step, float *loss)
 {
@@ -351,11 +297,13 @@ static tern_status take_loss(part *p, uint64_t step, float *loss)
 static tern_status train_steps_of(part *p, batcher *b, uint64_t *done, float *loss)
 {
 	const train_options *o = p->options;
-	tern_status status = feed(p, 0, b);
+	tern_status status = TERN_OK;
 
 	for (*done = o->first_step; *done < p->job.steps && status == TERN_OK; ++*done) {
 		batcher_fill(b, *done);
-		status = tern_session_step(p->session, 0);
+		status = batcher_feed(b, p->session, 0);
+		if (status == TERN_OK)
+			status = tern_session_step(p->session, 0);
 		if (status == TERN_OK)
 			status = take_loss(p, *done, loss);
 		train_time_step(&p->time);
@@ -381,18 +329,53 @@ static tern_status take_last_weights(part *p, batcher *b)
 
 	if (p->options->stages > 1) /* there is no evaluation: the session takes them in the end */
 		return TERN_OK;
-	status = feed(p, 1, b);
+	status = batcher_feed(b, p->session, 1);
 	return status == TERN_OK ? tern_session_step(p->session, 1) : status;
+}
+
+/* What a person reads who started the worker. */
+static void print_share(const part *p)
+{
+	const train_share *s = &p->share;
+
+	printf("%s: %llu steps in %.1f s, last loss %.4f, ", p->name, (unsigned long long)s->steps,
+	       s->seconds, s->loss);
+	if (s->train_rows)
+		printf("perplexity %.3f, of its share of what was held out %.3f\n",
+		       train_perplexity(s->train_nll, s->train_rows), train_perplexity(s->nll, s->rows));
+	else
+		printf("test accuracy of its share %.2f %%\n",
+		       s->rows ? 100.0 * (double)s->correct / (double)s->rows : 0.0);
+}
+
+/* To the launcher, or whoever reads. False: printed. */
+static bool tell_results(part *p)
+{
+	const train_options *o = p->options;
+	const train_share *s = &p->share;
+	char more[256];
+
+	snprintf(more, sizeof(more),
+		 "seconds=%.9f loss=%a correct=%llu rows=%llu nll=%a train_nll=%a train_rows=%llu",
+		 s->seconds, s->loss, (unsigned long long)s->correct, (unsigned long long)s->rows, s->nll,
+		 s->train_nll, (unsigned long long)s->train_rows);
+	report_stats(p, more);
+	if (!look_back(p))
+		return false;
+	if (o->json)
+		output_json(o, p->name, &p->job, p->session, p->ctx, s);
+	else if (!report_to_launcher())
+		print_share(p);
+	return true;
 }
 
 static int work(part *p, const dataset *train, const dataset *test)
 {
 	const train_options *o = p->options;
-	uint64_t done = 0, correct = 0, rows = 0;
 	struct timespec start;
 	tern_status status;
+	uint64_t done = 0;
 	double seconds;
-	char more[128];
 	float loss = 0;
 	batcher b;
 
@@ -423,23 +406,13 @@ static int work(part *p, const dataset *train, const dataset *test)
 	batcher_fini(&b);
 	if (status != TERN_OK)
 		return failed(p, done ? "training" : "cannot start", status);
+	p->share = (train_share){.steps = done, .seconds = seconds, .loss = (double)loss};
 	if (!o->no_eval)
-		status = evaluate(p, train, test, &correct, &rows);
+		status = train_evaluate(o, p->session, train, test, &p->share);
 	if (status != TERN_OK)
 		return failed(p, "evaluation", status);
-	snprintf(more, sizeof(more), "seconds=%.9f loss=%a correct=%llu rows=%llu", seconds, (double)loss,
-		 (unsigned long long)correct, (unsigned long long)rows);
-	report_stats(p, more);
-	if (!look_back(p))
+	if (!tell_results(p))
 		return 1;
-	p->share = (train_share){
-		.steps = done, .seconds = seconds, .loss = (double)loss, .correct = correct, .rows = rows};
-	if (o->json)
-		output_json(o, p->name, &p->job, p->session, p->ctx, &p->share);
-	else if (!report_to_launcher())
-		printf("%s: %llu steps in %.1f s, last loss %.4f, test accuracy of its share %.2f %%\n",
-		       p->name, (unsigned long long)done, seconds, (double)loss,
-		       rows ? 100.0 * (double)correct / (double)rows : 0.0);
 	status = tern_session_finish(p->session, o->timeout_ns);
 	if (status != TERN_OK)
 		return failed(p, "at the end", status);
@@ -449,11 +422,10 @@ static int work(part *p, const dataset *train, const dataset *test)
 static int worker(part *p)
 {
 	char error[4500];
-	dataset train, test = {0};
+	dataset train = {0}, test = {0};
 	int rc = 1;
 
-	if (!train_data_load(p->options, true, &train, error, sizeof(error)) ||
-	    (!p->options->no_eval && !train_data_load(p->options, false, &test, error, sizeof(error)))) {
+	if (!train_data_load(p->options, &train, &test, error, sizeof(error))) {
 		fprintf(stderr, "tern train: %s\n", error);
 		report(true, "error %s", error);
 	} else if (output_open(&p->out, p->options)) {

@@ -18,10 +18,10 @@
 typedef struct corpus {
 	char *text; /* words point into it */
 	uint32_t words;
-	char **word;     /* [words], the most frequent first; equal ones by alphabet */
-	uint64_t *often; /* [words] */
-	uint64_t *key;   /* [words]: a hash of the word, the same in every text */
-	uint64_t count;  /* of tokens */
+	const char **word; /* [words], the most frequent first; equal ones by alphabet */
+	uint64_t *often;   /* [words] */
+	uint64_t *key;     /* [words]: a hash of the word, the same in every text */
+	uint64_t count;    /* of tokens */
 	uint32_t *tokens;
 	uint64_t sentences, blocks;
 	uint64_t *sentence; /* [sentences + 1]: first tokens */

@@ -9,7 +9,7 @@ _tern_options() { # COMMAND or COMMAND/SUBCOMMAND
 		echo --model --hidden --data --servers --workers --model-parallel --micro-batches --batch --epochs --steps --transport --comm --sync --seed \
 			--lr --optimizer --momentum --beta1 --beta2 --rho --epsilon --weight-decay --clip-norm --clip-value --kernel-threads --spin --no-comm --no-eval --losses --save --save-every --resume --first-step --on-failure --trace \
 			--profile --json --quiet \
-			--timeout --role --index --stage --cluster --features --classes --text --dim --window --negative --min-count --sample \
+			--timeout --role --index --stage --cluster --features --classes --text --length --unit --dim --window --negative --min-count --sample \
 			--pairs --samples --vocabulary --skew --consistency --staleness --listen --insecure --help
 		;;
 	perf) echo --op --sizes --transport --spin --block --rounds --round-time --threads --json --help ;;
@@ -49,7 +49,8 @@ _tern_options() { # COMMAND or COMMAND/SUBCOMMAND
 # The values of an option, if it has a fixed choice of them.
 _tern_choices() { # OPTION
 	case $1 in
-	--model) echo mlp fcn5 convnet convnet_small convnet_bn lstm_small gru_small alexnet vgg16 inception_v3 lstm gru word2vec dlrm ;;
+	--model) echo mlp fcn5 convnet convnet_small convnet_bn lstm_small gru_small alexnet vgg16 inception_v3 lstm gru charlm transformer seq2seq word2vec dlrm ;;
+	--unit) echo byte word ;;
 	--transport) echo auto shm tcp verbs ;;
 	--comm) echo zerocopy copy rpc grpc none ;;
 	--on-failure) echo stop shrink ;;
@@ -93,7 +94,7 @@ _tern() {
 	else
 		case $previous in
 		--model | --transport | --comm | --on-failure | --role | --dtype | --optimizer | --init | --eviction | \
-			--consistency | --kind) words=$(_tern_choices "$previous") ;;
+			--consistency | --kind | --unit) words=$(_tern_choices "$previous") ;;
 		--op)
 			words=$(_tern_list "$current" put notify get send call)
 			compopt -o nospace 2>/dev/null
@@ -114,7 +115,7 @@ _tern() {
 			--sizes | --rounds | --round-time | --threads | --sequence | --rate | --keep | --deltas-max | --step | --to | --version | --name | --join | --replicas | --first | --drain | --map-version | --budget | \
 			--ps-workers | --server | --dim | --rows | --init-value | --ttl | --admit-after | \
 			--clients | --keys | --skew | --reads | --staleness | --duration | --warmup | --nproc | --port | --http | --window | --negative | --min-count | --sample | --pairs | \
-			--samples | --vocabulary | --hot | --dims | --model-parallel | --micro-batches | --stale | --split | --inputs | --rtol | --atol | --interval | --count | --seconds)
+			--samples | --vocabulary | --length | --hot | --dims | --model-parallel | --micro-batches | --stale | --split | --inputs | --rtol | --atol | --interval | --count | --seconds)
 			return
 			;;
 		*)
