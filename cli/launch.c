@@ -6,7 +6,7 @@
  *   STARTING servers (each reports its address) -> STARTING workers, stage by stage -> RUNNING -> all exited with 0
  *   any failure or signal -> ENDING: SIGTERM to all, SIGKILL after KILL_NS or at a second signal
  *
- * When several processes fail at once the culprit is the one that a signal ended: the others only noticed.
+ * When several processes fail at once blame.c says whose fault it is.
  * The launcher's own death ends the processes by their parent-death signal.
  * Threads: main. Tests: tests/e2e/train_test.py, kill_test.py.
  */
@@ -29,7 +29,8 @@
 
 #define KILL_NS      3000000000ull
 #define SECRET_BYTES 32
-#define VERDICT_NS   300000000ull /* how long after the first failure the culprit is looked for */
+#define VERDICT_NS   300000000ull  /* how long after the first failure the culprit is looked for */
+#define LOST_NS      1500000000ull /* ... if it may have more witnesses: peers notice within a keepalive */
 
 typedef struct launch {
 	const train_options *options; /* those of the attempt that runs */
@@ -230,56 +231,35 @@ static void begin_end(launch *l)
 	signal_all(l, SIGTERM);
 }
 
-/* A process that failed because another one is silent says which: that one is still there. */
-static const proc *named_by(const launch *l, const proc *witness)
+/* sure: no process that ends later can change it. */
+static void find_culprit(launch *l, bool *sure)
 {
-	for (uint32_t i = 0; i < l->started; i++) {
-		char name[TRAIN_NAME_MAX + 8];
-
-		snprintf(name, sizeof(name), "%s at ", l->procs[i].name);
-		if (&l->procs[i] != witness && !l->procs[i].exited && strstr(witness->error, name))
-			return &l->procs[i];
-	}
-	return witness;
-}
-
-/* Who is to blame: ended by a signal first, then whoever failed with words of its own, then anyone. */
-static void find_culprit(launch *l)
-{
-	const proc *best = NULL;
-	int best_rank = 0;
-
-	for (uint32_t i = 0; i < l->started; i++) {
-		const proc *p = &l->procs[i];
-		int rank = !proc_failed(p) ? 0 : proc_signal(p) ? 3 : p->error[0] ? 2 : 1;
-
-		if (rank > best_rank) {
-			best_rank = rank;
-			best = p;
-		}
-	}
-	if (best)
-		proc_describe(best, l->culprit, sizeof(l->culprit));
-	l->blamed = best && best_rank == 2 ? named_by(l, best) : best;
+	l->blamed = blame(l->procs, l->servers, l->started, sure, l->culprit, sizeof(l->culprit));
 }
 
 static void check_ends(launch *l, uint64_t now)
 {
+	bool sure;
+
 	for (uint32_t i = 0; i < l->started; i++) {
-		proc_read(&l->procs[i], &l->bar);
-		if (proc_reap(&l->procs[i])) {
-			proc_read(&l->procs[i], &l->bar);
-			if (proc_failed(&l->procs[i]) && !l->failed_ns && !l->ending_ns)
-				l->failed_ns = now;
-		}
+		proc *p = &l->procs[i];
+
+		proc_read(p, &l->bar);
+		if (proc_reap(p))
+			proc_read(p, &l->bar);
+		if ((p->lost || proc_failed(p)) && !p->failed_ns)
+			p->failed_ns = now;
+		if (p->failed_ns && !l->failed_ns && !l->ending_ns)
+			l->failed_ns = now;
 	}
 	if (got_signal && !l->ending_ns) {
 		l->canceled = true;
 		begin_end(l);
 	}
 	if (l->failed_ns && !l->ending_ns && now - l->failed_ns >= VERDICT_NS) {
-		find_culprit(l);
-		begin_end(l);
+		find_culprit(l, &sure);
+		if (sure || now - l->failed_ns >= LOST_NS)
+			begin_end(l);
 	}
 	/* Not `now`: that is older than an ending that has just begun. */
 	if (l->ending_ns && !l->killed && (progress_now_ns() - l->ending_ns >= KILL_NS || signal_count > 1)) {
@@ -379,6 +359,7 @@ static void wait_for_news(launch *l)
 static void run(launch *l)
 {
 	uint64_t last_done = 0, last_ns = progress_now_ns();
+	bool sure;
 	double rate = 0;
 
 	do {
@@ -395,7 +376,7 @@ static void run(launch *l)
 			wait_for_news(l);
 	} while (alive(l) || (l->started < l->count && !l->failed_ns && !l->ending_ns));
 	if (l->failed_ns && !l->culprit[0])
-		find_culprit(l);
+		find_culprit(l, &sure);
 	for (uint32_t i = l->servers; i < l->started && !l->culprit[0] && !l->canceled; i++)
 		if (!l->procs[i].has_result)
 			snprintf(l->culprit, sizeof(l->culprit), "%s ended without a result",

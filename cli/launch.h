@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Inside the launcher: its processes and what they said. launch.c runs the job, proc.c starts, reads and ends
- * single processes.
+ * single processes, blame.c finds whose fault it is.
  */
 #ifndef CLI_LAUNCH_H
 #define CLI_LAUNCH_H
@@ -34,6 +34,8 @@ typedef struct proc {
 	float *losses; /* workers: [steps] */
 	uint64_t steps_max;
 	char error[512];
+	bool lost; /* the error is that a peer is gone which did not say so; its process may linger */
+	uint64_t failed_ns; /* when that, or its bad end, was seen; 0 = not yet */
 	uint64_t bytes, copies, copy_bytes, staging_copies, writes, comm_ns, wait_ns, compute_ns, step_ns,
 		cpu_ns, correct, rows, train_rows;
 	double seconds, loss, nll, train_nll;
@@ -56,5 +58,11 @@ bool proc_failed(const proc *p);
 /* The signal that ended it, or that it ended itself for with status 128 + signal; 0 = none. */
 int proc_signal(const proc *p);
 void proc_free(proc *p);
+
+/* ---- blame.c ---- */
+
+/* The process because of which the job ends, and why, from those that failed so far; NULL: none did. sure: no process
+   that fails later can change it. */
+const proc *blame(const proc *procs, uint32_t servers, uint32_t count, bool *sure, char *text, size_t bytes);
 
 #endif

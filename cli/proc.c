@@ -155,6 +155,8 @@ static void on_report(proc *p, char *line)
 		p->started = true;
 	} else if (strcmp(line, "trained") == 0) {
 		p->trained = true;
+	} else if (strcmp(line, "lost") == 0) {
+		p->lost = true;
 	} else if (strncmp(line, "error ", 6) == 0) {
 		snprintf(p->error, sizeof(p->error), "%s", line + 6);
 	} else if (strncmp(line, "result ", 7) == 0) {

@@ -19,6 +19,8 @@
 
 #include "train.h"
 
+#define LINGER_S 3 /* longer than the launcher waits for more witnesses (launch.c) */
+
 static tern_session *volatile running;
 static volatile sig_atomic_t stopped_by;
 
@@ -80,6 +82,15 @@ static void tell_job(const part *p, char *text, size_t bytes)
 	snprintf(text, bytes, "; the peer belongs to another job: same options everywhere? Here: %s", job);
 }
 
+/* With links that are open, so that peers see for themselves who is gone, until the launcher has heard enough. */
+static void linger(void)
+{
+	struct timespec wait = {.tv_sec = LINGER_S};
+
+	if (report_to_launcher() && !stopped_by)
+		nanosleep(&wait, NULL); /* SIGTERM ends it */
+}
+
 static int failed(const part *p, const char *what, tern_status status)
 {
 	char more[900] = "";
@@ -93,7 +104,11 @@ static int failed(const part *p, const char *what, tern_status status)
 	if (status == TERN_E_COOKIE)
 		tell_job(p, more, sizeof(more));
 	fprintf(stderr, "%s: %s: %s: %s%s\n", p->name, what, tern_status_name(status), tern_detail(), more);
+	if (status == TERN_E_PEER_LOST)
+		report(false, "lost");
 	report(true, "error %s: %s%s", what, tern_detail(), more);
+	if (status == TERN_E_PEER_LOST)
+		linger();
 	return 1;
 }
 
