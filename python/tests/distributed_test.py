@@ -17,6 +17,7 @@ except ImportError:
     torch = None
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
+FASHION = '/usr/share/datasets/fashion-mnist'
 
 
 def free_port():
@@ -35,7 +36,7 @@ def launch(count, *command, **env):
     outputs = []
     try:
         for process in processes:
-            outputs.append(process.communicate(timeout=100)[0])
+            outputs.append(process.communicate(timeout=300)[0])
     finally:
         for process in processes:
             process.kill()
@@ -143,21 +144,33 @@ class BackendTest(unittest.TestCase):
         for output in launch(3, '-c', GROUP_PROGRAM):
             self.assertIn('well', output)
 
-    def test_ddp_by_environment_alone(self):
-        """The same script, with gloo and with tern: the same losses within the tolerance of floats."""
+    def losses(self, *args):
+        """Of one script with gloo and with tern: {name: [loss]}."""
         site = os.path.join(os.path.dirname(os.path.abspath(tern.__file__)), '_site')
         path = os.pathsep.join([site, os.environ.get('PYTHONPATH', '')])
         script = os.path.join(FOLDER, 'ddp_script.py')
         # (that of Debian 13 was built without libuv and asks for it; tern looks and says no)
-        runs = {name: launch(2, script, **env)[0]
+        runs = {name: launch(2, script, *args, **env)[0]
                 for name, env in {'gloo': {'USE_LIBUV': '0'}, 'tern': {'TERN_RDMA_OPT': '1', 'PYTHONPATH': path}}.items()}
-        losses = {}
+        found = {}
         for name, output in runs.items():
             self.assertIn(f'backend {name}', output)
             line = next(line for line in output.splitlines() if line.startswith('losses'))
-            losses[name] = [float(word) for word in line.split()[1:]]
+            found[name] = [float(word) for word in line.split()[1:]]
+        return found
+
+    def test_ddp_by_environment_alone(self):
+        """The same script, with gloo and with tern: the same losses within the tolerance of floats."""
+        losses = self.losses()
         np.testing.assert_allclose(losses['tern'], losses['gloo'], rtol=1e-4)
         self.assertLess(losses['tern'][-1], losses['tern'][0])
+
+    @unittest.skipUnless(os.path.isdir(FASHION), 'the package dataset-fashion-mnist is not installed')
+    def test_convolutional_net_on_fashion_mnist(self):
+        """As above, with real data and a net of 1.2 million parameters."""
+        losses = self.losses('--model', 'convnet', '--data', 'fashion-mnist', '--steps', '12', '--batch', '8', '--folder', FASHION)
+        np.testing.assert_allclose(losses['tern'], losses['gloo'], rtol=1e-4)
+        self.assertLess(sum(losses['tern'][-4:]), 0.9 * sum(losses['tern'][:4]))
 
 
 if __name__ == '__main__':
