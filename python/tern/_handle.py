@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What objects that stand for something of the C library have in common: they are used while they are open, closed once."""
+from __future__ import annotations
+
 from .errors import closed
 
 
@@ -15,7 +17,7 @@ class Handle:
         self._context.core  # pylint: disable=pointless-statement
         return self._ptr
 
-    def close(self):
+    def close(self) -> None:
         """Every kind says what this does."""
         raise NotImplementedError
 

@@ -8,10 +8,13 @@ An operation's buffers belong to the library until it completes, so an Operation
 together with all that it keeps alive, whether or not the program still has the handle. Waiting is done in slices, so
 that Python's signal handlers (Ctrl-C) run; an interrupted operation is cancelled and seen to its end first.
 """
+from __future__ import annotations
+
 import asyncio
 import itertools
 import threading
 import time
+from typing import Any, Callable, Optional
 
 from ._lib import ffi, lib, nanoseconds, text
 from .errors import closed, error
@@ -80,7 +83,10 @@ def run(core, submit, cancel, timeout=None, flags=0):
     try:
         while True:
             status = lib.tern_op_wait(core.ptr, op, SLICE_NS)
-            if status != lib.TERN_E_DEADLINE or lib.tern_op_test(op) != lib.TERN_AGAIN:
+            if status != lib.TERN_E_DEADLINE:
+                break
+            status = lib.tern_op_test(op)  # the waiting ended, or the operation: at its own deadline, or in between
+            if status != lib.TERN_AGAIN:
                 break
     except BaseException:
         cancel(op)
@@ -97,8 +103,9 @@ def run(core, submit, cancel, timeout=None, flags=0):
 class Operation:
     """One operation in flight. Await it, or wait(); its result is what the call's description says."""
 
-    def __init__(self, core, submit, cancel, keep=(), result=None, timeout=None, flags=0,
-                 after=None):
+    def __init__(self, core: Any, submit: Callable[[Any], int], cancel: Callable[[Any], int], keep: Any = (),
+                 result: Optional[Callable[[int], Any]] = None, timeout: Optional[float] = None, flags: int = 0,
+                 after: Optional[Callable[[], Any]] = None) -> None:
         self._core, self._cancel, self._keep, self._make = core, cancel, keep, result
         self._after = after  # runs once it is over, however
         self._lock = threading.Lock()
@@ -147,11 +154,11 @@ class Operation:
             else:
                 future.set_result(self._value)
 
-    def done(self):
+    def done(self) -> bool:
         """Has it completed?"""
         return self._done
 
-    def result(self):
+    def result(self) -> Any:
         """Its result; raises if it failed, or is still in flight."""
         if not self._done:
             raise error(lib.TERN_E_STATE, 'the operation is still in flight: wait() or await it')
@@ -159,7 +166,7 @@ class Operation:
             raise self._error
         return self._value
 
-    def wait(self, timeout=None):
+    def wait(self, timeout: Optional[float] = None) -> Any:
         """Wait for it, at most so many seconds (then TimeoutError, and it goes on), and give its result."""
         if not self._done:
             _may_wait()
@@ -173,7 +180,7 @@ class Operation:
                 self._lock.release()
         return self.result()
 
-    def cancel(self):
+    def cancel(self) -> bool:
         """Ask for its end; it still completes, soon. False: too late."""
         return not self._done and self._cancel(self._op) == lib.TERN_OK
 

@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Links to other nodes, and channels on them: ordered messages, one-sided puts and gets."""
+from __future__ import annotations
+
 import itertools
 import queue
+from typing import Any, Callable, Optional, TYPE_CHECKING
 
 from . import _buffers
 from ._handle import Handle
 from ._lib import const, ffi, lib, c_string, nanoseconds, text
 from ._ops import SLICE_NS, Operation, callback_scope, run
+from ._types import Memory
 from .context import Key
 from .errors import InvalidError, check, error, raise_class
+
+if TYPE_CHECKING:
+    from .context import Context
 
 _listeners = {}
 _channels = {}
@@ -20,7 +27,7 @@ class Link(Handle):
     """The way to another node. Channels share it."""
     _what = 'the link'
 
-    def __init__(self, context, pointer):
+    def __init__(self, context: Context, pointer: Any) -> None:
         self._context, self._core, self._ptr = context, context.core, pointer
         context.add_part(self)
 
@@ -35,7 +42,10 @@ class Link(Handle):
         try:
             while True:
                 status = lib.tern_link_wait(out[0], SLICE_NS)
-                if status != lib.TERN_E_DEADLINE or lib.tern_link_get_state(out[0]) != lib.TERN_LINK_CONNECTING:
+                if status != lib.TERN_E_DEADLINE:
+                    break
+                if lib.tern_link_get_state(out[0]) != lib.TERN_LINK_CONNECTING:
+                    status = lib.tern_link_wait(out[0], SLICE_NS)  # how it ended, in between or at its own deadline
                     break
             check(status)
         except BaseException:
@@ -44,21 +54,21 @@ class Link(Handle):
         return link
 
     @property
-    def up(self):
+    def up(self) -> bool:
         """Does it work?"""
         return self._ptr is not None and lib.tern_link_get_state(self._ptr) == lib.TERN_LINK_UP
 
     @property
-    def transport(self):
+    def transport(self) -> str:
         """What carries it now: 'shm', 'tcp', 'verbs'."""
         return text(lib.tern_link_transport(self._alive()))
 
     @property
-    def peer(self):
+    def peer(self) -> str:
         """The name of the node at its other end."""
         return text(lib.tern_link_peer_name(self._alive()))
 
-    def open(self, service, message_max=_DEFAULT_MESSAGE):
+    def open(self, service: str, message_max: int = _DEFAULT_MESSAGE) -> Channel:
         """A Channel to a service that the peer listens for."""
         channel = Channel(self._context, message_max)
         out, name = ffi.new('tern_channel **'), c_string(service)
@@ -69,7 +79,7 @@ class Link(Handle):
         channel._start(out[0], self)
         return channel
 
-    def close(self):
+    def close(self) -> None:
         """The peer is told; operations in flight end in TERN_E_FLUSHED."""
         if self._ptr is not None:
             pointer, self._ptr = self._ptr, None
@@ -88,7 +98,7 @@ class Channel(Handle):
     """
     _what = 'the channel'
 
-    def __init__(self, context, message_max):
+    def __init__(self, context: Context, message_max: int) -> None:
         self._context, self._core, self._ptr = context, context.core, None
         self._max = message_max
         self._buffer = None
@@ -119,7 +129,7 @@ class Channel(Handle):
 
     # ---- messages ----
 
-    def send(self, data, timeout=None, delivered=False):
+    def send(self, data: Memory, timeout: Optional[float] = None, delivered: bool = False) -> None:
         """Send one message; returns when `data` may be changed, or with delivered=True when the peer has it."""
         channel = self._alive()
         pointer, size, keep = _buffers.view(data, False, 'send')
@@ -127,21 +137,21 @@ class Channel(Handle):
                   const['TERN_OP_REMOTE'] if delivered else 0)
         del keep
 
-    def start_send(self, data, timeout=None, delivered=False):
+    def start_send(self, data: Memory, timeout: Optional[float] = None, delivered: bool = False) -> Operation:
         """The same as an Operation. `data` must stay as it is until it completes."""
         channel = self._alive()
         pointer, size, keep = _buffers.view(data, False, 'send')
         return Operation(self._core, lambda op: lib.tern_send(channel, pointer, size, op), self._cancel, (keep, data),
                          timeout=timeout, flags=const['TERN_OP_REMOTE'] if delivered else 0)
 
-    def receive(self, timeout=None):
+    def receive(self, timeout: Optional[float] = None) -> bytes:
         """The next message as bytes."""
         if self._buffer is None:
             self._buffer = ffi.new('char[]', self._max)
         size = self.receive_into(ffi.buffer(self._buffer, self._max), timeout)
         return ffi.buffer(self._buffer, size)[:]
 
-    def receive_into(self, buffer, timeout=None):
+    def receive_into(self, buffer: Memory, timeout: Optional[float] = None) -> int:
         """The next message into `buffer`; its length. TERN_E_TRUNCATED if it is longer."""
         channel = self._alive()
         pointer, size, keep = _buffers.view(buffer, True, 'receive')
@@ -149,7 +159,7 @@ class Channel(Handle):
         del keep
         return length
 
-    def start_receive_into(self, buffer, timeout=None):
+    def start_receive_into(self, buffer: Memory, timeout: Optional[float] = None) -> Operation:
         """The same as an Operation; its result is the length."""
         channel = self._alive()
         pointer, size, keep = _buffers.view(buffer, True, 'receive')
@@ -158,11 +168,13 @@ class Channel(Handle):
 
     # ---- one-sided ----
 
-    def put(self, source, key, offset=0, notify=None, timeout=None):
+    def put(self, source: Memory, key: Key, offset: int = 0, notify: Optional[int] = None,
+            timeout: Optional[float] = None) -> None:
         """Write `source` into the peer's memory. notify: a number (24 bits) that the peer gets with it."""
         self._run(self._put(source, key, offset, notify), timeout)
 
-    def start_put(self, source, key, offset=0, notify=None, timeout=None):
+    def start_put(self, source: Memory, key: Key, offset: int = 0, notify: Optional[int] = None,
+                  timeout: Optional[float] = None) -> Operation:
         """The same as an Operation."""
         submit = self._put(source, key, offset, notify)
         return Operation(self._core, submit, self._cancel, (submit, source, key), timeout=timeout)
@@ -177,11 +189,11 @@ class Channel(Handle):
             raise InvalidError(lib.TERN_E_INVALID, f'notify is a number below 2^24, not {notify}')
         return lambda op, keep=keep: lib.tern_put_notify(channel, pointer, size, raw, offset, notify, op)
 
-    def get(self, target, key, offset=0, timeout=None):
+    def get(self, target: Memory, key: Key, offset: int = 0, timeout: Optional[float] = None) -> None:
         """Read as many bytes of the peer's memory as `target` has."""
         self._run(self._get(target, key, offset), timeout)
 
-    def start_get(self, target, key, offset=0, timeout=None):
+    def start_get(self, target: Memory, key: Key, offset: int = 0, timeout: Optional[float] = None) -> Operation:
         """The same as an Operation."""
         submit = self._get(target, key, offset)
         return Operation(self._core, submit, self._cancel, (submit, target, key), timeout=timeout)
@@ -192,7 +204,7 @@ class Channel(Handle):
         raw = _key(key)
         return lambda op, keep=keep: lib.tern_get(channel, pointer, size, raw, offset, op)
 
-    def notified(self, timeout=None):
+    def notified(self, timeout: Optional[float] = None) -> int:
         """The next notification of the peer's puts: (number, bytes put). Its data is visible."""
         self._alive()
         left = None if timeout is None else timeout
@@ -211,11 +223,11 @@ class Channel(Handle):
             return note
 
     @property
-    def closed(self):
+    def closed(self) -> bool:
         """Did the peer or its link end it?"""
         return self._ptr is None or self._status != lib.TERN_OK
 
-    def close(self):
+    def close(self) -> None:
         """The peer is told."""
         if self._ptr is not None:
             pointer, self._ptr = self._ptr, None
@@ -234,7 +246,8 @@ class Listener:
     on_open runs in the thread that drives the context and must not wait. What it raises refuses the channel.
     """
 
-    def __init__(self, context, service, on_open=None, message_max=_DEFAULT_MESSAGE):
+    def __init__(self, context: Context, service: str, on_open: Optional[Callable[[Channel], None]] = None,
+                 message_max: int = _DEFAULT_MESSAGE) -> None:
         self._context, self._core = context, context.core
         self._on_open, self._max = on_open, message_max
         self._queue = queue.SimpleQueue()
@@ -248,7 +261,7 @@ class Listener:
         context.add_part(self)
         context.listeners = getattr(context, 'listeners', []) + [self]  # as long as the context
 
-    def accept(self, timeout=None):
+    def accept(self, timeout: Optional[float] = None) -> Channel:
         """The next channel; TimeoutError."""
         left = timeout
         while True:
@@ -261,7 +274,7 @@ class Listener:
                     if left <= 0:
                         raise error(lib.TERN_E_DEADLINE, 'no channel was opened in time') from None
 
-    def close(self):
+    def close(self) -> None:
         """A service is offered as long as its context; this forgets who accepts."""
         _listeners.pop(self._number, None)
 

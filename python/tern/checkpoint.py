@@ -3,14 +3,18 @@
 
 The files are in the safetensors format: the package `safetensors` reads them too.
 """
+from __future__ import annotations
+
 import os
+from typing import Any, Callable, Optional
 
 from ._lib import const, ffi, lib, c_string
+from ._types import Path
 from .errors import check, closed, error
 from .table import schema_of
 
 
-def checkpoints(folder):
+def checkpoints(folder: Path) -> Any:
     """Sequence numbers of the checkpoints below a folder, lowest first."""
     out = []
 
@@ -26,7 +30,7 @@ def checkpoints(folder):
 class Checkpoint:
     """One checkpoint; sequence None: the last one."""
 
-    def __init__(self, folder, sequence=None):
+    def __init__(self, folder: Path, sequence: Optional[int] = None) -> None:
         path, out = c_string(os.fspath(folder)), ffi.new('tern_checkpoint **')
         check(lib.tern_checkpoint_open(path, const['TERN_CHECKPOINT_LAST'] if sequence is None else sequence, out))
         self._ptr = out[0]
@@ -37,7 +41,7 @@ class Checkpoint:
         return self._ptr
 
     @property
-    def info(self):
+    def info(self) -> Any:
         """{'sequence':, 'base': None or a number, 'bytes':, 'files':, 'tables':}"""
         info = ffi.new('tern_checkpoint_info *')
         lib.tern_checkpoint_get(self._alive(), info)
@@ -46,7 +50,7 @@ class Checkpoint:
             out['base'] = None
         return out
 
-    def tables(self):
+    def tables(self) -> Any:
         """[(schema, rows, bytes)]"""
         out, info = [], ffi.new('tern_checkpoint_table_info *')
         while True:
@@ -56,7 +60,7 @@ class Checkpoint:
             check(status)
             out.append((schema_of(info.schema), int(info.rows), int(info.bytes)))
 
-    def verify(self, progress=None):
+    def verify(self, progress: Optional[Callable[[int, int], Any]] = None) -> None:
         """Read all of it and compare checksums; progress(bytes, total) may return True to end it."""
         failure = []
 
@@ -73,7 +77,7 @@ class Checkpoint:
         if status != lib.TERN_OK:
             raise error(status)
 
-    def close(self):
+    def close(self) -> None:
         """Idempotent."""
         if self._ptr is not None:
             pointer, self._ptr = self._ptr, None

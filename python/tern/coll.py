@@ -1,10 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collectives: operations of all ranks of a communicator, in the same order, with the same shapes."""
+from __future__ import annotations
+
+from typing import Optional, Sequence, TYPE_CHECKING
+
 from . import _buffers
 from ._handle import Handle
 from ._lib import ffi, lib, c_string, nanoseconds
 from ._ops import in_callback
+from ._types import Memory
 from .errors import InvalidError, ShapeError, check, closed, error
+
+if TYPE_CHECKING:
+    from .context import Context
 
 REDUCTIONS = {'sum': lib.TERN_SUM, 'prod': lib.TERN_PROD, 'min': lib.TERN_MIN, 'max': lib.TERN_MAX,
               'avg': lib.TERN_AVG}
@@ -25,7 +33,8 @@ class Communicator(Handle):
     other threads of the interpreter run meanwhile. One thread at a time. After a failure it is of no more use.
     """
 
-    def __init__(self, context, name, rank, size, addresses=None, hosts=None, timeout=None):
+    def __init__(self, context: Context, name: str, rank: int, size: int, addresses: Optional[Sequence[str]] = None,
+                 hosts: Optional[Sequence[str]] = None, timeout: Optional[float] = None) -> None:
         self._context, self._core = context, context.core
         strings = [c_string(text) for text in (addresses or []) + (hosts or [])]
         if addresses is not None and len(addresses) != size or hosts is not None and len(hosts) != size:
@@ -50,7 +59,7 @@ class Communicator(Handle):
         self._context.core  # pylint: disable=pointless-statement
         return self._ptr
 
-    def all_reduce(self, array, op='sum', out=None):
+    def all_reduce(self, array: Memory, op: str = 'sum', out: Optional[Memory] = None) -> Memory:
         """Reduce over all ranks, in place, or from `array` into `out`."""
         out = array if out is None else out
         source, size, keep = _buffers.view(array, False, 'all_reduce')
@@ -60,7 +69,7 @@ class Communicator(Handle):
         del keep, held
         return out
 
-    def reduce_to(self, array, root=0, op='sum'):
+    def reduce_to(self, array: Memory, root: int = 0, op: str = 'sum') -> Memory:
         """Reduce over all ranks, in place at the root; elsewhere the array stays as it is."""
         target, size, keep = _buffers.view(array, self.rank == root, 'reduce_to')
         kind = _buffers.element(array, 'reduce_to')
@@ -68,7 +77,7 @@ class Communicator(Handle):
         del keep
         return array
 
-    def reduce_scatter(self, out, array, op='sum'):
+    def reduce_scatter(self, out: Memory, array: Memory, op: str = 'sum') -> Memory:
         """out gets the reduction of this rank's block of `array`, which has `size` times its elements."""
         source, size, keep = _buffers.view(array, False, 'reduce_scatter')
         target, room, held = _buffers.view(out, True, 'reduce_scatter')
@@ -77,7 +86,7 @@ class Communicator(Handle):
         del keep, held
         return out
 
-    def all_gather(self, out, array):
+    def all_gather(self, out: Memory, array: Memory) -> Memory:
         """out gets the arrays of all ranks, one after the other."""
         source, size, keep = _buffers.view(array, False, 'all_gather')
         target, room, held = _buffers.view(out, True, 'all_gather')
@@ -86,7 +95,7 @@ class Communicator(Handle):
         del keep, held
         return out
 
-    def all_to_all(self, out, array):
+    def all_to_all(self, out: Memory, array: Memory) -> Memory:
         """Block r of `array` goes to rank r; out has a block from each."""
         source, size, keep = _buffers.view(array, False, 'all_to_all')
         target, room, held = _buffers.view(out, True, 'all_to_all')
@@ -97,31 +106,31 @@ class Communicator(Handle):
         del keep, held
         return out
 
-    def broadcast(self, array, root=0):
+    def broadcast(self, array: Memory, root: int = 0) -> Memory:
         """The root's array is everybody's."""
         target, size, keep = _buffers.view(array, self.rank != root, 'broadcast')
         check(lib.tern_broadcast(self._alive(), target, size, root))
         del keep
         return array
 
-    def barrier(self):
+    def barrier(self) -> None:
         """Wait for all ranks."""
         check(lib.tern_barrier(self._alive()))
 
-    def send(self, array, peer):
+    def send(self, array: Memory, peer: int) -> None:
         """A message to one rank, of a size that it knows."""
         source, size, keep = _buffers.view(array, False, 'send')
         check(lib.tern_comm_send(self._alive(), peer, source, size))
         del keep
 
-    def recv(self, array, peer):
+    def recv(self, array: Memory, peer: int) -> Memory:
         """A message from one rank."""
         target, size, keep = _buffers.view(array, True, 'recv')
         check(lib.tern_comm_recv(self._alive(), peer, target, size))
         del keep
         return array
 
-    def close(self):
+    def close(self) -> None:
         """Peers that wait for this rank are told."""
         if self._ptr is not None:
             pointer, self._ptr = self._ptr, None

@@ -7,16 +7,26 @@
 A closed context does no more traffic, but arrays that came from it stay valid for as long as the program has them:
 their memory goes with the last of them.
 """
+from __future__ import annotations
+
 import atexit
 import math
 import os
 import threading
 import weakref
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TYPE_CHECKING
 
 from . import _buffers, watch
 from ._lib import const, ffi, lib, c_string, text
 from ._ops import in_callback
+from ._types import Addresses, Dtype, Memory, Shape
 from .errors import InvalidError, check, closed, error
+
+if TYPE_CHECKING:
+    import concurrent.futures
+    from .channel import Channel, Link, Listener
+    from .rpc import Caller, Request, Served
+    from .table import Server, Tables
 
 try:
     import numpy
@@ -28,7 +38,7 @@ _ACCESS = {'': 0, 'r': const['TERN_ACCESS_READ'], 'w': const['TERN_ACCESS_WRITE'
 _contexts = weakref.WeakSet()
 
 
-def access_bits(access):
+def access_bits(access: str) -> int:
     """'r', 'w', 'rw' or '': what peers may do with memory."""
     try:
         return _ACCESS[access]
@@ -63,7 +73,7 @@ class Key:
 
     __slots__ = ('_key',)
 
-    def __init__(self, raw):
+    def __init__(self, raw: bytes) -> None:
         raw = bytes(raw)
         if len(raw) != 64:
             raise InvalidError(lib.TERN_E_INVALID, f'a key has 64 bytes, not {len(raw)}')
@@ -83,7 +93,7 @@ class Key:
         return hash(bytes(self))
 
     @property
-    def pointer(self):
+    def pointer(self) -> Any:
         """The C key."""
         return self._key
 
@@ -99,8 +109,9 @@ class Context:
     Use it in a `with` statement, or close() it. Any thread.
     """
 
-    def __init__(self, name=None, *, listen=None, transports=None, secret=None, job=None, options=None, mem_limit=0,
-                 insecure=False):
+    def __init__(self, name: Optional[str] = None, *, listen: Optional[str] = None, transports: Optional[str] = None,
+                 secret: Optional[str] = None, job: Optional[str] = None, options: Optional[Mapping[str, Any]] = None,
+                 mem_limit: int = 0, insecure: bool = False) -> None:
         strings = {'name': name, 'listen': listen, 'transports': transports, 'secret': secret, 'job': job}
         keep = {field: c_string(value) for field, value in strings.items()}
         rows = [c_string(f'{key}={_option(value)}') for key, value in (options or {}).items()]
@@ -118,7 +129,7 @@ class Context:
 
     # ---- life ----
 
-    def close(self):
+    def close(self) -> None:
         """End servers, clients, channels and links that were made with it, latest first, then itself. Idempotent."""
         if self._core.closed:
             return
@@ -151,7 +162,7 @@ class Context:
         return f'<tern.Context {"closed" if self._core.closed else text(lib.tern_ctx_address(self._core.ptr))!r}>'
 
     @property
-    def core(self):
+    def core(self) -> Core:
         """The C context, for the package's own use; raises if this one is closed or of another process."""
         core = self._core
         if core.closed:
@@ -161,7 +172,7 @@ class Context:
                         'here (arrays of the parent can be read and written: they are a private copy)')
         return core
 
-    def add_part(self, part):
+    def add_part(self, part: Any) -> None:
         """Have `part` closed with this context."""
         with self._lock:
             self._parts = [p for p in self._parts if p() is not None]
@@ -170,11 +181,11 @@ class Context:
     # ---- facts ----
 
     @property
-    def address(self):
+    def address(self) -> str:
         """'host:port' where it listens, or ''."""
         return text(lib.tern_ctx_address(self.core.ptr))
 
-    def counters(self):
+    def counters(self) -> Dict[str, int]:
         """{'shm.copy_bytes': 4096, ...}"""
         out = {}
 
@@ -184,7 +195,7 @@ class Context:
         lib.tern_ctx_counters(self.core.ptr, one, ffi.NULL)
         return out
 
-    def memory_stats(self):
+    def memory_stats(self) -> Dict[str, int]:
         """Figures of the registered memory by name: bytes, blocks, keys, registrations."""
         stats = ffi.new('tern_mem_stats *')
         lib.tern_mem_stats_get(self.core.mem, stats)
@@ -192,30 +203,30 @@ class Context:
 
     # ---- what it is doing: see the module watch ----
 
-    def record(self, spans=0):
+    def record(self, spans: int = 0) -> None:
         """Record how long operations take from now on, and keep the latest `spans` of them (0: 4096)."""
         check(lib.tern_ctx_record(self.core.ptr, spans))
 
-    def latencies(self):
+    def latencies(self) -> Dict[str, watch.Latency]:
         """{'ps.pull': Latency(count, mean, p50, p99, p999, max), ...} in seconds, since record()."""
         return watch.latencies(self.core.ptr)
 
-    def waits(self):
+    def waits(self) -> List[watch.Wait]:
         """[Wait(what, whom, since, count)]: who this context waits for, and members of groups that wait at it."""
         return watch.waits(self.core.ptr)
 
-    def report(self):
+    def report(self) -> str:
         """Links, memory, waits, latencies and counters in words, to be pasted into a report."""
         return watch.report(self.core.ptr)
 
-    def http(self, listen='127.0.0.1:0', insecure=False):
+    def http(self, listen: str = '127.0.0.1:0', insecure: bool = False) -> watch.Endpoint:
         """An Endpoint of this context for browsers, Prometheus and `tern top`: see the module watch. It records from
         then on. Beyond loopback anybody could read it: that needs insecure=True."""
         return watch.Endpoint(self, listen, insecure)
 
     # ---- memory ----
 
-    def buffer(self, size, access='rw'):
+    def buffer(self, size: int, access: str = 'rw') -> Any:
         """`size` bytes of registered memory that supports the buffer protocol; freed with the last reference to it."""
         core = self.core
         out = ffi.new('void **')
@@ -226,7 +237,7 @@ class Context:
         block = ffi.gc(ffi.cast('char *', out[0]), free, size)
         return ffi.buffer(block, size)
 
-    def empty(self, shape, dtype='f32', access='rw'):
+    def empty(self, shape: Shape, dtype: Dtype = 'f32', access: str = 'rw') -> numpy.ndarray:
         """A numpy array in registered memory, not initialised. `torch.from_numpy` makes it a tensor without a copy.
         bf16 comes as uint16: numpy has no such type."""
         if numpy is None:
@@ -238,20 +249,20 @@ class Context:
         count = math.prod(shape)
         return numpy.frombuffer(self.buffer(max(count * kind.itemsize, 1), access), kind, count).reshape(shape)
 
-    def zeros(self, shape, dtype='f32', access='rw'):
+    def zeros(self, shape: Shape, dtype: Dtype = 'f32', access: str = 'rw') -> numpy.ndarray:
         """The same, zeroed."""
         array = self.empty(shape, dtype, access)
         array.fill(0)
         return array
 
-    def array(self, values, dtype=None, access='rw'):
+    def array(self, values: Any, dtype: Dtype = None, access: str = 'rw') -> numpy.ndarray:
         """A copy of `values` in registered memory."""
         values = numpy.asarray(values)
         out = self.empty(values.shape, dtype or values.dtype, access)
         out[...] = values
         return out
 
-    def export(self, array, access='rw'):
+    def export(self, array: Memory, access: str = 'rw') -> Key:
         """A Key to the memory of an array that came from this context: what a peer needs to read or write it."""
         pointer, size, keep = _buffers.view(array, 'w' in access, 'export')
         key = Key(bytes(64))
@@ -259,38 +270,40 @@ class Context:
         del keep
         return key
 
-    def revoke(self, key):
+    def revoke(self, key: Key) -> None:
         """Later uses of the key fail at the peer; accesses that are under way have ended when it returns."""
         check(lib.tern_mem_revoke(self.core.mem, key.pointer))
 
     # ---- everything else that is made with it: see the modules of these classes ----
 
-    def connect(self, address, timeout=None, transports=None, retry=False):
+    def connect(self, address: str, timeout: Optional[float] = None, transports: Optional[str] = None,
+                retry: bool = False) -> Link:
         """A Link to 'host:port'; waits until it is up. retry: a peer that is not there yet is waited for."""
         from .channel import Link
         return Link._connect(self, address, timeout, transports, retry)
 
-    def listen(self, service, on_open=None):
+    def listen(self, service: str, on_open: Optional[Callable[[Channel], None]] = None) -> Listener:
         """A Listener: channels that peers open to that name. on_open(channel) is called for each, or accept() them."""
         from .channel import Listener
         return Listener(self, service, on_open)
 
-    def rpc(self, address, timeout=None, transports=None):
+    def rpc(self, address: str, timeout: Optional[float] = None, transports: Optional[str] = None) -> Caller:
         """A Caller of methods of the node at 'host:port'. It dials again when the link is lost."""
         from .rpc import Caller
         return Caller(self, address, timeout, transports)
 
-    def serve(self, method, handler, executor=None):
+    def serve(self, method: int, handler: Callable[[Request], Any],
+              executor: Optional[concurrent.futures.Executor] = None) -> Served:
         """Serve calls of a method: handler(request) gives the answer. See rpc.Served."""
         from .rpc import Served
         return Served(self, method, handler, executor)
 
-    def table_server(self, **params):
+    def table_server(self, **params: Any) -> Server:
         """A parameter server in this process: see table.Server."""
         from .table import Server
         return Server(self, **params)
 
-    def tables(self, servers, timeout=None, transports=None):
+    def tables(self, servers: Addresses, timeout: Optional[float] = None, transports: Optional[str] = None) -> Tables:
         """The tables of the parameter servers at these addresses: see table.Tables."""
         from .table import Tables
         return Tables(self, servers, timeout, transports)
@@ -300,7 +313,7 @@ def _option(value):
     return {True: '1', False: '0'}.get(value, str(value)) if isinstance(value, bool) else str(value)
 
 
-def providers():
+def providers() -> List[Tuple[str, bool, str]]:
     """[(name, usable, reason)] of the transports of this host."""
     out, info = [], ffi.new('tern_provider_info *')
     while lib.tern_provider_probe(len(out), info) != lib.TERN_E_NOT_FOUND:
@@ -308,7 +321,7 @@ def providers():
     return out
 
 
-def options():
+def options() -> Dict[str, Tuple[str, str, str, str]]:
     """{name: (value, default, source, help)} of all options as a new context would see them."""
     out, info, i = {}, ffi.new('tern_option_info *'), 0
     while lib.tern_option_get(i, info) != lib.TERN_E_NOT_FOUND:

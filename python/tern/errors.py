@@ -5,6 +5,8 @@ Every failure of the library is a `TernError`. Its class says what to give up (t
 device of this host, or one's own mistake), and where Python has an exception of that meaning it is one of those too:
 a passed deadline is a `TimeoutError`, an unknown table a `LookupError`, a bad argument a `ValueError`.
 """
+from __future__ import annotations
+
 import enum
 
 from ._lib import lib, text
@@ -18,7 +20,7 @@ Status.__doc__ = 'Status codes of the library, without their prefix: Status.E_BO
 class TernError(Exception):
     """A call or an operation failed. `status` is the code, `detail` names cause, limit and remedy."""
 
-    def __init__(self, status, detail=''):
+    def __init__(self, status: int, detail: str = '') -> None:
         try:
             self.status = Status(status)
         except ValueError:

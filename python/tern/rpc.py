@@ -1,12 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Remote calls: small arguments and answers inline, bulk one-sided into memory that the caller names."""
+from __future__ import annotations
+
 import itertools
+from typing import Any, Callable, Optional, Sequence, TYPE_CHECKING, Union
 
 from . import _buffers
 from ._handle import Handle
 from ._lib import const, ffi, lib, c_string, nanoseconds
 from ._ops import Operation, callback_scope, run
+from ._types import Memory
 from .errors import TernError, check, closed, error
+
+if TYPE_CHECKING:
+    import concurrent.futures
+    from .context import Context
 
 CLASSES = {'normal': lib.TERN_RPC_NORMAL, 'latency': lib.TERN_RPC_LATENCY, 'bulk': lib.TERN_RPC_BULK}
 
@@ -17,7 +25,7 @@ _numbers = itertools.count(1)
 class Request:
     """One call at the server. A handler returns the answer, or keeps the request and calls reply() later, once."""
 
-    def __init__(self, pointer, core, args):
+    def __init__(self, pointer: Any, core: Any, args: Memory) -> None:
         self._ptr, self._core = pointer, core
         self.args = args
         self._replied = False
@@ -29,21 +37,21 @@ class Request:
         return self._ptr
 
     @property
-    def canceled(self):
+    def canceled(self) -> bool:
         """Nobody waits for the answer any more."""
         return bool(lib.tern_rpc_request_canceled(self._alive()))
 
     @property
-    def time_left(self):
+    def time_left(self) -> float:
         """Seconds until the caller's deadline."""
         return lib.tern_rpc_request_time_left(self._alive()) / 1e9
 
-    def sink_bytes(self, i=0):
+    def sink_bytes(self, i: int = 0) -> int:
         """Bytes of the caller's sink number i; 0 past the last one."""
         sink = lib.tern_rpc_request_sink(self._alive(), i)
         return int(sink.bytes) if sink else 0
 
-    def put(self, data, sink=0, offset=0):
+    def put(self, data: Memory, sink: int = 0, offset: int = 0) -> Operation:
         """Write `data` into the caller's memory. The answer waits for it. Gives an Operation."""
         pointer, size, keep = _buffers.view(data, False, 'put')
         request = self._alive()
@@ -51,12 +59,12 @@ class Request:
                          lambda op: lib.tern_rpc_request_put(request, sink, offset, pointer, size, op),
                          lambda op: lib.TERN_E_NOT_FOUND, (keep, data))
 
-    def keep(self):
+    def keep(self) -> Request:
         """The handler's return value is not the answer: reply() comes later, from any thread."""
         self.kept = True
         return self
 
-    def reply(self, data=b'', status=0):
+    def reply(self, data: Union[None, str, Memory] = b'', status: int = 0) -> None:
         """Answer the call; with a status other than 0 data is a text for the caller."""
         pointer, self._ptr = self._alive(), None
         self._replied = True
@@ -75,7 +83,8 @@ class Served:
     raises is the caller's error: a TernError's status and detail, anything else as TERN_E_REMOTE with its text.
     """
 
-    def __init__(self, context, method, handler, executor=None):
+    def __init__(self, context: Context, method: int, handler: Callable[[Request], Any],
+                 executor: Optional[concurrent.futures.Executor] = None) -> None:
         self._core = context.core
         self._method, self._handler, self._executor = method, handler, executor
         self._number = next(_numbers)
@@ -112,7 +121,7 @@ class Served:
         except RuntimeError as failure:  # it was shut down
             self._fail(request, lib.TERN_E_REMOTE, str(failure))
 
-    def close(self):
+    def close(self) -> None:
         """Stop serving; waits for a handler that runs."""
         if self._open:
             self._open = False
@@ -136,7 +145,8 @@ class Caller(Handle):
     """A client of one server: 'host:port'. Calls wait for the link within their deadlines."""
     _what = 'the caller'
 
-    def __init__(self, context, address, timeout=None, transports=None):
+    def __init__(self, context: Context, address: str, timeout: Optional[float] = None,
+                 transports: Optional[str] = None) -> None:
         self._context, self._core = context, context.core
         keep = c_string(transports)
         params = ffi.new('tern_connect_params *', {'timeout_ns': nanoseconds(timeout), 'transports': keep})
@@ -162,8 +172,8 @@ class Caller(Handle):
             'flags': const['TERN_RPC_IDEMPOTENT'] if idempotent else 0})
         return params, answer, keys, (keep, rows, sinks, answer, params)
 
-    def call(self, method, args=b'', *, sinks=(), answer_max=65536, timeout=None, service_class='normal',
-             idempotent=False):
+    def call(self, method: int, args: Memory = b'', *, sinks: Sequence[Memory] = (), answer_max: int = 65536,
+             timeout: Optional[float] = None, service_class: str = 'normal', idempotent: bool = False) -> bytes:
         """Call and wait: the answer's bytes. sinks: arrays of this context that the server may write into."""
         rpc = self._alive()
         params, answer, keys, keep = self._prepare(method, args, sinks, answer_max, service_class, idempotent)
@@ -176,8 +186,8 @@ class Caller(Handle):
             del keep
         return ffi.buffer(answer, size)[:] if size else b''
 
-    def start(self, method, args=b'', *, sinks=(), answer_max=65536, timeout=None, service_class='normal',
-              idempotent=False):
+    def start(self, method: int, args: Memory = b'', *, sinks: Sequence[Memory] = (), answer_max: int = 65536,
+              timeout: Optional[float] = None, service_class: str = 'normal', idempotent: bool = False) -> Operation:
         """The same as an Operation: await it, or wait() for it."""
         rpc, core = self._alive(), self._core
         params, answer, keys, keep = self._prepare(method, args, sinks, answer_max, service_class, idempotent)
@@ -189,7 +199,7 @@ class Caller(Handle):
                          lambda op: lib.tern_rpc_cancel(rpc, op), keep,
                          lambda size: ffi.buffer(answer, size)[:] if size else b'', timeout, after=revoke)
 
-    def close(self):
+    def close(self) -> None:
         """Calls in flight end in TERN_E_FLUSHED."""
         if self._ptr is not None:
             pointer, self._ptr = self._ptr, None

@@ -10,15 +10,22 @@
 Rows move without a copy between the servers and arrays of the context (`ctx.empty`, or a torch tensor made of one by
 `torch.from_numpy`); other memory works and costs a copy.
 """
+from __future__ import annotations
+
 import dataclasses
 import os
+from typing import Any, Dict, List, Optional, Tuple, TYPE_CHECKING
 
 from . import _buffers
 from ._handle import Handle
 from ._lib import const, ffi, lib, c_string, nanoseconds, text
 from ._ops import Operation, run
+from ._types import Addresses, Dtype, Keys, Memory, Path
 from .context import numpy
 from .errors import InvalidError, ShapeError, check, closed
+
+if TYPE_CHECKING:
+    from .context import Context
 
 UNKNOWN = {'create': lib.TERN_UNKNOWN_CREATE, 'zero': lib.TERN_UNKNOWN_ZERO, 'default': lib.TERN_UNKNOWN_DEFAULT,
            'error': lib.TERN_UNKNOWN_ERROR}
@@ -50,7 +57,7 @@ class Optimizer:
     FIELDS = ('lr', 'momentum', 'beta1', 'beta2', 'rho', 'epsilon', 'weight_decay', 'l1', 'l2', 'lr_power',
               'initial_accumulator')
 
-    def __init__(self, kind='none', lr=0.01, **figures):
+    def __init__(self, kind: str = 'none', lr: float = 0.01, **figures: float) -> None:
         self.kind = kind
         params = ffi.new('tern_optimizer_params *')
         lib.tern_optimizer_init(params, _number(OPTIMIZERS, kind, 'optimiser'), lr)
@@ -98,7 +105,7 @@ class Schema:
     meta: bool = True
     one_sided: bool = False
 
-    def pointer(self):
+    def pointer(self) -> Any:
         """The C schema."""
         raw = self.name.encode()
         if len(raw) >= const['TERN_TABLE_NAME_MAX']:
@@ -146,8 +153,9 @@ class Server(Handle):
     first count at the one that others join. budget: bytes of all its tables; workers: threads for long batches; tier: a
     folder for rows that budgets have no room for."""
 
-    def __init__(self, context, servers=None, index=0, map_version=0, budget=0, workers=0, join=None, replicas=0, first=0,
-                 tier=None):
+    def __init__(self, context: Context, servers: Optional[Addresses] = None, index: int = 0, map_version: int = 0,
+                 budget: int = 0, workers: int = 0, join: Optional[str] = None, replicas: int = 0, first: int = 0,
+                 tier: Optional[Path] = None) -> None:
         self._core = context.core
         table, count, keep = _addresses(servers) if servers else (ffi.NULL, 0, None)
         params = ffi.new('tern_ps_server_params *')
@@ -162,7 +170,7 @@ class Server(Handle):
         context.add_part(self)
         context.table_servers = getattr(context, 'table_servers', []) + [self]  # serves while its context is there
 
-    def follow(self, folder, name=None, sequence=0, in_place=False):
+    def follow(self, folder: Path, name: Optional[str] = None, sequence: int = 0, in_place: bool = False) -> None:
         """Serve the checkpoints of a folder, read only, and each that comes; or stay at one of them."""
         if self._ptr is None:
             raise closed('the server')
@@ -172,7 +180,7 @@ class Server(Handle):
         params.sequence, params.flags = sequence, const['TERN_PS_FOLLOW_IN_PLACE'] if in_place else 0
         check(lib.tern_ps_server_follow(self._ptr, params))
 
-    def close(self):
+    def close(self) -> None:
         """Stop serving and free all tables."""
         if self._ptr is not None:
             pointer, self._ptr = self._ptr, None
@@ -183,7 +191,8 @@ class Server(Handle):
 class Tables(Handle):
     """A client of all servers of a job. Any thread."""
 
-    def __init__(self, context, servers, timeout=None, transports=None):
+    def __init__(self, context: Context, servers: Addresses, timeout: Optional[float] = None,
+                 transports: Optional[str] = None) -> None:
         self._context, self._core = context, context.core
         table, count, keep = _addresses(servers)
         names = c_string(transports)
@@ -197,46 +206,46 @@ class Tables(Handle):
         context.add_part(self)
 
     @property
-    def context(self):
+    def context(self) -> Context:
         """The Context it was made with."""
         return self._context
 
-    def alive(self):
+    def alive(self) -> Any:
         """The C client; raises if it is closed."""
         if self._ptr is None:
             raise closed('the client of tables')
         self._context.core  # pylint: disable=pointless-statement
         return self._ptr
 
-    def servers(self):
+    def servers(self) -> Tuple[int, int]:
         """(number of servers, version of the map)"""
         version = ffi.new('uint64_t *')
         return int(lib.tern_ps_servers(self.alive(), version)), int(version[0])
 
-    def create(self, schema):
+    def create(self, schema: Schema) -> Table:
         """A Table; one of the same schema that is there already is success."""
         out = ffi.new('tern_table **')
         check(lib.tern_table_create(self.alive(), schema.pointer(), out))
         return Table(self, out[0])
 
-    def open(self, name, schema=None):
+    def open(self, name: str, schema: Optional[Schema] = None) -> Table:
         """A Table that is there; a schema that is given must be its."""
         out, raw = ffi.new('tern_table **'), c_string(name)
         check(lib.tern_table_open(self.alive(), raw, schema.pointer() if schema else ffi.NULL, out))
         return Table(self, out[0])
 
-    def drop(self, name):
+    def drop(self, name: str) -> None:
         """Its rows are gone."""
         raw = c_string(name)
         check(lib.tern_table_drop(self.alive(), raw))
 
-    def describe(self, name):
+    def describe(self, name: str) -> Schema:
         """The Schema of a table."""
         raw, out = c_string(name), ffi.new('tern_table_schema *')
         check(lib.tern_table_describe(self.alive(), raw, out))
         return schema_of(out)
 
-    def list(self):
+    def list(self) -> List[Schema]:
         """Schemas of all tables, by name."""
         out = []
 
@@ -246,14 +255,15 @@ class Tables(Handle):
         check(lib.tern_table_list(self.alive(), one, ffi.NULL))
         return out
 
-    def stats(self, name):
+    def stats(self, name: str) -> Dict[str, Any]:
         """Figures of a table, summed over the servers."""
         raw, out = c_string(name), ffi.new('tern_table_stats *')
         check(lib.tern_table_get_stats(self.alive(), raw, out))
         return {field: getattr(out, field) for field, kind in ffi.typeof('tern_table_stats').fields
                 if kind.type.kind == 'primitive'}
 
-    def save(self, folder, sequence=0, keep=0, bytes_per_second=0, timeout=None, kind='alone', step=0, deltas_max=0):
+    def save(self, folder: Path, sequence: int = 0, keep: int = 0, bytes_per_second: int = 0,
+             timeout: Optional[float] = None, kind: str = 'alone', step: int = 0, deltas_max: int = 0) -> Dict[str, Any]:
         """Save all tables as one cut while training goes on; figures of the save. keep: so many checkpoints stay.
         kind: 'alone', 'base', 'delta' (what changed since the last one), 'auto' (a base after `deltas_max` deltas)."""
         path, out = c_string(os.path.abspath(folder)), ffi.new('tern_ps_save_result *')
@@ -264,14 +274,14 @@ class Tables(Handle):
         check(lib.tern_ps_save(self.alive(), params, out))
         return {field: getattr(out, field) for field, _ in ffi.typeof('tern_ps_save_result').fields}
 
-    def restore(self, folder, sequence=None, timeout=None):
+    def restore(self, folder: Path, sequence: Optional[int] = None, timeout: Optional[float] = None) -> Dict[str, Any]:
         """Make and fill the tables of a checkpoint (None: the last one)."""
         path, out = c_string(os.path.abspath(folder)), ffi.new('tern_ps_save_result *')
         number = const['TERN_CHECKPOINT_LAST'] if sequence is None else sequence
         check(lib.tern_ps_restore(self.alive(), path, number, nanoseconds(timeout), out))
         return {field: getattr(out, field) for field, _ in ffi.typeof('tern_ps_save_result').fields}
 
-    def followed(self, server=0):
+    def followed(self, server: int = 0) -> Dict[str, Any]:
         """What a server that follows checkpoints serves, and how far it is behind."""
         stats = ffi.new('tern_ps_follow_stats *')
         check(lib.tern_ps_followed(self.alive(), server, stats))
@@ -280,17 +290,17 @@ class Tables(Handle):
         out['error'] = text(stats.error)
         return out
 
-    def follow_to(self, sequence=None, timeout=None):
+    def follow_to(self, sequence: Optional[int] = None, timeout: Optional[float] = None) -> None:
         """All servers go to a version and stay there, an earlier one too; None: they follow the last one again."""
         number = const['TERN_PS_FOLLOW_LAST'] if sequence is None else sequence
         check(lib.tern_ps_follow_to(self.alive(), number, nanoseconds(timeout)))
 
-    def join(self, group, member, staleness=0, summed=False):
+    def join(self, group: str, member: str, staleness: Optional[int] = 0, summed: bool = False) -> Group:
         """Become a member of a group of workers. staleness: 0 bulk synchronous, s stale synchronous, None asynchronous.
         summed: what members push with Group.push in a step is summed and applied once."""
         return Group(self, group, member, staleness, summed)
 
-    def close(self):
+    def close(self) -> None:
         """Operations in flight end in TERN_E_FLUSHED; its tables are closed with it."""
         if self._ptr is not None:
             pointer, self._ptr = self._ptr, None
@@ -305,7 +315,7 @@ class Tables(Handle):
 class Table:
     """One table. pull and push wait; start_pull and start_push give an Operation (prefetch, asyncio). Any thread."""
 
-    def __init__(self, tables, pointer):
+    def __init__(self, tables: Tables, pointer: Any) -> None:
         self._tables, self._ptr = tables, pointer
         self._core = tables.context.core
         self.schema = schema_of(lib.tern_table_get_schema(pointer))
@@ -317,12 +327,12 @@ class Table:
         return self._ptr
 
     @property
-    def context(self):
+    def context(self) -> Context:
         """The Context of its client."""
         return self._tables.context
 
     @property
-    def name(self):
+    def name(self) -> str:
         """Its name."""
         return self.schema.name
 
@@ -347,8 +357,9 @@ class Table:
             params.found = ffi.from_buffer('uint8_t[]', mask)
         return params, (out if mask is None else (out, mask)), (keys, raw_keys, pointer, params, out, mask)
 
-    def pull(self, keys, out=None, *, dtype=None, unknown='create', found=False, step=0, timeout=None, travel=None,
-             one_sided=False):
+    def pull(self, keys: Keys, out: Optional[Memory] = None, *, dtype: Dtype = None, unknown: str = 'create',
+             found: bool = False, step: int = 0, timeout: Optional[float] = None, travel: Dtype = None,
+             one_sided: bool = False) -> Any:
         """Rows of `keys`, in their order: an array of len(keys) x dim, or `out` filled. Repeated keys are allowed.
 
         unknown: what keys without a row get: 'create', 'zero', 'default' (the initial value), 'error'.
@@ -362,15 +373,17 @@ class Table:
         del keep
         return result
 
-    def start_pull(self, keys, out=None, *, dtype=None, unknown='create', found=False, step=0, timeout=None, travel=None,
-                   one_sided=False):
+    def start_pull(self, keys: Keys, out: Optional[Memory] = None, *, dtype: Dtype = None, unknown: str = 'create',
+                   found: bool = False, step: int = 0, timeout: Optional[float] = None, travel: Dtype = None,
+                   one_sided: bool = False) -> Operation:
         """The same as an Operation: the rows of the next batch while this one is worked on."""
         table = self._alive()
         params, result, keep = self._pull(keys, out, dtype, unknown, found, step, travel, one_sided)
         return Operation(self._core, lambda op: lib.tern_table_pull(table, params, op), self._cancel, keep,
                          lambda _: result, timeout)
 
-    def pull_bags(self, keys, offsets, pool='sum', out=None, *, unknown='zero', step=0, timeout=None, travel=None):
+    def pull_bags(self, keys: Keys, offsets: Keys, pool: str = 'sum', out: Optional[Memory] = None, *,
+                  unknown: str = 'zero', step: int = 0, timeout: Optional[float] = None, travel: Dtype = None) -> Memory:
         """One row for each bag, the sum or mean of its keys' rows, which the servers make. Bag b has keys offsets[b] up to
         offsets[b + 1]; offsets ends with len(keys)."""
         table = self._alive()
@@ -407,7 +420,8 @@ class Table:
         params.mode = _number(MODES, mode, 'mode of a push')
         return params, (keys, raw_keys, pointer, params, rows)
 
-    def push(self, keys, rows, *, mode='gradient', lr_scale=1.0, step=0, timeout=None):
+    def push(self, keys: Keys, rows: Memory, *, mode: str = 'gradient', lr_scale: float = 1.0, step: int = 0,
+             timeout: Optional[float] = None) -> int:
         """Apply gradients; of repeated keys the sum. It returns when they are applied, once. How many keys were.
 
         mode 'assign' stores values, 'add' adds past the optimiser. lr_scale: times the optimiser's learning rate.
@@ -418,24 +432,25 @@ class Table:
         del keep
         return count
 
-    def start_push(self, keys, rows, *, mode='gradient', lr_scale=1.0, step=0, timeout=None):
+    def start_push(self, keys: Keys, rows: Memory, *, mode: str = 'gradient', lr_scale: float = 1.0, step: int = 0,
+                   timeout: Optional[float] = None) -> Operation:
         """The same as an Operation. keys and rows must stay as they are until it completes."""
         table = self._alive()
         params, keep = self._push(keys, rows, mode, lr_scale, step)
         return Operation(self._core, lambda op: lib.tern_table_push(table, params, op), self._cancel, keep,
                          timeout=timeout)
 
-    def erase(self, keys, timeout=None):
+    def erase(self, keys: Keys, timeout: Optional[float] = None) -> int:
         """How many rows are gone."""
         table = self._alive()
         keys, raw, count = _keys(keys)
         return run(self._core, lambda op: lib.tern_table_erase(table, raw, count, op), self._cancel, timeout)
 
-    def stats(self):
+    def stats(self) -> Dict[str, Any]:
         """Figures, summed over the servers."""
         return self._tables.stats(self.name)
 
-    def close(self):
+    def close(self) -> None:
         """The handle alone; no operation of it may be in flight."""
         if self._ptr is not None:
             pointer, self._ptr = self._ptr, None
@@ -496,7 +511,7 @@ class Group:
                 group.end(step)
     """
 
-    def __init__(self, tables, name, member, staleness, summed=False):
+    def __init__(self, tables: Tables, name: str, member: str, staleness: Optional[int], summed: bool = False) -> None:
         self._tables = tables
         first, out = ffi.new('uint64_t *'), ffi.new('tern_ps_group **')
         group, who = c_string(name), c_string(member)
@@ -514,31 +529,32 @@ class Group:
         self._tables.alive()
         return self._ptr
 
-    def begin(self, step, timeout=None):
+    def begin(self, step: int, timeout: Optional[float] = None) -> None:
         """Wait until the step may begin. TimeoutError names who is missing."""
         check(lib.tern_ps_group_begin(self._alive(), step, nanoseconds(timeout)))
 
-    def push(self, table, keys, rows, *, mode='gradient', lr_scale=1.0, step=0, timeout=None):
+    def push(self, table: Table, keys: Keys, rows: Memory, *, mode: str = 'gradient', lr_scale: float = 1.0, step: int = 0,
+             timeout: Optional[float] = None) -> None:
         """In a summed group: this member's part of the step, applied with the others' when the step ends."""
         params, keep = table._push(keys, rows, mode, lr_scale, step)  # pylint: disable=protected-access
         check(lib.tern_ps_group_push(self._alive(), table._alive(), params, nanoseconds(timeout)))
         del keep
 
-    def end(self, step):
+    def end(self, step: int) -> None:
         """This member's pushes of the step are done."""
         check(lib.tern_ps_group_end(self._alive(), step))
 
-    def barrier(self, name, timeout=None):
+    def barrier(self, name: str, timeout: Optional[float] = None) -> None:
         """Wait for all members."""
         raw = c_string(name)
         check(lib.tern_ps_group_barrier(self._alive(), raw, nanoseconds(timeout)))
 
-    def remove(self, member):
+    def remove(self, member: str) -> None:
         """Remove a member that died."""
         raw = c_string(member)
         check(lib.tern_ps_group_remove(self._alive(), raw))
 
-    def leave(self):
+    def leave(self) -> None:
         """Nobody waits for this member any more."""
         if self._ptr is not None:
             pointer, self._ptr = self._ptr, None

@@ -9,12 +9,17 @@
 
 To have the report of a process that hangs: `signal.signal(signal.SIGUSR2, lambda *_: print(ctx.report(), file=sys.stderr))`.
 """
+from __future__ import annotations
+
 import os
-from typing import NamedTuple
+from typing import NamedTuple, TYPE_CHECKING
 
 from ._handle import Handle
 from ._lib import c_string, const, ffi, lib, sibling, text
 from .errors import check
+
+if TYPE_CHECKING:
+    from .context import Context
 
 HTTP = 'libtern-http.so.1'
 
@@ -75,7 +80,7 @@ class Endpoint(Handle):
     """A context over HTTP, until it is closed: `address` is where. Made by Context.http()."""
     _what = 'the endpoint'
 
-    def __init__(self, context, listen, insecure):
+    def __init__(self, context: Context, listen: str, insecure: bool) -> None:
         self._context = context
         core = context.core
         try:
@@ -91,11 +96,11 @@ class Endpoint(Handle):
         context.add_part(self)
 
     @property
-    def address(self):
+    def address(self) -> str:
         """'host:port'."""
         return text(self._http.tern_http_address(self._alive()))
 
-    def close(self):
+    def close(self) -> None:
         """Nobody looks any more. Idempotent."""
         pointer, self._ptr = self._ptr, None
         if pointer is not None and self._context._core.pid == os.getpid():  # pylint: disable=protected-access

@@ -3,16 +3,34 @@
 import asyncio
 import concurrent.futures
 import gc
+import inspect
 import pickle
 import threading
 import time
 import unittest
 import urllib.request
+from unittest import mock
 
 import numpy as np
 
 import tern
 from common import Pair
+
+
+class Late:
+    """The library, but that the first waits say that their time is over."""
+
+    def __init__(self):
+        self.late = 1
+
+    def __getattr__(self, name):
+        function = getattr(tern._lib.lib, name)
+        return (lambda *args: self.wait(function, args)) if name in ('tern_op_wait', 'tern_link_wait') else function
+
+    def wait(self, function, args):
+        status = function(*args)
+        self.late -= 1
+        return status if self.late < 0 else tern._lib.lib.TERN_E_DEADLINE
 
 
 class ContextTest(Pair):
@@ -69,6 +87,19 @@ class ContextTest(Pair):
         with self.assertRaises(MemoryError):
             tern.Context(mem_limit=1 << 22).empty(1 << 28)
 
+    def test_type_hints(self):
+        """Everything public says what it takes and gives."""
+        for kind in [value for name, value in vars(tern).items() if name in tern.__all__ and inspect.isclass(value)]:
+            if issubclass(kind, (BaseException, tern.Status)):
+                continue
+            for name, function in inspect.getmembers(kind, inspect.isfunction):
+                if name.startswith('_') or function.__module__.split('.')[0] != 'tern':
+                    continue
+                with self.subTest(function.__qualname__):
+                    parameters = inspect.signature(function).parameters.values()
+                    self.assertEqual([p.name for p in parameters if p.name != 'self' and p.annotation is p.empty], [])
+                    self.assertIn('return', function.__annotations__)
+
     def test_messages(self):
         listener = self.serve.listen('letters')
         link = self.ctx.connect(self.serve.address)
@@ -85,6 +116,13 @@ class ContextTest(Pair):
         with self.assertRaises(tern.TernError):
             other.receive(10)
         link.close()
+
+    def test_slow_waiter(self):
+        """The slice of a wait is over, and before its thread goes on, so is what was waited for."""
+        self.serve.serve(3, lambda _: b'well')
+        with mock.patch.object(tern._ops, 'lib', Late()), mock.patch.object(tern.channel, 'lib', Late()):
+            self.assertEqual(self.ctx.rpc(self.serve.address).call(3, timeout=60), b'well')
+            self.assertTrue(self.ctx.connect(self.serve.address).up)
 
     def test_one_sided(self):
         listener = self.serve.listen('data')

@@ -3,6 +3,7 @@
 """Runs what docs/tutorials say, as it stands, against an installed build.
 
 Usage: tutorial_test.py BUILD_FOLDER CMAKE NAME     (NAME of docs/tutorials/NAME.md, or "examples")
+       tutorial_test.py --installed NAME...         with what the system has, as tests/install/chroot_test.py does
 
     ```c NAME, ```python NAME    a file; the same as examples/NAME
     ```sh                        commands; all of a tutorial run in one shell
@@ -55,6 +56,11 @@ def install(build, cmake, folder):
                 LD_LIBRARY_PATH=libraries, PYTHONPATH=os.path.join(prefix, 'lib/python3/dist-packages'))
 
 
+def installed():
+    """The environment of somebody who has the packages."""
+    return {key: value for key, value in os.environ.items() if not key.startswith('TERN_')}
+
+
 class Hosts:
     """Two hosts, each a network namespace of its own with a cable between them; they end with this process."""
 
@@ -101,7 +107,7 @@ def run(script, where, folder, env):
         process = subprocess.Popen([*where, 'bash', '-euo', 'pipefail', '-c', script], cwd=folder, env=env, stdout=out,
                                    stderr=subprocess.STDOUT, start_new_session=True)
         try:
-            process.wait(timeout=120)
+            process.wait(timeout=400)
         except subprocess.TimeoutExpired:
             kill_group(process)
             sys.exit(f'it hangs:\n{script}\n---\n{read(log)}')
@@ -193,13 +199,11 @@ wait $one
     assert sorted(out.splitlines()) == [f'rank {r} of 3: every element is 6' for r in range(3)], out
 
 
-def main():
-    build, cmake, name = sys.argv[1:]
-    if name != 'examples' and any(words.startswith('on ') for kind, words, _ in blocks_of(name) if kind == 'sh'):
-        enter_networks()
+def one(name, environment):
+    """environment(folder): that of a user."""
     folder = tempfile.mkdtemp(prefix='tern-test-tutorial-')
     try:
-        env = install(build, cmake, folder)
+        env = environment(folder)
         work = os.path.join(folder, 'work')
         os.makedirs(work)
         if name == 'examples':
@@ -208,6 +212,21 @@ def main():
             tutorial(name, work, env)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def main():
+    if sys.argv[1] == '--installed':
+        names = sys.argv[2:] or ['examples', *sorted(os.path.basename(path)[:-3] for path in glob.glob(
+            os.path.join(ROOT, 'docs/tutorials/*.md')) if not path.endswith('README.md'))]
+        enter_networks()
+        for name in names:
+            one(name, lambda _: installed())
+            print(f'{name}: ok', flush=True)
+        return
+    build, cmake, name = sys.argv[1:]
+    if name != 'examples' and any(words.startswith('on ') for kind, words, _ in blocks_of(name) if kind == 'sh'):
+        enter_networks()
+    one(name, lambda folder: install(build, cmake, folder))
     print('ok')
 
 

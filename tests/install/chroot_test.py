@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Debian packages: built on a fresh Debian, installed on another that has nothing of it, used there, removed again.
 
-Usage: chroot_test.py [--here] [--twice] [--lintian] [--wheels FOLDER] [SUITE...]     (bookworm, trixie)
+Usage: chroot_test.py [--here | --built] [--twice] [--lintian] [--tutorials] [--wheels FOLDER] [SUITE...]  (bookworm, trixie)
 
 --here: built on this machine, for its own release (what CI does: a minute or two less).
+--built: those that the last run left are used.
 --twice: built again elsewhere, and compared byte by byte.
+--tutorials: the commands of docs/tutorials and the examples, as written, with the installed packages.
 --lintian: nothing that it could say up to "info" is left unsaid (debian/*.lintian-overrides).
 --wheels: wheel and source distribution from there are used as well, without a compiler.
 
@@ -25,6 +27,8 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 # What strangers' machines have: a Python; a compiler, and the data set of `tern train`.
 PYTHON = 'python3-venv python3-cffi python3-numpy python3-setuptools python3-wheel'
 STRANGER = 'gcc libc6-dev cmake make pkg-config dataset-fashion-mnist'
+# And who follows the tutorials.
+READER = f'{STRANGER} python3-torch python3-cffi python3-numpy iproute2'
 
 
 def run(*args):
@@ -63,8 +67,8 @@ def arguments():
     parser = argparse.ArgumentParser(usage=__doc__.split('\n\n')[1][7:])
     parser.add_argument('suites', nargs='*')
     parser.add_argument('--here', action='store_true')
-    parser.add_argument('--twice', action='store_true')
-    parser.add_argument('--lintian', action='store_true')
+    for name in ('built', 'twice', 'lintian', 'tutorials'):
+        parser.add_argument(f'--{name}', action='store_true')
     parser.add_argument('--wheels')
     args = parser.parse_args()
     if args.here:
@@ -75,24 +79,41 @@ def arguments():
     return args
 
 
+def lint(suite, folder):
+    print(f'== {suite}: lintian', flush=True)
+    chroot(suite, 'lintian', 'sh', '-c', 'lintian --allow-root -I --fail-on error,warning,info '
+           '--tag-display-limit 0 --info /packages/*.changes', folder=folder)
+
+
+def follow_tutorials(suite, folder):
+    print(f'== {suite}: tutorials and examples', flush=True)
+    chroot(suite, READER, '/install/use_tutorials', '/packages', '/source', folder=folder,
+           binds=[f'{ROOT}/{part}:/source/{part}' for part in ('docs', 'examples', 'tests/docs')])
+
+
+def use_wheels(suite, folder, wheels):
+    print(f'== {suite}: the wheel', flush=True)
+    chroot(suite, PYTHON, '/install/use_wheel', '/packages', '/wheels', '/install/consumer', folder=folder,
+           binds=[f'{os.path.realpath(wheels)}:/wheels'])
+
+
 def main():
     args = arguments()
     for suite in args.suites:
         folder = os.path.join(ROOT, 'build/packages', suite)
         run('tools/chroot', '--prepare', suite)
-        build(suite, folder, args.here)
+        if not args.built:
+            build(suite, folder, args.here)
         if args.twice:
             same_again(suite, folder)
         if args.lintian:
-            print(f'== {suite}: lintian', flush=True)
-            chroot(suite, 'lintian', 'sh', '-c', 'lintian --allow-root -I --fail-on error,warning,info '
-                   '--tag-display-limit 0 --info /packages/*.changes', folder=folder)
+            lint(suite, folder)
         print(f'== {suite}: installing and using them', flush=True)
         chroot(suite, STRANGER, '/install/use_packages', '/packages', '/install/consumer', folder=folder)
+        if args.tutorials:
+            follow_tutorials(suite, folder)
         if args.wheels:
-            print(f'== {suite}: the wheel', flush=True)
-            chroot(suite, PYTHON, '/install/use_wheel', '/packages', '/wheels', '/install/consumer', folder=folder,
-                   binds=[f'{os.path.realpath(args.wheels)}:/wheels'])
+            use_wheels(suite, folder, args.wheels)
 
 
 if __name__ == '__main__':

@@ -9,6 +9,8 @@ or, with nothing to change in a script that says 'gloo': TERN_RDMA_OPT=1, and th
 Operations run in the order in which they were asked for, in one thread per group, so that they overlap with backward; each
 gives a Work with a future. Ranks meet through the store of torch.distributed.
 """
+from __future__ import annotations
+
 import atexit
 import os
 import queue
@@ -41,7 +43,7 @@ def _own_host():
         return probe.getsockname()[0]
 
 
-def context():
+def context() -> Context:
     """The context that all groups of this process share."""
     global _context  # pylint: disable=global-statement
     with _lock:
@@ -356,7 +358,7 @@ def _create(store, rank, size, timeout):
     return ProcessGroupTern(store, rank, size, timeout)
 
 
-def register():
+def register() -> None:
     """Make 'tern' known to torch.distributed. Idempotent."""
     if hasattr(dist.Backend, 'TERN'):
         return

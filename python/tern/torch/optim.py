@@ -20,8 +20,11 @@ Workers need no rank and no process group, may come and go, and wait for nobody 
 Each parameter is a dense table `NAME.PARAMETER`, in rows of 256 elements; its values come from the first worker. Parameters are
 moved into registered memory, so that pulls land in them without a copy.
 """
+from __future__ import annotations
+
 import random
 import time
+from typing import Any, Callable, Optional, TYPE_CHECKING
 
 import torch
 
@@ -29,6 +32,9 @@ from . import empty
 from .._lib import lib
 from ..errors import DeadlineError, InvalidError, NotFoundError, Status, TernError
 from ..table import Init, Optimizer, Schema
+
+if TYPE_CHECKING:
+    from ..table import Tables
 
 __all__ = ['ServerOptimizer']
 ROW = 256
@@ -72,7 +78,8 @@ class ServerOptimizer(torch.optim.Optimizer):
     many there are; gradients count 1/workers each (as a mean does).  rule: the servers' optimiser.  name: of the job.  timeout: of a
     pull or push; for how long others are waited for the tables' own timeout says."""
 
-    def __init__(self, params, tables, member, workers=1, rule=None, staleness=None, name='model', timeout=None):
+    def __init__(self, params: Any, tables: Tables, member: str, workers: int = 1, rule: Optional[Optimizer] = None,
+                 staleness: Optional[int] = None, name: str = 'model', timeout: Optional[float] = None) -> None:
         named = list(params)
         if not named or not all(isinstance(row, tuple) for row in named):
             raise InvalidError(lib.TERN_E_INVALID, 'params are the named_parameters() of a model: tables are named after them')
@@ -126,7 +133,7 @@ class ServerOptimizer(torch.optim.Optimizer):
                                         f'died, or is slow; drop table {ready.name[:-6]}.first to begin anew') from None
             time.sleep(0.01)
 
-    def pull(self):
+    def pull(self) -> None:
         """The servers' values into the parameters."""
         for pull in [remote.table.start_pull(remote.keys, remote.values, timeout=self.timeout) for remote in self._remotes]:
             pull.wait()
@@ -142,7 +149,7 @@ class ServerOptimizer(torch.optim.Optimizer):
             push.wait()
 
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
         """Push gradients, wait for others as far as `staleness` says, pull. Returns the closure's loss."""
         loss = None
         if closure is not None:
@@ -155,7 +162,7 @@ class ServerOptimizer(torch.optim.Optimizer):
         self.pull()
         return loss
 
-    def close(self):
+    def close(self) -> None:
         """Nobody waits for this worker any more. The values stay in the servers. Idempotent."""
         self._group.leave()
 
