@@ -173,7 +173,8 @@ static bool start_proc(launch *l, uint32_t i, const char *cluster)
 	train_name(l->options, p->is_worker, p->index, p->stage, p->name);
 	if (p->is_worker) {
 		p->losses = calloc(l->steps, sizeof(*p->losses));
-		p->steps_max = p->losses ? l->steps : 0;
+		p->times = calloc(l->steps, sizeof(*p->times));
+		p->steps_max = p->losses && p->times ? l->steps : 0;
 	}
 	add(&c, "tern", "train");
 	add(&c, "--role", p->is_worker ? "worker" : "server");
@@ -423,6 +424,35 @@ static bool write_losses(launch *l)
 	return !error || losses_failed(l);
 }
 
+/* When the last worker had done a step. */
+static double time_of(const launch *l, uint64_t step)
+{
+	double last = 0;
+
+	for (uint32_t w = 0; w < l->options->workers; w++)
+		if (teller(l, w)->times && (double)teller(l, w)->times[step] > last)
+			last = (double)teller(l, w)->times[step];
+	return last;
+}
+
+/* --curve: of the last attempt. False: printed. */
+static bool write_curve(const launch *l)
+{
+	FILE *file = l->options->curve ? fopen(l->options->curve, "we") : NULL;
+	bool bad = !file;
+
+	if (!l->options->curve)
+		return true;
+	for (uint64_t step = l->first_step; file && step < l->steps; step++)
+		bad |= fprintf(file, "%llu\t%.6f\t%.9g\n", (unsigned long long)step, time_of(l, step),
+			       mean_loss(l, step)) < 0;
+	bad |= file && fclose(file) != 0;
+	if (bad)
+		fprintf(stderr, "tern train: cannot write --curve %s: %s\n", l->options->curve,
+			strerror(errno));
+	return !bad;
+}
+
 static bool merge_traces(const launch *l)
 {
 	char(*names)[TRAIN_NAME_MAX] = l->options->trace ? calloc(l->count, sizeof(*names)) : NULL;
@@ -632,7 +662,8 @@ static void conclude(launch *l, train_result *result, int *status)
 	} else {
 		collect(l, result);
 		result->ok = true;
-		*status = (!l->options->losses || write_losses(l)) && merge_traces(l) ? 0 : 1;
+		*status =
+			(!l->options->losses || write_losses(l)) && write_curve(l) && merge_traces(l) ? 0 : 1;
 	}
 	free_procs(l);
 }

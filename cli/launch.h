@@ -32,6 +32,7 @@ typedef struct proc {
 	bool ready, started, trained, has_result;
 	uint64_t steps_done;
 	float *losses; /* workers: [steps] */
+	float *times;  /* likewise: seconds from the beginning to the end of a step */
 	uint64_t steps_max;
 	char error[512];
 	bool lost; /* the error is that a peer is gone which did not say so; its process may linger */

@@ -139,7 +139,8 @@ static void on_report(proc *p, char *line)
 		uint64_t step = strtoull(line + 5, &end, 10);
 
 		if (p->losses && step < p->steps_max) {
-			p->losses[step] = (float)strtod(end, NULL);
+			p->losses[step] = (float)strtod(end, &end);
+			p->times[step] = (float)strtod(end, NULL);
 			p->steps_done = step + 1;
 		}
 	} else if (strncmp(line, "ready ", 6) == 0) {
@@ -268,4 +269,5 @@ void proc_free(proc *p)
 	if (p->report_fd >= 0)
 		close(p->report_fd);
 	free(p->losses);
+	free(p->times);
 }

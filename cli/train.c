@@ -109,6 +109,8 @@ static const arg_row rows[] = {
 	{"no-eval", ARG_FLAG, &o.no_eval, NULL, "skip the test accuracy", 0, 0, false, NULL},
 	{"losses", ARG_STRING, &o.losses, "FILE", "write each step's loss as a hexadecimal float", 0, 0,
 	 false, NULL},
+	{"curve", ARG_STRING, &o.curve, "FILE", "write each step's time and loss as a table", 0, 0, false,
+	 NULL},
 	{"save", ARG_STRING, &o.save, "DIR", "checkpoints: variables and optimiser state, as safetensors", 0,
 	 0, false, NULL},
 	{"save-every", ARG_U64, &o.save_every, "N", "steps between checkpoints, instead of one at the end", 1,
@@ -217,6 +219,11 @@ static int check(train_options *options)
 	if (options->role == ROLE_SERVER && options->losses) {
 		fprintf(stderr,
 			"tern train: --losses is for workers and the launcher: servers see no loss\n");
+		return 2;
+	}
+	if (options->role != ROLE_LAUNCHER && options->curve) {
+		fprintf(stderr,
+			"tern train: --curve is the launcher's: a worker has its own losses (--losses)\n");
 		return 2;
 	}
 	if (options->save_every && !options->save) {

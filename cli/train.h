@@ -47,7 +47,7 @@ typedef struct train_options {
 	double beta1, beta2, rho, epsilon, weight_decay, clip_norm, clip_value;
 	uint64_t kernel_threads;
 	bool spin, no_comm, no_eval;
-	const char *losses, *trace;
+	const char *losses, *curve, *trace;
 	bool profile;
 	const char *save, *resume;
 	unsigned on_failure;             /* ON_FAILURE_... */
@@ -199,12 +199,14 @@ void batcher_fini(batcher *b);
 
 typedef struct train_time {
 	uint64_t cpu_ns; /* of the process; while it runs: at the beginning */
-	uint64_t last_ns, count;
+	uint64_t begin_ns, last_ns, count;
 	uint64_t step_ns[TRAIN_TIMES];
 } train_time;
 
 void train_time_begin(train_time *t);
 void train_time_step(train_time *t);
+/* Since the beginning. */
+double train_time_seconds(const train_time *t);
 void train_time_end(train_time *t);
 /* Sorts. 0 without a step. */
 uint64_t train_time_median(train_time *t);

@@ -303,7 +303,8 @@ static tern_status take_loss(part *p, uint64_t step, float *loss)
 	tern_status status = tern_session_fetch(p->session, 0, "loss", loss, sizeof(*loss));
 
 	if (status == TERN_OK) {
-		report(false, "step %llu %a", (unsigned long long)step, (double)*loss);
+		report(false, "step %llu %a %.6f", (unsigned long long)step, (double)*loss,
+		       train_time_seconds(&p->time));
 		output_loss(&p->out, step, (double)*loss);
 	}
 	return here(p, status);

@@ -20,7 +20,12 @@ void train_time_begin(train_time *t)
 {
 	t->count = 0;
 	t->cpu_ns = read_clock(CLOCK_PROCESS_CPUTIME_ID);
-	t->last_ns = read_clock(CLOCK_MONOTONIC);
+	t->begin_ns = t->last_ns = read_clock(CLOCK_MONOTONIC);
+}
+
+double train_time_seconds(const train_time *t)
+{
+	return (double)(read_clock(CLOCK_MONOTONIC) - t->begin_ns) * 1e-9;
 }
 
 void train_time_step(train_time *t)

@@ -107,6 +107,20 @@ class Train(DataCase):
         staged = self.train("--steps", 10, "--sync", "--transport", "shm", "--comm", "copy", "--no-eval")
         self.assertGreaterEqual(staged["copies"], 2 * 10 * 7 * 2 * 2)
 
+    def test_a_curve_is_losses_with_times(self):
+        with tempfile.NamedTemporaryFile(prefix="tern-test-") as file:
+            result, got = self.with_losses("--steps", 9, "--sync", "--curve", file.name)
+            with open(file.name, encoding="ascii") as lines:
+                rows = [line.split("\t") for line in lines]
+        self.assertEqual([int(row[0]) for row in rows], list(range(9)))
+        for row, loss in zip(rows, got):
+            self.assertAlmostEqual(float(row[2]), float.fromhex(loss), delta=1e-7 * float(row[2]))
+        times = [float(row[1]) for row in rows]
+        self.assertEqual(times, sorted(times))
+        self.assertGreater(times[0], 0)
+        self.assertLess(times[-1], result["seconds"] + 0.5)
+        self.assertIn("cannot write --curve", self.train("--steps", 2, "--no-eval", "--curve", "/nonexistent/x", check=1)[1])
+
     def test_json_has_what_it_promises(self):
         result = self.train("--steps", 3)
         for key in ("loss", "accuracy", "steps", "steps_per_s", "bytes", "copies", "comm_seconds", "options"):

@@ -7,7 +7,7 @@ _tern_options() { # COMMAND or COMMAND/SUBCOMMAND
 	case $1 in
 	train)
 		echo --model --hidden --data --servers --workers --model-parallel --micro-batches --batch --epochs --steps --transport --comm --sync --seed \
-			--lr --optimizer --momentum --beta1 --beta2 --rho --epsilon --weight-decay --clip-norm --clip-value --kernel-threads --spin --no-comm --no-eval --losses --save --save-every --resume --first-step --on-failure --trace \
+			--lr --optimizer --momentum --beta1 --beta2 --rho --epsilon --weight-decay --clip-norm --clip-value --kernel-threads --spin --no-comm --no-eval --losses --curve --save --save-every --resume --first-step --on-failure --trace \
 			--profile --json --quiet \
 			--timeout --role --index --stage --cluster --features --classes --text --length --unit --dim --window --negative --min-count --sample \
 			--pairs --samples --vocabulary --skew --consistency --staleness --listen --insecure --help
@@ -104,7 +104,7 @@ _tern() {
 			compopt -o filenames 2>/dev/null
 			return
 			;;
-		--losses | --trace | --cluster | --text | --report | --conformance | --dot | --svg | --output)
+		--losses | --curve | --trace | --cluster | --text | --report | --conformance | --dot | --svg | --output)
 			mapfile -t COMPREPLY < <(compgen -f -- "$current")
 			compopt -o filenames 2>/dev/null
 			return
