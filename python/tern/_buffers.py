@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What callers pass for memory: numpy arrays, torch tensors, anything with the buffer protocol.
+"""What callers pass for memory: numpy arrays, torch tensors, anything with the buffer protocol or DLPack.
 
 `view()` is the one door: it gives a pointer, a length and what has to stay alive meanwhile, or says in words why the
 object can't be used as it is. Nothing is copied here.
@@ -51,11 +51,26 @@ def view(value, writable, what):
     try:
         raw = ffi.from_buffer(value, require_writable=writable)
     except TypeError:
+        if hasattr(value, '__dlpack__'):
+            return _dlpack(value, what)
         raise TypeError(f'{what}: expected an array, a tensor or a buffer, not {type(value).__name__}') from None
     except (BufferError, ValueError) as error:
         reason = str(error)
         hint = 'it is read-only' if 'read' in reason and 'only' in reason else 'it is not contiguous: copy it first'
         raise ShapeError(lib.TERN_E_SHAPE, f'{what}: {hint} ({reason})') from None
+    return raw, len(raw), raw
+
+
+def _dlpack(value, what):
+    """The same of what other libraries export (JAX, CuPy's pinned arrays, ...). DLPack knows no read-only memory."""
+    import numpy  # pylint: disable=import-outside-toplevel
+    try:
+        array = numpy.from_dlpack(value)
+    except (BufferError, RuntimeError, TypeError) as error:
+        raise InvalidError(lib.TERN_E_INVALID, f'{what}: the array can\'t be seen from the CPU by DLPack ({error})') from None
+    if not array.flags.c_contiguous:
+        raise ShapeError(lib.TERN_E_SHAPE, f'{what}: it is not contiguous: copy it first')
+    raw = ffi.from_buffer(array)
     return raw, len(raw), raw
 
 

@@ -465,6 +465,8 @@ def _keys(keys):
             raise ShapeError(lib.TERN_E_SHAPE, f'keys are int64, not {keys.dtype}')
         pointer, size, keep = _buffers.view(keys, False, 'keys')
         return keep, ffi.cast('uint64_t *', pointer), size // 8
+    if not isinstance(keys, numpy.ndarray) and hasattr(keys, '__dlpack__'):
+        keys = numpy.from_dlpack(keys)
     kind = getattr(keys, 'dtype', None)
     if kind is None or kind.str not in ('<u8', '<i8') or not keys.flags.c_contiguous:
         if kind is not None and kind.kind not in 'iu':

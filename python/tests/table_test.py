@@ -26,6 +26,33 @@ class TableTest(Pair):
         rows, found = table.pull([5, 0], unknown='zero', found=True)
         self.assertEqual(found.tolist(), [False, True])
 
+    def test_dlpack(self):
+        """Arrays of the context go out, arrays of other libraries come in, without a copy."""
+        class Foreign:
+            """All that such an array has in common with numpy's."""
+
+            def __init__(self, array):
+                self.array, self.shape, self.dtype = array, array.shape, array.dtype
+
+            def __dlpack__(self, **options):
+                return self.array.__dlpack__(**options)
+
+            def __dlpack_device__(self):
+                return self.array.__dlpack_device__()
+        table = self.tables().create(tern.Schema('t', dim=3))
+        keys, rows = np.arange(4, dtype='int64'), np.arange(12, dtype='float32').reshape(4, 3)
+        table.push(Foreign(keys), Foreign(rows), mode='assign')
+        out = np.zeros((4, 3), 'float32')
+        table.pull(keys, Foreign(out))
+        self.assertTrue((out == rows).all())
+        with self.assertRaisesRegex(ValueError, 'contiguous'):
+            table.push(keys[:2], Foreign(np.zeros((2, 6), 'float32')[:, ::2]), mode='assign')
+        mine = self.ctx.zeros((2, 3))
+        theirs = np.from_dlpack(mine)
+        mine[1] = 5
+        self.assertEqual(theirs.sum(), 15)
+        self.assertEqual(theirs.ctypes.data, mine.ctypes.data)
+
     def test_oracle(self):
         """Adagrad over random batches is what numpy computes."""
         table = self.tables().create(tern.Schema('t', dim=8, optimizer=tern.Optimizer('adagrad', lr=0.1, epsilon=1e-10,

@@ -60,6 +60,34 @@ class TorchTest(Pair):
             self.ctx.close()
             self.serve.close()
 
+    def test_workers_of_a_data_loader(self):
+        """They are forked while the context has links and threads; the layer goes on with what they bring."""
+        class Ids(torch.utils.data.Dataset):
+            def __len__(self):
+                return 64
+
+            def __getitem__(self, i):
+                return torch.tensor([i % 10, 10 + i % 7])
+        layer = self.layer('EmbeddingBag')
+        for _ in range(2):
+            loader = torch.utils.data.DataLoader(Ids(), batch_size=8, num_workers=2, multiprocessing_context='fork')
+            seen = 0
+            for ids in loader:
+                layer(ids).sum().backward()
+                seen += len(ids)
+            self.assertEqual(seen, 64)
+        layer.flush()
+        self.assertEqual(layer.table.stats()['rows'], 17)
+
+    def test_dlpack(self):
+        array = self.ctx.zeros((3, 2))
+        tensor = torch.from_dlpack(array)
+        tensor += 2
+        self.assertEqual(array.sum(), 12)
+        self.ctx.close()
+        del array
+        self.assertEqual(tensor.sum(), 12)
+
     def test_prefetch_and_eval(self):
         layer = self.layer('Embedding')
         ids = torch.tensor([3, 4, 3])

@@ -128,7 +128,7 @@ static tern_value self_attention(tn_builder *b, const char *layer, tern_value x,
 {
 	tern_value q = heads(b, layer, "q", x, t, e), k = heads(b, layer, "k", x, t, e);
 	tern_value v = heads(b, layer, "v", x, t, e);
-	tn_attr scale = tn_attr_float(TN_ATTR_SCALE, 1.0 / sqrt((double)e / HEADS));
+	tn_attr scale = tn_attr_float(TN_ATTR_SCALE, 1.0 / sqrt((double)e / (double)HEADS));
 	char name[64];
 
 	x = product(b, layer, "scores", q, k, true);
