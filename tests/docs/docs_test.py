@@ -119,6 +119,33 @@ class ManPage(unittest.TestCase):
             self.assertEqual(self.defined(command), options, command)
 
     @unittest.skipUnless(TERN, 'the command was not built')
+    def test_commands_in_documents(self):
+        """Each `tern ...` of a block of code names a command that there is, and options that it has."""
+        helps, wrong, seen = {}, [], 0
+        for path in documents() + glob.glob(f'{ROOT}/python/*.md') + glob.glob(f'{ROOT}/deploy/**/*.md', recursive=True):
+            for line in '\n'.join(CODE.findall(read(path))).split('\n'):
+                found = re.match(r'(?:\$ )?tern ([a-z]+)(?: ([a-z]+)\b)?(.*)', line)
+                if not found:
+                    continue
+                command, more, rest = found.groups()
+                out = helps.get((command, more)) or helps.setdefault((command, more), self.help_or_none(command, more))
+                options = re.findall(r'(?<=[ \[|])--[a-z][a-z-]*', re.split(r' -- |\s{2,}|#', f' {rest.strip()}', maxsplit=1)[0])
+                seen += 1
+                wrong += [f'{os.path.relpath(path, ROOT)}: {line.strip()}: no {word}' for word in options if f'{word}' not in out]
+        self.assertEqual(wrong, [])
+        self.assertGreater(seen, 20)
+
+    def help_or_none(self, command, more):
+        """The help of a command, and of the subcommand if the word after it is one."""
+        for words in ([command, more], [command]):
+            done = subprocess.run([TERN, *filter(None, words), '--help'], capture_output=True, text=True, timeout=60,
+                                  check=False, stdin=subprocess.DEVNULL)
+            if done.returncode == 0:
+                return done.stdout + (self.help_of(command) if len(words) == 1 else '')
+        self.fail(f'there is no command tern {command}: {done.stderr}')
+        return ''
+
+    @unittest.skipUnless(TERN, 'the command was not built')
     def test_variables(self):
         out = subprocess.run([TERN, 'info', '--config'], capture_output=True, text=True, timeout=20, check=True,
                              stdin=subprocess.DEVNULL).stdout
