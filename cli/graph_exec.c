@@ -166,14 +166,15 @@ static tern_status feed(graph_exec *exec, const tern_array *inputs, uint32_t n_i
 }
 
 tern_status graph_exec_run(graph_exec *exec, const char *path, const tern_array *inputs, uint32_t n_inputs,
-			   const tern_size *sizes, uint32_t n_sizes, uint32_t threads, bool quiet)
+			   const tern_size *sizes, uint32_t n_sizes, const char *weights, uint32_t threads,
+			   bool quiet)
 {
 	tern_onnx_params params = {.sizes = sizes,
 				   .n_sizes = n_sizes,
 				   .values = inputs,
 				   .n_values = n_inputs,
 				   .bind = 1,
-				   .frozen = 1};
+				   .frozen = weights == NULL};
 	tern_size all[GRAPH_SIZES_MAX];
 	tern_program_params program = {.sizes = all, .threads = threads};
 	tern_status status = TERN_OK;
@@ -187,6 +188,8 @@ tern_status graph_exec_run(graph_exec *exec, const char *path, const tern_array 
 		program.n_sizes = take_sizes(exec, inputs, n_inputs, sizes, n_sizes, all);
 		status = tern_program_create(exec->graph, &program, &exec->program);
 	}
+	if (status == TERN_OK && weights)
+		status = tern_program_restore(exec->program, weights);
 	if (status == TERN_OK)
 		status = feed(exec, inputs, n_inputs, quiet);
 	if (status == TERN_OK)

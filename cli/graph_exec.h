@@ -14,10 +14,11 @@ typedef struct graph_exec {
 
 /*
  * Open the model, give it sizes (those of the list, and what the arrays' shapes say), feed the arrays, whose
- * names are those of inputs, and run it. Inputs without an array are TERN_E_NOT_FOUND.
+ * names are those of inputs, and run it. weights: a checkpoint for its variables, or NULL. Inputs without an array are TERN_E_NOT_FOUND.
  */
 tern_status graph_exec_run(graph_exec *exec, const char *path, const tern_array *inputs, uint32_t n_inputs,
-			   const tern_size *sizes, uint32_t n_sizes, uint32_t threads, bool quiet);
+			   const tern_size *sizes, uint32_t n_sizes, const char *weights, uint32_t threads,
+			   bool quiet);
 /* An output's tensor; to be freed with free(array->data). */
 tern_status graph_exec_fetch(graph_exec *exec, const char *port, tern_array *array);
 void graph_exec_free(graph_exec *exec);

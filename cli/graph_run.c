@@ -17,7 +17,7 @@
 #define SHOWN_MAX 6u /* elements of an output on the screen */
 
 typedef struct run_options {
-	const char *model, *inputs, *dims, *output;
+	const char *model, *inputs, *dims, *weights, *output;
 	uint64_t threads;
 	bool json;
 } run_options;
@@ -156,7 +156,7 @@ static int run(const run_options *o)
 
 	if (n >= 0) {
 		tern_status st = graph_exec_run(&exec, o->model, arrays, (uint32_t)n, sizes,
-						(uint32_t)n_sizes, (uint32_t)o->threads, false);
+						(uint32_t)n_sizes, o->weights, (uint32_t)o->threads, false);
 
 		status = st == TERN_OK ? outputs(&exec, o) : 1;
 		if (st != TERN_OK && *tern_detail() && exec.graph)
@@ -179,6 +179,9 @@ int graph_run(int argc, char **argv)
 		 NULL},
 		{"dims", ARG_STRING, &o.dims, "LIST",
 		 "sizes of symbolic dims that no input's shape says: length=7", 0, 0, false, NULL},
+		{"weights", ARG_STRING, &o.weights, "DIR",
+		 "variables from a checkpoint: a step's folder of tern train --save, or a file", 0, 0, false,
+		 NULL},
 		{"threads", ARG_U64, &o.threads, "N", "threads of kernels (1)", 1, 1024, false, NULL},
 		{"json", ARG_FLAG, &o.json, NULL, "one JSON object", 0, 0, false, NULL},
 		{0},

@@ -120,7 +120,7 @@ static outcome run_data(const char *model, const data_set *data, const test_opti
 			size_t size)
 {
 	graph_exec exec;
-	tern_status status = graph_exec_run(&exec, model, data->inputs, data->n_inputs, NULL, 0,
+	tern_status status = graph_exec_run(&exec, model, data->inputs, data->n_inputs, NULL, 0, NULL,
 					    (uint32_t)o->threads, true);
 	outcome result = PASSED;
 

@@ -283,6 +283,11 @@ typedef struct tern_program_params {
 	uint32_t threads;           /* that one kernel may use; 0 = 1 */
 	const char *const *outputs; /* ports; none: all. What they don't need is not run */
 	uint32_t n_outputs;
+	/*
+	 * 0: as a trained model is used: BatchNormTrain that has running statistics (mean and var) normalises by them,
+	 * Dropout lets everything through. 1: as in a training step, by the statistics of the batch.
+	 */
+	int training;
 } tern_program_params;
 
 /*
@@ -295,6 +300,18 @@ tern_status tern_program_create(const tern_graph *graph, const tern_program_para
 void tern_program_destroy(tern_program *program);
 /* Copy into an input port; it keeps the data until it is fed again. TERN_E_NOT_FOUND, TERN_E_SHAPE (bytes). */
 tern_status tern_program_feed(tern_program *program, const char *port, const void *data, uint64_t bytes);
+/*
+ * Give a variable another value: dense, of its type and shape. Any time between runs. TERN_E_NOT_FOUND: no variable of
+ * that name that an output depends on; TERN_E_SHAPE (bytes), TERN_E_NOMEM.
+ */
+tern_status tern_program_set(tern_program *program, const char *variable, const void *data, uint64_t bytes);
+/*
+ * Give all variables the values of a checkpoint, running statistics with them: path is the folder of a step of
+ * `tern train --save`, or a file of tern_session_save(). Variables that lie there in parts, of several servers, are put
+ * together. Blocks on the disk. TERN_E_NOT_FOUND names a variable that is not there, TERN_E_SHAPE one of another type or
+ * shape; TERN_E_CORRUPT, TERN_E_IO, TERN_E_NOMEM. After a failure some may have their new values.
+ */
+tern_status tern_program_restore(tern_program *program, const char *path);
 /* Compute the outputs. What was never fed is zero. Fails as the first kernel that fails (TERN_E_INVALID). */
 tern_status tern_program_run(tern_program *program);
 /* Copy an output port's tensor of the latest run. TERN_E_NOT_FOUND, TERN_E_SHAPE (bytes). */

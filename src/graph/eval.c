@@ -26,6 +26,7 @@ typedef struct eval_tensor {
 	bool live;            /* has memory in the arena */
 	uint64_t offset;
 	void *data;
+	void *own; /* of a variable whose bytes were the graph's: freed at the end */
 } eval_tensor;
 
 typedef struct eval_node {
@@ -42,10 +43,12 @@ struct tn_eval {
 	uint32_t n_order;
 	eval_node *nodes; /* in order */
 	void **pointers;
+	uint64_t n_pointers;
 	char *arena;
 	uint64_t arena_bytes, without_reuse;
 	void *scratch;
 	uint64_t runs;
+	bool inference;
 };
 
 /* ---- which nodes, in which order ---- */
@@ -54,8 +57,9 @@ static tern_status want(tn_eval *e, const tn_eval_params *p)
 {
 	const tern_graph *g = e->graph;
 
+	/* what averages statistics of batches has none where nothing is normalised by a batch */
 	for (uint32_t i = 0; i < g->n_nodes; i++)
-		e->wanted[i] = p->all;
+		e->wanted[i] = p->all && !(p->inference && g->nodes[i].op == TN_OP_APPLY_EMA);
 	for (uint32_t i = 0; i < p->n_outs; i++) {
 		TN_ASSERT(p->outs[i] < g->n_tensors);
 		e->wanted[g->tensors[p->outs[i]].node] = true;
@@ -293,6 +297,32 @@ static tern_status alloc_arena(tn_eval *e)
 
 /* ---- kernels ---- */
 
+/* In inference a BatchNormTrain leaves statistics of the batch alone: nobody may want them. */
+static tern_status check_statistics(const tn_eval *e, const tn_eval_params *p, const tn_node *n)
+{
+	const tern_graph *g = e->graph;
+	bool read = false;
+
+	if (!e->inference || n->op != TN_OP_BATCH_NORM_TRAIN || n->n_in != 5)
+		return TERN_OK;
+	for (uint32_t k = 1; k < n->n_out; k++) {
+		for (uint32_t i = 0; i < p->n_outs; i++)
+			read |= tn_graph_root(g, p->outs[i]) == n->out[k];
+		for (uint32_t s = 0; s < e->n_order; s++) {
+			const tn_node *reader = &g->nodes[e->order[s]];
+
+			for (uint32_t i = 0; i < reader->n_in; i++)
+				read |= reader->in[i] == n->out[k];
+		}
+	}
+	return read ? tn_fail(TERN_E_INVALID,
+			      "'%s' normalises by running statistics here, and those of the batch are asked "
+			      "for: "
+			      "run it as in training",
+			      n->name)
+		    : TERN_OK;
+}
+
 static void fill_operands(const tn_eval *e, const uint32_t *tensors, uint32_t n, tn_operand *operands)
 {
 	for (uint32_t k = 0; k < n; k++)
@@ -303,7 +333,7 @@ static void fill_operands(const tn_eval *e, const uint32_t *tensors, uint32_t n,
 static tern_status make_kernel(tn_eval *e, const tn_node *n, tn_kern **kern)
 {
 	tn_operand *in = calloc(n->n_in + 1, sizeof(*in)), out[TN_OUTS_MAX];
-	tn_kern_desc desc = {.node = n, .in = in, .out = out};
+	tn_kern_desc desc = {.node = n, .in = in, .out = out, .inference = e->inference};
 	tern_status st;
 
 	if (!in)
@@ -322,6 +352,7 @@ static tern_status make_kernels(tn_eval *e)
 	for (uint32_t s = 0; s < e->n_order; s++)
 		n += e->graph->nodes[e->order[s]].n_in + e->graph->nodes[e->order[s]].n_out;
 	e->pointers = calloc(n + 1, sizeof(*e->pointers));
+	e->n_pointers = n;
 	if (!e->pointers)
 		return tn_fail(TERN_E_NOMEM, "no memory for %" PRIu64 " operands", n);
 	for (uint32_t s = 0; s < e->n_order; s++) {
@@ -365,6 +396,8 @@ static tern_status set_up(tn_eval *e, const tn_eval_params *p)
 		if (e->wanted[g->tensors[i].node])
 			TN_TRY(bind_tensor(e, i, p->sizes));
 	}
+	for (uint32_t s = 0; s < e->n_order; s++)
+		TN_TRY(check_statistics(e, p, &g->nodes[e->order[s]]));
 	live_range(e);
 	mark_written(e);
 	for (uint32_t i = 0; i < p->n_outs; i++)
@@ -382,6 +415,7 @@ tern_status tn_eval_create(const tern_graph *graph, const tn_eval_params *params
 	if (!e)
 		return tn_fail(TERN_E_NOMEM, "no memory for an evaluator");
 	e->graph = graph;
+	e->inference = params->inference;
 	st = set_up(e, params);
 	if (st != TERN_OK) {
 		tn_eval_destroy(e);
@@ -398,6 +432,8 @@ void tn_eval_destroy(tn_eval *eval)
 	for (uint32_t s = 0; s < eval->n_order && eval->nodes; s++)
 		tn_kern_destroy(eval->nodes[s].kern);
 	tn_kern_ctx_destroy(eval->kern);
+	for (uint32_t i = 0; i < eval->graph->n_tensors && eval->tensors; i++)
+		free(eval->tensors[i].own);
 	free(eval->tensors);
 	free(eval->wanted);
 	free(eval->order);
@@ -432,6 +468,26 @@ void *tn_eval_data(tn_eval *eval, uint32_t tensor)
 	if (!eval->wanted[eval->graph->tensors[tensor].node] || (root->live && root->last != UINT32_MAX))
 		return NULL;
 	return root->data;
+}
+
+tern_status tn_eval_own(tn_eval *eval, uint32_t variable, void **data)
+{
+	eval_tensor *t = &eval->tensors[variable];
+	const void *shared = t->data;
+
+	TN_ASSERT(eval->graph->nodes[eval->graph->tensors[variable].node].op == TN_OP_VARIABLE);
+	*data = t->data;
+	if (t->live || t->own)
+		return TERN_OK;
+	t->own = aligned_alloc(ALIGN, place_bytes(t));
+	if (!t->own)
+		return tn_fail(TERN_E_NOMEM, "no memory for '%s' (%" PRIu64 " bytes)",
+			       eval->graph->tensors[variable].name, t->bytes);
+	*data = t->data = t->own;
+	for (uint64_t i = 0; i < eval->n_pointers; i++)
+		if (eval->pointers[i] == shared)
+			eval->pointers[i] = t->own;
+	return TERN_OK;
 }
 
 const tern_shape *tn_eval_shape(const tn_eval *eval, uint32_t tensor)

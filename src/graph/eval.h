@@ -5,7 +5,8 @@
  *
  *   live range of a root   [step of the node that makes it, last step that reads it or a view of it]
  *   arena                  one block; roots whose live ranges overlap have disjoint places in it
- *   fixed                  variables that are not written, and constants: the graph's own bytes, never copied
+ *   fixed                  variables that are not written, and constants: the graph's own bytes, never copied (but for
+ *                          variables that the caller wants to write: tn_eval_own)
  *
  * Must not: allocate in tn_eval_run. Thread story: an evaluator belongs to one thread at a time; the graph
  * must outlive it unchanged. Tests: tests/unit/graph/eval_test.c.
@@ -24,6 +25,8 @@ typedef struct tn_eval_params {
 	const uint32_t *outs;  /* tensors that are wanted: what they don't need is not run */
 	uint32_t n_outs;
 	bool all; /* or rather every node */
+	/* BatchNormTrain normalises by the running statistics that it has, Dropout lets everything through (kern.h) */
+	bool inference;
 } tn_eval_params;
 
 /*
@@ -40,6 +43,13 @@ tern_status tn_eval_run(tn_eval *eval);
  * variables that no node writes are the graph's bytes: they must not be changed.
  */
 void *tn_eval_data(tn_eval *eval, uint32_t tensor);
+/* A variable's memory, to be written between runs: from now on the evaluator's own. TERN_E_NOMEM. */
+tern_status tn_eval_own(tn_eval *eval, uint32_t variable, void **data);
+/*
+ * Variables from a checkpoint: the folder of a step, or a file (eval_restore.c). TERN_E_NOT_FOUND, TERN_E_SHAPE,
+ * TERN_E_CORRUPT, TERN_E_IO, TERN_E_NOMEM.
+ */
+tern_status tn_eval_restore(tn_eval *eval, const tern_graph *graph, const char *path);
 /* With the sizes put in. */
 const tern_shape *tn_eval_shape(const tn_eval *eval, uint32_t tensor);
 uint64_t tn_eval_bytes(const tn_eval *eval, uint32_t tensor);

@@ -77,6 +77,7 @@ static tern_status set_up(tern_program *p, const tern_graph *graph, const tern_p
 	eval.outs = outs;
 	eval.sizes = p->sizes;
 	eval.all = eval.n_outs == 0;
+	eval.inference = !params->training;
 	if (st == TERN_OK)
 		st = tn_eval_create(p->graph, &eval, &p->eval);
 	free(outs);
@@ -139,6 +140,35 @@ tern_status tern_program_feed(tern_program *program, const char *port, const voi
 	if (to && bytes) /* without memory: none of the outputs depends on it */
 		memcpy(to, data, bytes);
 	return TERN_OK;
+}
+
+tern_status tern_program_set(tern_program *program, const char *variable, const void *data, uint64_t bytes)
+{
+	uint32_t node, tensor = TN_NONE;
+	void *to;
+
+	if (!program || !variable || (bytes && !data))
+		return tn_fail(TERN_E_INVALID, "program, variable and data must not be NULL");
+	node = tn_graph_find(program->graph, variable);
+	if (node != TN_NONE && program->graph->nodes[node].op == TN_OP_VARIABLE)
+		tensor = program->graph->nodes[node].out[0];
+	if (tensor == TN_NONE || !tn_eval_data(program->eval, tensor))
+		return tn_fail(TERN_E_NOT_FOUND, "no output of '%s' depends on a variable '%s'",
+			       program->graph->name, variable);
+	if (tn_eval_bytes(program->eval, tensor) != bytes)
+		return tn_fail(TERN_E_SHAPE, "variable '%s' has %" PRIu64 " bytes, not %" PRIu64, variable,
+			       tn_eval_bytes(program->eval, tensor), bytes);
+	TN_TRY(tn_eval_own(program->eval, tensor, &to));
+	if (bytes)
+		memcpy(to, data, bytes);
+	return TERN_OK;
+}
+
+tern_status tern_program_restore(tern_program *program, const char *path)
+{
+	if (!program || !path)
+		return tn_fail(TERN_E_INVALID, "program and path must not be NULL");
+	return tn_eval_restore(program->eval, program->graph, path);
 }
 
 tern_status tern_program_run(tern_program *program)

@@ -5,11 +5,11 @@
  *
  *   oracle DIR key=value...   model, steps, batch (of all workers), workers, servers, comm (number), length,
  *                             optimizer, lr, lr_end, lr_steps, momentum, weight_decay, epsilon, clip_norm,
- *                             clip_value
+ *                             clip_value, evaluate
  *
  * DIR has one file per input port, PORT.bin: steps * batch rows in the port's dtype. It gets initial.bin and,
  * without servers, which may have variables in parts, final.bin (all variables in order, f32), variables.txt (name and dims of each) and losses.bin (f32 per
- * worker and step).
+ * worker and step). With evaluate=N the trained model is then used (tern_program) on the first N rows: probs.bin.
  *
  * Threads: one per device.
  */
@@ -32,7 +32,7 @@ typedef struct job {
 	tern_graph *model;
 	tern_plan_params params;
 	tern_plan *plan;
-	uint64_t steps, batch;
+	uint64_t steps, batch, evaluate;
 	file ports[8]; /* per port of the model */
 	float *losses; /* [worker][step] */
 } job;
@@ -139,6 +139,55 @@ static void write_final(const job *j, const device *devices, uint32_t n)
 	fclose(values);
 }
 
+/* ---- the trained model in use ---- */
+
+static void give_variables(const job *j, const device *devices, uint32_t n, tern_program *program)
+{
+	for (uint32_t i = 0; i < j->model->n_nodes; i++) {
+		const char *name = j->model->nodes[i].name;
+		tn_fetched f;
+
+		for (uint32_t d = 0; d < n && j->model->nodes[i].op == TN_OP_VARIABLE; d++)
+			if (tn_exec_variable(devices[d].exec, name, &f) == TERN_OK &&
+			    tern_program_set(program, name, f.data, f.bytes) != TERN_OK)
+				die(name);
+	}
+}
+
+static void evaluate(const job *j, const device *devices, uint32_t n)
+{
+	const char *output = "probs";
+	tern_program_params params = {.sizes = &(tern_size){"batch", j->evaluate},
+				      .n_sizes = 1,
+				      .outputs = &output,
+				      .n_outputs = 1};
+	tern_program *program;
+	tern_value_info info;
+	uint64_t bytes = sizeof(float);
+	FILE *f = open_file(j, "probs.bin", "wb");
+	float *probs;
+
+	if (tern_program_create(j->model, &params, &program) != TERN_OK)
+		die("program");
+	give_variables(j, devices, n, program);
+	for (uint32_t i = 0; i < j->model->n_ports && i < 8; i++)
+		if (j->model->ports[i].is_input &&
+		    tern_program_feed(program, j->model->ports[i].name, j->ports[i].data,
+				      j->ports[i].bytes / (j->steps * j->batch) * j->evaluate) != TERN_OK)
+			die("feed");
+	if (tern_program_run(program) != TERN_OK || tern_program_port(program, output, 0, &info) != TERN_OK)
+		die("run");
+	for (uint32_t i = 0; i < info.shape.rank; i++)
+		bytes *= info.shape.dims[i];
+	probs = malloc(bytes);
+	if (!probs || tern_program_fetch(program, output, probs, bytes) != TERN_OK)
+		die("fetch");
+	fwrite(probs, 1, bytes, f);
+	fclose(f);
+	free(probs);
+	tern_program_destroy(program);
+}
+
 /* ---- devices ---- */
 
 static tern_status feed(device *d, uint32_t worker, uint64_t step)
@@ -216,6 +265,8 @@ static void run(job *j)
 	}
 	if (j->params.servers == 0)
 		write_final(j, devices, n);
+	if (j->evaluate)
+		evaluate(j, devices, n);
 	f = open_file(j, "losses.bin", "wb");
 	fwrite(j->losses, sizeof(float), j->params.workers * j->steps, f);
 	fclose(f);
@@ -274,6 +325,7 @@ int main(int argc, char **argv)
 	j.dir = argv[1];
 	j.steps = strtoull(value_of(argc, argv, "steps", "50"), NULL, 10);
 	j.batch = strtoull(value_of(argc, argv, "batch", "16"), NULL, 10);
+	j.evaluate = strtoull(value_of(argc, argv, "evaluate", "0"), NULL, 10);
 	j.params = (tern_plan_params){
 		.servers = (uint32_t)strtoul(value_of(argc, argv, "servers", "0"), NULL, 10),
 		.workers = (uint32_t)strtoul(value_of(argc, argv, "workers", "1"), NULL, 10),

@@ -61,6 +61,21 @@ def convnet_bn(v, x, labels):
     return F.cross_entropy(dense(v, "fc", x.flatten(1)), labels.long())
 
 
+def module_bn(v):
+    """convnet_bn as PyTorch's own layers, with these variables."""
+    layers = []
+    for name in ("conv1", "conv2"):
+        out, into = v[f"{name}/w"].shape[:2]
+        conv2d, bn = torch.nn.Conv2d(into, out, 3, padding=1, bias=False), torch.nn.BatchNorm2d(out, eps=1e-5)
+        conv2d.weight.data = v[f"{name}/w"]
+        bn.weight.data, bn.bias.data = v[f"{name}/gamma"], v[f"{name}/beta"]
+        bn.running_mean, bn.running_var = v[f"{name}/mean"].clone(), v[f"{name}/variance"].clone()
+        layers += [conv2d, bn, torch.nn.ReLU(), torch.nn.MaxPool2d(2)]
+    fc = torch.nn.Linear(*v["fc/w"].shape)
+    fc.weight.data, fc.bias.data = v["fc/w"].T.contiguous(), v["fc/b"]
+    return torch.nn.Sequential(*layers, torch.nn.Flatten(), fc)
+
+
 def lstm_states(v, name, x):
     """x (T, B, I); gates in ONNX's order: input, output, forget, cell."""
     hidden = v[f"{name}/r"].shape[1]
@@ -261,6 +276,27 @@ class Torch(unittest.TestCase):
 
     def test_batch_norm(self):
         self.model("convnet_bn", convnet_bn, images((1, 28, 28), STEPS * 16), 16, workers=False, optimizer="sgd", lr=0.05)
+
+    def test_batch_norm_in_use(self):
+        """A trained model normalises by the running statistics, as eval() of PyTorch's own layers does."""
+        data = images((1, 28, 28), STEPS * 16)
+        for servers, workers in ((0, 1), (1, 2)):
+            with tempfile.TemporaryDirectory() as folder:
+                train_here("convnet_bn", data, 16, folder, optimizer="sgd", lr=0.05, servers=servers, workers=workers, evaluate=40)
+                probs = np.fromfile(os.path.join(folder, "probs.bin"), np.float32).reshape(40, 10)
+                if not servers:
+                    final = read_variables(folder, "final.bin")
+            if servers:  # sums over workers are in another order
+                self.assertLess(np.abs(probs - alone).max(), 0.1)
+                continue
+            alone, twin = probs, module_bn(final)
+            with torch.no_grad():
+                x = torch.from_numpy(data["images"][:40])
+                there = twin.eval()(x).softmax(1).numpy()
+                by_batch = twin.train()(x).softmax(1).numpy()
+            np.testing.assert_allclose(probs, there, rtol=1e-4, atol=1e-6)
+            self.assertGreater(np.abs(by_batch - there).max(), 1e-3, "statistics of the batch would do as well")
+            self.assertGreater((probs.argmax(1) == data["labels"][:40]).mean(), 0.5)
 
     def test_lstm(self):
         self.model("lstm_small", lstm, images((28, 28), STEPS * 16), 16, optimizer="adam", lr=0.005)

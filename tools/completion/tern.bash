@@ -39,7 +39,7 @@ _tern_options() { # COMMAND or COMMAND/SUBCOMMAND
 	graph/check) echo --dims --json --help ;;
 	graph/plan) echo --servers --workers --model-parallel --micro-batches --async --stale --split --comm --dims \
 		--nodes --json --help ;;
-	graph/run) echo --inputs --output --dims --threads --json --help ;;
+	graph/run) echo --inputs --output --dims --weights --threads --json --help ;;
 	graph/test) echo --rtol --atol --threads --json --help ;;
 	run) echo --nproc --port --keep-backend --show --json --help ;;
 	demo) echo --epochs --steps --data --quiet --help ;;
@@ -99,7 +99,7 @@ _tern() {
 			words=$(_tern_list "$current" put notify get send call)
 			compopt -o nospace 2>/dev/null
 			;;
-		--data | --follow | --tier | --save | --resume | --output)
+		--data | --follow | --tier | --save | --resume | --weights | --output)
 			mapfile -t COMPREPLY < <(compgen -d -- "$current")
 			compopt -o filenames 2>/dev/null
 			return

@@ -227,6 +227,74 @@ static void order_follows_control_edges(void **state)
 	failed(TERN_E_INVALID, tn_eval_create(g, &params, &e), "waits for itself");
 }
 
+/* y = normalised x (batch, 2), with running statistics; m = the batch's own mean. */
+static void normalised(void)
+{
+	static const float ones[2] = {1, 1};
+	static const char *const names[] = {"gamma", "beta", "mean", "var"};
+	tern_init init = {.kind = TERN_INIT_DATA, .data = ones};
+	tern_value in[5], outs[3];
+
+	assert_ok(tern_graph_placeholder(g, "x", TERN_F32, SHAPE(batch, 2), &in[0]));
+	assert_ok(tern_graph_input(g, "x", in[0]));
+	for (unsigned i = 0; i < 4; i++)
+		assert_ok(tern_graph_variable(g, names[i], TERN_F32, SHAPE(2), &init, &in[i + 1]));
+	assert_ok(tern_graph_node(g, "BatchNormTrain", "norm", in, 5, NULL, 0, outs, 3));
+	assert_ok(tern_graph_output(g, "y", outs[0]));
+	assert_ok(tern_graph_output(g, "m", outs[1]));
+}
+
+static float first_of_y(tern_program *p)
+{
+	static const float x[4] = {5, 6, 1, 2};
+	float y[4];
+
+	assert_ok(tern_program_feed(p, "x", x, sizeof(x)));
+	assert_ok(tern_program_run(p));
+	assert_ok(tern_program_fetch(p, "y", y, sizeof(y)));
+	return y[0];
+}
+
+static void near(float got, float want)
+{
+	if (got < want - 1e-3f || got > want + 1e-3f)
+		fail_msg("%f, not %f", (double)got, (double)want);
+}
+
+/* Not as in training; and who is given other values than the graph's does not change those of others. */
+static void trained_models_are_used(void **state)
+{
+	static const float mean[2] = {3, 3}, var[2] = {4, 4};
+	const char *y = "y";
+	tern_program_params params = {
+		.sizes = &(tern_size){"batch", 2}, .n_sizes = 1, .outputs = &y, .n_outputs = 1};
+	tern_program *p, *other;
+
+	(void)state;
+	normalised();
+	assert_ok(tern_program_create(g, &params, &p));
+	assert_ok(tern_program_create(g, &params, &other));
+	near(first_of_y(p), 5); /* (5 - 1) / 1 * 1 + 1 */
+	assert_ok(tern_program_set(p, "mean", mean, sizeof(mean)));
+	assert_ok(tern_program_set(p, "var", var, sizeof(var)));
+	near(first_of_y(p), 2); /* (5 - 3) / 2 * 1 + 1 */
+	near(first_of_y(other), 5);
+	failed(TERN_E_SHAPE, tern_program_set(p, "var", var, 4), "8 bytes, not 4");
+	failed(TERN_E_NOT_FOUND, tern_program_set(p, "norm", var, 8), "'norm'");
+	failed(TERN_E_NOT_FOUND, tern_program_restore(p, "/nowhere"), "/nowhere");
+	tern_program_destroy(other);
+	tern_program_destroy(p);
+	params.training = 1;
+	assert_ok(tern_program_create(g, &params, &p));
+	near(first_of_y(p), 2); /* the batch's mean is 3, and its deviation 2 */
+	assert_ok(tern_program_set(p, "mean", var, sizeof(var)));
+	near(first_of_y(p), 2);
+	tern_program_destroy(p);
+	params.training = 0;
+	params.n_outputs = 0; /* all: also what only training has */
+	failed(TERN_E_INVALID, tern_program_create(g, &params, &p), "those of the batch are asked for");
+}
+
 static void only_plans_send(void **state)
 {
 	tn_eval_params params = {.backend = TN_BACKEND_PLAIN, .threads = 1, .all = true};
@@ -246,8 +314,9 @@ int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 	const struct CMUnitTest tests[] = {
-		T(a_layer_is_computed), T(sizes_are_asked_for),         T(memory_is_used_again),
-		T(weights_are_shared),  T(order_follows_control_edges), T(only_plans_send),
+		T(a_layer_is_computed),     T(sizes_are_asked_for),         T(memory_is_used_again),
+		T(weights_are_shared),      T(order_follows_control_edges), T(only_plans_send),
+		T(trained_models_are_used),
 	};
 
 	return RUN(tests);
