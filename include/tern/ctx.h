@@ -6,6 +6,10 @@
  * Progress -> arm -> wait. tern_ctx_progress() until it returns 0, tern_ctx_arm() says TERN_BUSY if
  * something came in between, then wait for tern_ctx_fd() to become readable. By default a helper thread
  * does that, and a thread that waits for something takes the role over for as long as it waits.
+ *
+ * Small operations that follow each other at once leave together over tcp: when something is waited for, armed or made
+ * progress with, when enough has gathered, or by themselves within a millisecond (without a helper: the descriptor
+ * becomes readable, and progress sends them).
  */
 #ifndef TERN_CTX_H
 #define TERN_CTX_H

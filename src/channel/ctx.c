@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "channel/channel_impl.h"
 #include "channel/gate.h"
+#include "channel/push.h"
 #include "channel/shell.h"
 #include "mem/gpu.h"
 
@@ -107,6 +108,7 @@ static tern_status open_parts(tern_ctx *ctx, const tern_ctx_params *params)
 	if (ctx->epoll_fd < 0)
 		return tn_fail_errno(TERN_E_OS, "epoll_create1", "raise the descriptor limit (ulimit -n)");
 	TN_TRY(tn_roles_init(ctx));
+	TN_TRY(tn_push_init(ctx));
 	if (listens)
 		TN_TRY(tn_listener_open(ctx, address));
 	return tn_devices_open(ctx, ctx->transports, host);
@@ -133,6 +135,7 @@ tern_status tn_ctx_new_with(const tern_ctx_params *params, const tn_ctx_hooks *h
 	ctx->clock = hooks ? hooks->clock : &tn_clock_monotonic;
 	ctx->epoll_fd = -1;
 	ctx->roles.wake.fd = ctx->roles.evict.fd = ctx->roles.tick.fd = -1;
+	ctx->push_watch.fd = -1;
 	ctx->roles.helper_fd = ctx->roles.linger_fd = -1;
 	ctx->report_work.run = tn_shell_report_all;
 	tn_list_init(&ctx->links);
@@ -233,6 +236,7 @@ static void free_parts(tern_ctx *ctx)
 	tn_listener_close(ctx);
 	tn_stage_fini(&ctx->stage);
 	tn_devices_close(ctx);
+	tn_push_fini(ctx);
 	tn_roles_fini(ctx);
 	tn_os_close(&ctx->epoll_fd);
 	if (ctx->mem)

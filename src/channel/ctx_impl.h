@@ -111,6 +111,11 @@ struct tern_ctx {
 	tn_roles roles;
 	tn_dispatch dispatch;
 	tn_mpsc attention; /* links with work for the driver */
+	tn_mpsc pushes;    /* links that hold posts back: push.h, with what follows */
+	tn_watch push_watch;
+	_Atomic bool push_armed;
+	_Atomic uint64_t push_ns;
+	_Atomic uint32_t events_left; /* of the batch that the driver handles */
 	tn_ctx_timers timers;
 	_Atomic(tn_ctx_slot *) slots[TN_SLOT_COUNT];
 	tn_details details;

@@ -10,6 +10,7 @@
 
 #include "base/fault.h"
 #include "channel/channel_impl.h"
+#include "channel/push.h"
 #include "channel/shell.h"
 
 /* The clock, read for the first event of a batch that needs it: *now is 0 before that. */
@@ -95,6 +96,7 @@ static TN_ALWAYS_INLINE void tn_shell_events(tn_shell_dev *sdev, const tn_event 
 		const tn_event *ev = &events[i];
 		tn_shell_lane *slane = ev->lane_arg;
 
+		atomic_store_explicit(&sdev->ctx->events_left, (uint32_t)(n - 1 - i), memory_order_relaxed);
 		if (!ev->lane || !slane) {
 			tn_shell_device_event(sdev, ev);
 			continue;

@@ -3,7 +3,7 @@
  * The helper thread: drives progress when nobody waits, runs timers and liveness always.
  *
  *   drive  has the role: rounds, then arm and sleep in epoll (HELPER_ASLEEP: a waiter may steal the role)
- *   park   has it not: sleeps on the linger timer, a kick and the next timer
+ *   park   has it not: sleeps on the linger timer, a kick, the push timer and the next timer
  *
  * Threads: this one. Tests: tests/unit/channel/test_roles.c.
  */
@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "channel/ctx_impl.h"
 #include "channel/progress.h"
+#include "channel/push.h"
 #include "channel/roles.h"
 #include "channel/shell.h"
 
@@ -123,18 +124,21 @@ static bool linger_over(tern_ctx *ctx)
 static bool park(tern_ctx *ctx)
 {
 	tn_roles *r = &ctx->roles;
-	struct pollfd fds[2] = {{.fd = r->helper_fd, .events = POLLIN},
-				{.fd = r->linger_fd, .events = POLLIN}};
+	struct pollfd fds[3] = {{.fd = r->helper_fd, .events = POLLIN},
+				{.fd = r->linger_fd, .events = POLLIN},
+				{.fd = ctx->push_watch.fd, .events = POLLIN}};
 	uint64_t until_ns;
 
 	tn_ctx_timers_run(ctx, tn_ctx_now(ctx));
 	until_ns = sleep_until(ctx);
 	if (stopping(r))
 		return false;
-	if (poll(fds, 2, tn_poll_timeout_ms(tn_ctx_now(ctx), until_ns)) <= 0)
+	if (poll(fds, TN_COUNT_OF(fds), tn_poll_timeout_ms(tn_ctx_now(ctx), until_ns)) <= 0)
 		return false;
 	if (fds[0].revents)
 		tn_os_event_drain(r->helper_fd);
+	if (fds[2].revents)
+		tn_push_timer(ctx);
 	return fds[1].revents && linger_over(ctx);
 }
 

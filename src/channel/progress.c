@@ -21,6 +21,7 @@
 #include "base/fail.h"
 #include "channel/ctx_impl.h"
 #include "channel/events.h"
+#include "channel/push.h"
 
 tern_status tn_progress_watch(tern_ctx *ctx, tn_watch *watch, uint32_t events)
 {
@@ -85,6 +86,7 @@ static TN_ALWAYS_INLINE int run_queues(tern_ctx *ctx, int handled)
 		if (atomic_load_explicit(&ctx->roles.followers, memory_order_seq_cst))
 			tn_roles_check_waiters(ctx);
 	}
+	tn_push(ctx);
 	if (TN_UNLIKELY(tn_shell_reapable(ctx)))
 		tn_shell_reap(ctx);
 	return n;
@@ -155,7 +157,10 @@ int tern_ctx_progress(tern_ctx *ctx)
 {
 	int n;
 
-	if (TN_UNLIKELY(tn_ctx_enter(ctx) != TERN_OK || tn_in_dispatch() || !tn_role_try(ctx)))
+	if (TN_UNLIKELY(tn_ctx_enter(ctx) != TERN_OK || tn_in_dispatch()))
+		return 0;
+	tn_push(ctx);
+	if (TN_UNLIKELY(!tn_role_try(ctx)))
 		return 0;
 	n = round_here(ctx);
 	if (TN_UNLIKELY((ctx->rounds & 31u) == 0) && !ctx->roles.has_helper)
@@ -166,6 +171,7 @@ int tern_ctx_progress(tern_ctx *ctx)
 
 bool tn_progress_arm(tern_ctx *ctx)
 {
+	tn_push(ctx);
 	for (unsigned i = 0; i < ctx->dev_count; i++) {
 		tn_shell_dev *sdev = &ctx->devs[i];
 		tern_status status;

@@ -26,6 +26,7 @@
 #include "base/fail.h"
 #include "channel/ctx_impl.h"
 #include "channel/progress.h"
+#include "channel/push.h"
 
 typedef struct follower {
 	tn_list node;
@@ -287,6 +288,7 @@ tern_status tn_wait_until(tern_ctx *ctx, tn_wait_pred pred, void *arg, uint64_t 
 	if (tn_in_dispatch())
 		return tn_fail(TERN_E_STATE,
 			       "waiting inside a callback would stop the progress it waits for");
+	tn_push(ctx);
 	while (ctx->hooks && !pred(arg) && tn_ctx_now(ctx) < until_ns)
 		ctx->hooks->turn(ctx->hooks->arg, until_ns);
 	if (ctx->hooks && !pred(arg))

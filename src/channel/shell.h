@@ -69,7 +69,11 @@ struct tern_link {
 	tn_mpsc_node attention;
 	_Atomic uint32_t attention_queued;
 	tn_sends sends;
+	tn_mpsc_node push; /* push.h */
 	/* under the lock */
+	bool push_queued;
+	uint64_t posted_ns; /* the end of the last post on a device that gathers */
+	uint32_t burst;     /* of those held back in a row */
 	uint32_t errands;
 	bool has_stash;
 	bool copying;        /* a thread is in a copy outside of the lock */

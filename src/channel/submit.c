@@ -14,6 +14,7 @@
 #include "channel/gate.h"
 #include "channel/op.h"
 #include "channel/post.h"
+#include "channel/push.h"
 #include "channel/queue.h"
 
 _Static_assert(sizeof(tern_iovec) == sizeof(tn_link_iov) &&
@@ -84,15 +85,20 @@ static void run_inline(tern_op *op)
 static TN_ALWAYS_INLINE tn_link_fast_result post_fast(tern_link *link, tn_link_fast *fast, bool one,
 						      uint64_t *handle, tern_status *status)
 {
+	const tn_shell_lane *slane = fast->post.lane_user;
+	bool batches = slane->sdev->caps.batches, done, held = false;
 	tn_link_fast_result result;
-	bool done;
 
 	fast->host = !tn_gpu_on();
 	do {
+		if (batches)
+			slane->lane->more = held = tn_push_may_hold(link, slane, fast->post.bytes);
 		*status = tn_post_here(&fast->post, &done);
 		result = tn_link_fast_posted(link->m, fast, *status, done, handle);
 		TN_ASSERT(!one || result != TN_FAST_MORE);
 	} while (!one && result == TN_FAST_MORE);
+	if (batches)
+		tn_push_posted(link, held);
 	return result;
 }
 

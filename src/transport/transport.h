@@ -74,6 +74,7 @@ typedef struct tn_dev_caps {
 	bool needs_registered;    /* local memory of writes and reads must be registered, or inline */
 	bool streams; /* bulk queues in buffers of the kernel, which hold more than the path and delay what
 			 comes behind: an adaptive window keeps it short (link.window=auto) */
+	bool batches; /* posts of few bytes that lane.more announces are gathered: one system call for many */
 	bool incast;  /* many peers that write to it overrun the network in front of it, since nothing
 				     in the provider holds them back: bulk to it is granted (link.grants=auto) */
 } tn_dev_caps;
@@ -266,7 +267,7 @@ struct tn_dev {
 struct tn_lane {
 	tn_dev *dev;
 	void *arg;
-	bool more; /* hint, written by who posts: further sends and immediates follow, a doorbell may wait for flush */
+	bool more; /* hint, written by who posts: further posts follow, a doorbell may wait for flush */
 };
 
 /* All providers that this build knows, in order of preference; NULL-terminated. registry.c */

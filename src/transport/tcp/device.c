@@ -309,6 +309,7 @@ static void send_acks(tn_tcp_dev *dev)
 		if (!lane->rx.ack_waits)
 			continue;
 		lane->rx.ack_waits = false;
+		lane->rx.unacked = 0;
 		dev->acks_waiting--;
 		if (lane->state == TN_TCP_UP)
 			lane_tx(lane);
@@ -319,6 +320,7 @@ static int tcp_poll(tn_dev *base, tn_event *events, int max)
 {
 	tn_tcp_dev *dev = tn_tcp_dev_of(base);
 	bool woken = atomic_load_explicit(&dev->armed, memory_order_relaxed);
+	uint64_t placed = base->placed;
 	int n = 0;
 
 	if (TN_UNLIKELY(dev->forks != tn_os_fork_generation()))
@@ -341,7 +343,7 @@ static int tcp_poll(tn_dev *base, tn_event *events, int max)
 	}
 	if (n < max && atomic_load(&dev->ready_count))
 		n += run_ready(dev, events + n, max - n);
-	if (dev->acks_waiting && n == 0)
+	if (dev->acks_waiting && n == 0 && base->placed == placed)
 		send_acks(dev);
 	return n;
 }
@@ -384,6 +386,7 @@ static void tcp_caps(tn_dev *base, tn_dev_caps *caps)
 		.lane_wrs_max = (uint32_t)opts->lane_wrs,
 		.inline_bytes = 0,
 		.streams = true,
+		.batches = true,
 	};
 }
 

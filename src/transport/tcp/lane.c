@@ -69,6 +69,7 @@ static void free_lane(tn_tcp_lane *lane)
 	free(lane->tx.done);
 	free(lane->tx.resp);
 	free(lane->tx.nak);
+	free(lane->tx.batch);
 	free(lane->rx.buf);
 	tn_crypto_wipe(lane->token, sizeof(lane->token));
 	free(lane);
@@ -88,6 +89,7 @@ static tn_tcp_lane *alloc_lane(tn_tcp_dev *dev)
 	tx->done = calloc(tx->wrs, sizeof(*tx->done));
 	tx->resp = calloc(TN_TCP_READS_MAX, sizeof(*tx->resp));
 	tx->nak = calloc(TN_TCP_NAKS, sizeof(*tx->nak));
+	tx->batch = malloc(TN_TCP_BATCH_ROOM); /* pages are touched when the first burst comes */
 	tx->refuse = TERN_E_STATE;
 	lane->rx.cap = (uint32_t)dev->opts.rx_bytes;
 	lane->rx.buf = malloc(lane->rx.cap);
@@ -95,7 +97,7 @@ static tn_tcp_lane *alloc_lane(tn_tcp_dev *dev)
 	lane->fd = -1;
 	lane->dev = dev;
 	lane->src.kind = TN_TCP_SRC_LANE;
-	if (!tx->ring || !tx->done || !tx->resp || !tx->nak || !lane->rx.buf) {
+	if (!tx->ring || !tx->done || !tx->resp || !tx->nak || !tx->batch || !lane->rx.buf) {
 		free_lane(lane);
 		return NULL;
 	}
@@ -238,6 +240,7 @@ static void stop(tn_tcp_lane *lane, tern_status refuse, tern_status status)
 	}
 	tx->refuse = refuse;
 	tx->cur.kind = TN_TCP_OUT_NONE;
+	tx->batch_bytes = 0;
 	tx->resp_head = tx->resp_tail;
 	tx->nak_head = tx->nak_tail;
 	tx->ack_due = false;
@@ -297,6 +300,7 @@ void tn_tcp_lane_close(tn_lane *base)
 		return;
 	/* Unread bytes would turn the close into a reset, which could overtake our last messages. */
 	if (lane->state == TN_TCP_UP && lane->dev->forks == tn_os_fork_generation()) {
+		tn_tcp_flush(base);
 		shutdown(lane->fd, SHUT_WR);
 		for (int i = 0;
 		     i < 8 && recv(lane->fd, NULL, TN_TCP_CHUNK_BYTES, MSG_TRUNC | MSG_DONTWAIT) > 0; i++)
@@ -387,7 +391,7 @@ void tn_tcp_lane_check(tn_tcp_lane *lane)
 	TN_ASSERT(tx->ack_seen <= tx->seq_sent && tx->seq_sent <= tx->seq_next);
 	TN_ASSERT(tx->ack_told <= tx->ack_value);
 	TN_ASSERT(tx->reads <= TN_TCP_READS_MAX && tx->resp_tail - tx->resp_head <= TN_TCP_READS_MAX);
-	TN_ASSERT(tx->nak_tail - tx->nak_head <= TN_TCP_NAKS);
+	TN_ASSERT(tx->nak_tail - tx->nak_head <= TN_TCP_NAKS && tx->batch_bytes <= TN_TCP_BATCH_ROOM);
 	for (uint32_t i = tx->head; i != tx->tail; i++) {
 		tn_tcp_req_state state = tx->ring[i & (tx->wrs - 1)].state;
 

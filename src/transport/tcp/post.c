@@ -40,7 +40,7 @@ static tn_tcp_req *admit(tn_tcp_lane *lane, tn_tcp_type type, tern_status *statu
 	if (TN_UNLIKELY(tx->tail - tx->head == tx->wrs ||
 			(type == TN_TCP_READ_REQ && tx->reads == TN_TCP_READS_MAX))) {
 		/* what was held back for the next post has to go now, or it would never */
-		if (tx->sent != tx->tail && !(tx->events & EPOLLOUT))
+		if ((tx->batch_bytes || tx->sent != tx->tail) && !(tx->events & EPOLLOUT))
 			tn_tcp_tx_run(lane, TN_TCP_CHUNK_BYTES);
 		TN_TCP_COUNT(lane->dev, again, 1);
 		*status = TERN_AGAIN;
@@ -59,16 +59,14 @@ static tn_tcp_req *admit(tn_tcp_lane *lane, tn_tcp_type type, tern_status *statu
 	return req;
 }
 
-/* A frame of so many bytes is worth a completion that comes by poll, if a system call is saved. */
-#define HOLD_BYTES_MIN 4096u
-
 /*
- * The poster has more for this lane and flushes it: parts of one message go together. Not pieces of a transfer: its
- * receiver would begin only when the last one is there, and each side wait for the other.
+ * The poster has more for this lane and flushes it: parts of one message go together, and one-sided data with what
+ * follows it (wr.more). Not pieces of a transfer: its receiver would begin only when the last one is there, and each
+ * side wait for the other.
  */
-static bool held(const tn_tcp_lane *lane, const tn_tcp_req *req)
+static bool held(const tn_tcp_lane *lane, const tn_tcp_req *req, bool more)
 {
-	return lane->base.more && req->type == TN_TCP_SEND && req->bytes >= HOLD_BYTES_MIN;
+	return lane->base.more && (more || req->type == TN_TCP_SEND);
 }
 
 /* The req is filled in: push it out, unless frames are ahead that wait for the socket. True: completed. */
@@ -77,15 +75,16 @@ static bool launch(tn_tcp_lane *lane, const tn_tcp_req *req, bool more)
 	tn_tcp_tx *tx = &lane->tx;
 	bool done;
 
-	if ((tx->events & EPOLLOUT) || held(lane, req))
+	if (tx->events & EPOLLOUT)
 		return false;
-	if (more) {
-		tn_tcp_ready(lane);
-		return false;
-	}
 	tx->posting = true;
 	tx->posting_done = false;
-	tn_tcp_tx_run(lane, TN_TCP_CHUNK_BYTES);
+	if (!lane->base.more || !tn_tcp_tx_batch(lane)) {
+		if (!held(lane, req, more) && more)
+			tn_tcp_ready(lane);
+		else if (!held(lane, req, more))
+			tn_tcp_tx_run(lane, TN_TCP_CHUNK_BYTES);
+	}
 	done = tx->posting_done;
 	tx->posting = false;
 	if (done) {
@@ -223,7 +222,8 @@ void tn_tcp_flush(tn_lane *base)
 
 	pthread_mutex_lock(&lane->tx.lock);
 	base->more = false;
-	if (lane->tx.refuse == TERN_OK && !(lane->tx.events & EPOLLOUT) && lane->tx.sent != lane->tx.tail)
+	if (lane->tx.refuse == TERN_OK && !(lane->tx.events & EPOLLOUT) &&
+	    (lane->tx.batch_bytes || lane->tx.sent != lane->tx.tail))
 		tn_tcp_tx_run(lane, TN_TCP_BUDGET_BYTES);
 	pthread_mutex_unlock(&lane->tx.lock);
 }

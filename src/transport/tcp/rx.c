@@ -358,7 +358,7 @@ static int finish_payload(tn_tcp_lane *lane, tn_event *event)
 	tn_tcp_rx_state state = rx->state;
 	bool wants_ack = rx->hdr.flags & TN_TCP_F_ACK;
 
-	rx->after_large = rx->hdr.bytes > TN_TCP_SMALL_BYTES;
+	rx->after_large = rx->hdr.bytes > TN_TCP_LOOK_BYTES;
 	if (state == TN_TCP_RX_FETCH) {
 		tn_tcp_rx_set_state(rx, TN_TCP_RX_TRAILER);
 		return 0;
@@ -367,6 +367,7 @@ static int finish_payload(tn_tcp_lane *lane, tn_event *event)
 	rx->seq++;
 	rx->dirty = true;
 	rx->ack_due |= wants_ack;
+	rx->unacked += wants_ack ? rx->hdr.bytes : 0;
 	switch (state) {
 	case TN_TCP_RX_DISCARD:
 		push_nak(lane, rx->hdr.seq, rx->refused, wants_ack);
@@ -573,8 +574,8 @@ static int64_t receive(tn_tcp_lane *lane)
 
 /*
  * The batch is parsed: complete what the peer acknowledged, acknowledge and answer what it wants. An acknowledgement
- * alone waits, where events go up first, until a poll finds nothing or the device is armed: whoever gets them should not
- * wait for a system call, often sends something that carries it, and more may come that it covers.
+ * alone waits until a poll finds nothing or the device is armed: whoever gets what came, or looks at memory for it,
+ * should not wait for a system call, often sends something that carries it, and more may come that it covers.
  */
 static void settle(tn_tcp_lane *lane, bool events)
 {
@@ -591,7 +592,8 @@ static void settle(tn_tcp_lane *lane, bool events)
 	tx->ack_value = rx->seq;
 	tx->ack_due |= rx->ack_due;
 	rx->ack_due = false;
-	later = events && !tn_tcp_tx_frames(tx) && tn_tcp_tx_pending(tx);
+	later = (events || rx->unacked < TN_TCP_ACK_BYTES) && !tn_tcp_tx_frames(tx) && tn_tcp_tx_pending(tx);
+	rx->unacked = later ? rx->unacked : 0;
 	if (!wrong && !later && tn_tcp_tx_pending(tx) && !(tx->events & EPOLLOUT))
 		tn_tcp_tx_run(lane, TN_TCP_CHUNK_BYTES);
 	pthread_mutex_unlock(&tx->lock);

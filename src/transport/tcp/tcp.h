@@ -22,6 +22,7 @@
  *   head <= acked <= tail, head <= sent <= tail, tail - head <= wrs
  *   reqs in [sent, tail) are not wholly with the kernel, reqs in [head, sent) are
  *   peer's ack <= seq_sent <= seq_next
+ *   batch: whole frames, older than all that is in [sent, tail); for the ring they are with the kernel
  *   ack_told <= ack_value; no ack is told beyond the seq of the oldest NAK that is not sent
  *
  * Threads: as rule 5 of transport.h. Posts touch only their lane's tx (locked), the ready list (locked), the
@@ -51,12 +52,17 @@ typedef struct tn_tcp_lane tn_tcp_lane;
 	(256u << 10)                   /* per system call and post: after it others that are ready go first */
 #define TN_TCP_BUDGET_BYTES (4u << 20) /* per lane, direction and poll while no other is ready */
 #define TN_TCP_STALL_NS     250000000ull /* how often a lane that is not read is looked after */
+#define TN_TCP_LOOK_BYTES   (8u << 10)   /* after a longer frame, expect another */
+#define TN_TCP_ACK_BYTES    (128u << 10) /* placed and not acknowledged: no waiting beyond that */
 #define TN_TCP_NAKS         (2u * TN_TCP_WRS_LIMIT)
 #define TN_TCP_DIRECT_LANES 2u          /* up to here poll asks the sockets before the epoll set */
 #define TN_TCP_DIRECT_POLLS 64u         /* and looks at the epoll set at least once in so many polls */
 #define TN_TCP_HOT_LANES    2u          /* with more: those that received last are asked first */
 #define TN_TCP_HOT_POLLS    8u          /* and the epoll set at least once in so many polls */
 #define TN_TCP_REST_BYTES   (64u << 10) /* as little more than a chunk goes with it */
+#define TN_TCP_BATCH_BYTES  (16u << 10) /* frames gathered by lane.more: so many go at once */
+#define TN_TCP_BATCH_FRAME  4608u       /* payload that is copied for that */
+#define TN_TCP_BATCH_ROOM   (TN_TCP_BATCH_BYTES + TN_TCP_HDR_BYTES + TN_TCP_BATCH_FRAME)
 
 /* ---- sources of readiness: what epoll's data points to ---- */
 
@@ -159,6 +165,7 @@ typedef struct tn_tcp_nak {
 
 typedef enum tn_tcp_out_kind {
 	TN_TCP_OUT_NONE,
+	TN_TCP_OUT_BATCH,
 	TN_TCP_OUT_REQ,
 	TN_TCP_OUT_RESP,
 	TN_TCP_OUT_CTL
@@ -194,10 +201,12 @@ typedef struct tn_tcp_tx {
 	uint64_t ack_value; /* what we may tell: all of the peer below it are handled */
 	uint64_t ack_told;
 	bool ack_due;
-	bool probe;                    /* send an ACK frame even if there is nothing to tell */
-	bool resp_turn;                /* answers and requests take turns */
-	tern_status refuse;            /* TERN_OK: posts are accepted; else what they get */
-	tn_tcp_out cur;                /* the frame that the kernel took in part */
+	bool probe;         /* send an ACK frame even if there is nothing to tell */
+	bool resp_turn;     /* answers and requests take turns */
+	tern_status refuse; /* TERN_OK: posts are accepted; else what they get */
+	tn_tcp_out cur;     /* the frame that the kernel took in part */
+	uint8_t *batch;     /* frames that lane.more holds back, encoded, with their payload */
+	uint32_t batch_bytes;
 	uint8_t ctl[TN_TCP_HDR_BYTES]; /* bytes of cur when it is CTL */
 	uint32_t events;               /* epoll interest now in force */
 	int error;                     /* errno of a send that failed; poll takes the lane down */
@@ -226,6 +235,7 @@ typedef struct tn_tcp_rx {
 	uint8_t gone;     /* times in a row that a paused lane's connection was found ended */
 	bool dirty;       /* frames came in: settle acknowledgements and answers at the end of the batch */
 	bool ack_due;     /* one of them wants to be acknowledged */
+	uint64_t unacked; /* bytes of those, about */
 	tn_tcp_hdr hdr;
 	tn_key key;
 	uint8_t *dst;
@@ -470,7 +480,7 @@ static inline void tn_tcp_req_set_state(tn_tcp_req *req, tn_tcp_req_state state)
 uint64_t tn_tcp_tx_run(tn_tcp_lane *lane, uint64_t budget);
 static inline bool tn_tcp_tx_frames(const tn_tcp_tx *tx)
 {
-	return tx->cur.kind || tx->sent != tx->tail || tx->nak_head != tx->nak_tail ||
+	return tx->cur.kind || tx->batch_bytes || tx->sent != tx->tail || tx->nak_head != tx->nak_tail ||
 	       tx->resp_head != tx->resp_tail;
 }
 
@@ -483,6 +493,8 @@ static inline bool tn_tcp_tx_pending(const tn_tcp_tx *tx)
 void tn_tcp_req_complete(tn_tcp_lane *lane, uint32_t index, tern_status status);
 /* The peer acknowledged; NULL, or what is wrong with that. */
 const char *tn_tcp_tx_acked(tn_tcp_lane *lane, uint64_t ack);
+/* The last req, QUEUED, goes to the batch instead of the kernel; false: it can't. It may complete by that. */
+bool tn_tcp_tx_batch(tn_tcp_lane *lane);
 /* Set the epoll interest of the lane to what it needs. */
 void tn_tcp_tx_interest(tn_tcp_lane *lane);
 

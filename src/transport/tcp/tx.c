@@ -212,6 +212,13 @@ static bool add_ctl(tn_tcp_lane *lane, plan *p, tn_tcp_out *out)
 	return add_bytes(p, p->ctl[p->ctls++], TN_TCP_HDR_BYTES, &skip);
 }
 
+static bool add_batch(tn_tcp_lane *lane, plan *p, tn_tcp_out *out)
+{
+	uint64_t skip = out->sent;
+
+	return add_bytes(p, lane->tx.batch, out->total, &skip);
+}
+
 /* Put one frame into the plan, as far as it fits. False: no frame may follow it. */
 static bool add_frame(tn_tcp_lane *lane, plan *p, tn_tcp_out out)
 {
@@ -224,6 +231,8 @@ static bool add_frame(tn_tcp_lane *lane, plan *p, tn_tcp_out out)
 		whole = add_req(lane, p, &out);
 	else if (out.kind == TN_TCP_OUT_RESP)
 		whole = add_resp(lane, p, &out);
+	else if (out.kind == TN_TCP_OUT_BATCH)
+		whole = add_batch(lane, p, &out);
 	else
 		whole = add_ctl(lane, p, &out);
 	if (p->bytes == before)
@@ -279,7 +288,9 @@ static void make_plan(tn_tcp_lane *lane, plan *p, uint64_t budget)
 	p->nak = tx->nak_head + (out.kind == TN_TCP_OUT_CTL && out.nak);
 	p->resp = tx->resp_head + (out.kind == TN_TCP_OUT_RESP);
 	p->req = tx->sent + (out.kind == TN_TCP_OUT_REQ);
-	if (out.kind == TN_TCP_OUT_NONE)
+	if (out.kind == TN_TCP_OUT_NONE && tx->batch_bytes)
+		out = (tn_tcp_out){.kind = TN_TCP_OUT_BATCH, .total = tx->batch_bytes};
+	else if (out.kind == TN_TCP_OUT_NONE)
 		out = next_frame(lane, p);
 	while (out.kind != TN_TCP_OUT_NONE && add_frame(lane, p, out))
 		out = next_frame(lane, p);
@@ -309,6 +320,9 @@ static void frame_sent(tn_tcp_lane *lane, const tn_tcp_out *out)
 	switch (out->kind) {
 	case TN_TCP_OUT_REQ:
 		req_sent(lane, out->index);
+		break;
+	case TN_TCP_OUT_BATCH:
+		tx->batch_bytes = 0;
 		break;
 	case TN_TCP_OUT_RESP:
 		TN_ASSERT(out->index == tx->resp_head);
@@ -357,6 +371,37 @@ static void account(tn_tcp_lane *lane, plan *p, uint64_t n)
 	if (tx->ack_told >= tx->ack_value)
 		tx->ack_due = false;
 	tx->probe = false;
+}
+
+bool tn_tcp_tx_batch(tn_tcp_lane *lane)
+{
+	tn_tcp_tx *tx = &lane->tx;
+	tn_tcp_req *req = req_at(tx, tx->tail - 1);
+	uint64_t payload = tn_tcp_hdr_payload(&req->hdr);
+	uint8_t *at = tx->batch + tx->batch_bytes;
+
+	/* Frames of the batch are ahead of all others, and told acknowledgements behind no refusal. */
+	if (payload > TN_TCP_BATCH_FRAME || tx->sent != tx->tail - 1 || tx->cur.kind || tx->error ||
+	    tx->nak_head != tx->nak_tail || tx->resp_head != tx->resp_tail)
+		return false;
+	req->hdr.ack = tx->ack_value;
+	tn_tcp_hdr_encode(&req->hdr, at);
+	at += TN_TCP_HDR_BYTES;
+	for (uint8_t i = 0; i < req->iov_count; at += req->iov[i++].bytes)
+		if (req->iov[i].bytes)
+			memcpy(at, req->iov[i].base, req->iov[i].bytes);
+	tx->batch_bytes += TN_TCP_HDR_BYTES + (uint32_t)payload;
+	TN_ASSERT(at == tx->batch + tx->batch_bytes && tx->batch_bytes <= TN_TCP_BATCH_ROOM);
+	if (req->type != TN_TCP_SEND && payload) {
+		TN_TCP_COUNT(lane->dev, copies, 1);
+		TN_TCP_COUNT(lane->dev, copy_bytes, payload);
+	}
+	tx->ack_told = tx->ack_value;
+	tx->ack_due = false;
+	req_sent(lane, tx->tail - 1);
+	if (tx->batch_bytes >= TN_TCP_BATCH_BYTES)
+		tn_tcp_tx_run(lane, TN_TCP_CHUNK_BYTES);
+	return true;
 }
 
 /* Nothing goes out any more: poll takes the lane down. */
