@@ -8,7 +8,8 @@
  *   room[id][t]       memory of root t in all of them, owned[room.owned]
  *
  * A device whose sizes come with what it receives takes them from the first tensor of a step whose shape is not known
- * before (a dynamic edge): it holds the tensor, and then binds.
+ * before (a dynamic edge): it holds the tensor, and then binds. Sizes of what it is fed it was told: it does not wait for
+ * those, and could not, where the tensor is a gradient of what it has not computed yet.
  *
  * Threads: the executor's. Tests: tests/unit/graph/exec_bind_test.c.
  */
@@ -258,21 +259,69 @@ static tern_status learn(const tn_exec *e, const exec_end *end, uint64_t *sizes)
 	return TERN_OK;
 }
 
-tern_status tn_exec_bind_received(tn_exec *e, tn_prog_id id, uint64_t deadline_ns)
+/* "steps" and "steps/4" are of one size. */
+static bool same_size(const char *a, const char *b)
 {
-	uint64_t sizes[TN_EXEC_DIMS];
+	size_t n = strcspn(a, "/");
 
-	memcpy(sizes, e->progs[id].sizes, sizeof(sizes));
+	return n == strcspn(b, "/") && memcmp(a, b, n) == 0;
+}
+
+/* Is a symbolic dim one of a tensor that is fed here? */
+static bool is_fed(const tern_graph *g, uint64_t dim)
+{
+	const char *symbol = g->symbols[tn_dim_symbol(dim)];
+
+	for (uint32_t i = 0; i < g->n_nodes; i++) {
+		const tern_shape *s;
+
+		if (g->nodes[i].op != TN_OP_PLACEHOLDER)
+			continue;
+		s = &g->tensors[g->nodes[i].out[0]].shape;
+		for (uint32_t k = 0; k < s->rank; k++)
+			if (tn_dim_symbolic(s->dims[k]) &&
+			    same_size(symbol, g->symbols[tn_dim_symbol(s->dims[k])]))
+				return true;
+	}
+	return false;
+}
+
+static bool brings_size(const tn_exec *e, const exec_end *end)
+{
+	const tern_shape *s = &e->graph->tensors[e->graph->nodes[end->node].out[0]].shape;
+
+	for (uint32_t k = 0; k < s->rank; k++)
+		if (tn_dim_symbolic(s->dims[k]) && !is_fed(e->graph, s->dims[k]))
+			return true;
+	return false;
+}
+
+/* The first tensor of a step that brings a size which nobody told: what is computed first is received first. */
+static exec_end *bringer(const tn_exec *e, tn_prog_id id)
+{
+	exec_end *first = NULL;
+
 	for (uint32_t i = 0; i < e->n_ends; i++) {
 		exec_end *end = &e->ends[i];
 
-		if (end->is_send || end->edge->is_static || !e->progs[id].nodes[end->node].active)
-			continue;
-		TN_TRY(tn_exec_hold(e, end, deadline_ns));
-		TN_TRY(learn(e, end, sizes));
-		return rebind(e, id, sizes, deadline_ns);
+		if (!end->is_send && !end->edge->is_static && e->progs[id].nodes[end->node].active &&
+		    (!first || end->node < first->node) && brings_size(e, end))
+			first = end;
 	}
-	return TERN_OK;
+	return first;
+}
+
+tern_status tn_exec_bind_received(tn_exec *e, tn_prog_id id, uint64_t deadline_ns)
+{
+	exec_end *end = bringer(e, id);
+	uint64_t sizes[TN_EXEC_DIMS];
+
+	if (!end)
+		return TERN_OK;
+	memcpy(sizes, e->progs[id].sizes, sizeof(sizes));
+	TN_TRY(tn_exec_hold(e, end, deadline_ns));
+	TN_TRY(learn(e, end, sizes));
+	return rebind(e, id, sizes, deadline_ns);
 }
 
 void tn_exec_variants_free(tn_exec *e)

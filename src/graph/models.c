@@ -155,9 +155,9 @@ static tern_status read_size(const tn_model *m, const tern_model_params *params,
 	if (params && params->classes)
 		size->classes = params->classes;
 	if (params && params->steps && size->steps) {
-		size->inputs = size->inputs > 1 && m->fixed_inputs && !tn_dim_symbolic(params->steps)
-				       ? size->inputs / size->steps * params->steps
-				       : size->inputs;
+		if (size->inputs > 1 && m->fixed_inputs) /* of a step, if there are any number of them */
+			size->inputs = size->inputs / size->steps *
+				       (tn_dim_symbolic(params->steps) ? 1 : params->steps);
 		size->steps = params->steps;
 	}
 	if (params && params->inputs && params->inputs != size->inputs) {

@@ -21,7 +21,7 @@ typedef struct tn_builder {
 	tern_status st;
 } tn_builder;
 
-/* What a model is asked for, defaults filled in. steps may be symbolic. */
+/* What a model is asked for, defaults filled in. steps may be symbolic: then inputs are those of a step. */
 typedef struct tn_model_size {
 	uint64_t inputs, classes, steps, hidden;
 } tn_model_size;

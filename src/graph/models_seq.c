@@ -13,7 +13,7 @@ static const uint32_t swap[2] = {1, 0};
 
 static void classifier(tn_builder *b, const tn_model_size *size, tn_op cell)
 {
-	uint64_t inputs = size->inputs / size->steps;
+	uint64_t inputs = tn_dim_symbolic(size->steps) ? size->inputs : size->inputs / size->steps;
 	tern_value x = tn_b_placeholder(b, "images", TERN_F32, TN_DIMS(b->batch, size->steps, inputs));
 	tern_value labels = tn_b_placeholder(b, "labels", TERN_I32, TN_DIMS(b->batch));
 	tern_value state = TERN_VALUE_NONE;
