@@ -14,7 +14,7 @@
 
 typedef struct options {
 	uint64_t servers, workers, stages, micro, stale, split;
-	bool async, nodes, as_json;
+	bool async, sparse, nodes, as_json;
 	unsigned comm;
 	const char *dims;
 } options;
@@ -71,6 +71,7 @@ static int plan_model(const char *what, const options *o)
 				   .stages = (uint32_t)o->stages,
 				   .micro_batches = (uint32_t)o->micro,
 				   .split_bytes = o->split,
+				   .sparse_bytes = o->sparse,
 				   .optimizer = {.kind = TERN_OPTIMIZER_SGD, .lr = 0.1f}};
 	tern_plan *plan = NULL;
 	tern_graph *graph;
@@ -110,6 +111,8 @@ int graph_plan(int argc, char **argv)
 		{"stale", ARG_U64, &o.stale, "N", "async: steps that a worker may be ahead of the slowest", 1,
 		 1000000, false, NULL},
 		{"split", ARG_BYTES, &o.split, "BYTES", "split variables of more over the servers (4MiB)", 1,
+		 0, false, NULL},
+		{"sparse", ARG_FLAG, &o.sparse, NULL, "keep embeddings as rows of tables at the servers", 0,
 		 0, false, NULL},
 		{"comm", ARG_CHOICE, &o.comm, "zerocopy|copy|rpc|grpc|none", "how tensors travel", 0, 0,
 		 false, NULL},

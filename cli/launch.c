@@ -154,6 +154,8 @@ static void add_options(command_line *c, const launch *l)
 		add(c, "--consistency", "ssp");
 		addf(c, "--staleness", "%u", train_stale(o));
 	}
+	if (o->sparse)
+		add(c, "--sparse", NULL);
 	if (o->spin)
 		add(c, "--spin", NULL);
 	if (o->no_comm)
@@ -765,6 +767,8 @@ static void print_json(const train_options *o, const train_result *r)
 	json_string(&j, "transport", transport_names[o->transport]);
 	json_string(&j, "comm", comm_names[o->comm]);
 	json_bool(&j, "sync", o->sync);
+	if (o->sparse)
+		json_bool(&j, "sparse", true);
 	json_u64(&j, "seed", o->seed);
 	json_string(&j, "optimizer", optimizer_names[o->optimizer]);
 	json_u64(&j, "kernel_threads", o->kernel_threads);

@@ -77,6 +77,8 @@ static const arg_row rows[] = {
 	 "one-sided writes, staged copies, calls, gRPC's calls, or order alone without bytes (zerocopy)", 0,
 	 0, false, NULL},
 	{"sync", ARG_FLAG, &o.sync, NULL, "average the workers' gradients in each step", 0, 0, false, NULL},
+	{"sparse", ARG_FLAG, &o.sparse, NULL, "keep embeddings as rows of tables at the servers", 0, 0, false,
+	 NULL},
 	{"seed", ARG_U64, &o.seed, "N", "of initial values and data order (1)", 0, 0, false, NULL},
 	{"lr", ARG_REAL, &o.lr, "X", "learning rate at the start; falls linearly to 1 % of it (by model)", 0,
 	 0, false, NULL},
@@ -242,6 +244,12 @@ static int check(train_options *options)
 	}
 	if ((options->save || options->resume) && options->no_comm) {
 		fprintf(stderr, "tern train: --no-comm trains nothing that could be saved or resumed\n");
+		return 2;
+	}
+	if (options->sparse && (options->servers == 0 || options->save || options->resume)) {
+		fprintf(stderr,
+			"tern train: --sparse needs servers, and there are no checkpoints of its tables: no "
+			"--save or --resume\n");
 		return 2;
 	}
 	if (options->servers == 0 && options->workers != 1) {

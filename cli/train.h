@@ -38,7 +38,7 @@ typedef struct train_options {
 	uint64_t batch;         /* rows per worker and step */
 	uint64_t epochs, steps; /* steps 0: by epochs */
 	unsigned transport, comm;
-	bool sync;
+	bool sync, sparse;
 	uint64_t seed;
 	bool json, quiet;
 	double lr, momentum;

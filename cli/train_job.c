@@ -105,18 +105,19 @@ static void make_cookie(const train_options *o, const tern_model_params *model, 
 	const tern_optimizer *optim = &plan->optimizer;
 	char text[1024];
 
-	snprintf(text, sizeof(text),
-		 "%s %s %u %u %u %u %llu %llu %llu %llu %d %u %d %a %a %a %a %llu %d %llu %llu %a %a %a %a "
-		 "%a %a %llu",
-		 model_names[o->model], o->hidden ? o->hidden : "-", plan->servers, plan->workers,
-		 plan->stages, plan->micro_batches, (unsigned long long)o->batch,
-		 (unsigned long long)o->first_step, (unsigned long long)job->steps,
-		 (unsigned long long)o->seed, plan->sync != 0, plan->stale, (int)plan->comm,
-		 (double)optim->lr, (double)optim->lr_end, (double)optim->momentum,
-		 (double)optim->weight_decay, (unsigned long long)optim->lr_steps, (int)optim->kind,
-		 (unsigned long long)model->inputs, (unsigned long long)model->classes, (double)optim->beta1,
-		 (double)optim->beta2, (double)optim->rho, (double)optim->epsilon, (double)optim->clip_value,
-		 (double)optim->clip_norm, (unsigned long long)o->length);
+	snprintf(
+		text, sizeof(text),
+		"%s %s %u %u %u %u %d %llu %llu %llu %llu %d %u %d %a %a %a %a %llu %d %llu %llu %a %a %a %a "
+		"%a %a %llu",
+		model_names[o->model], o->hidden ? o->hidden : "-", plan->servers, plan->workers,
+		plan->stages, plan->micro_batches, o->sparse, (unsigned long long)o->batch,
+		(unsigned long long)o->first_step, (unsigned long long)job->steps,
+		(unsigned long long)o->seed, plan->sync != 0, plan->stale, (int)plan->comm, (double)optim->lr,
+		(double)optim->lr_end, (double)optim->momentum, (double)optim->weight_decay,
+		(unsigned long long)optim->lr_steps, (int)optim->kind, (unsigned long long)model->inputs,
+		(unsigned long long)model->classes, (double)optim->beta1, (double)optim->beta2,
+		(double)optim->rho, (double)optim->epsilon, (double)optim->clip_value,
+		(double)optim->clip_norm, (unsigned long long)o->length);
 	snprintf(job->cookie, sizeof(job->cookie), "tern train %016llx", (unsigned long long)hash(text));
 }
 
@@ -130,7 +131,8 @@ bool train_job_create(const train_options *o, uint64_t rows, uint64_t features, 
 				 .comm = (tern_comm)o->comm,
 				 .stale = train_stale(o),
 				 .stages = (uint32_t)o->stages,
-				 .micro_batches = (uint32_t)o->micro};
+				 .micro_batches = (uint32_t)o->micro,
+				 .sparse_bytes = o->sparse};
 	tern_graph_info info;
 
 	train_model_params(o, features, classes, &model);
@@ -188,14 +190,14 @@ void train_job_describe(const train_options *o, const train_job *job, char *text
 	train_optimizer_options(o, add_word, &(words){optim, sizeof(optim)});
 	snprintf(text, bytes,
 		 "--model %s%s%s --servers %llu --workers %llu --batch %llu --steps %llu --seed %llu --comm "
-		 "%s --model-parallel %llu --micro-batches %llu --optimizer %s%s%s, %llu features, %llu "
+		 "%s --model-parallel %llu --micro-batches %llu --optimizer %s%s%s%s, %llu features, %llu "
 		 "classes",
 		 model_names[o->model], o->hidden ? " --hidden " : "", o->hidden ? o->hidden : "",
 		 (unsigned long long)o->servers, (unsigned long long)o->workers, (unsigned long long)o->batch,
 		 (unsigned long long)job->steps, (unsigned long long)o->seed, comm_names[o->comm],
 		 (unsigned long long)o->stages, (unsigned long long)o->micro, optimizer_names[o->optimizer],
-		 optim, o->sync ? " --sync" : "", (unsigned long long)job->features,
-		 (unsigned long long)job->classes);
+		 optim, o->sync ? " --sync" : "", o->sparse ? " --sparse" : "",
+		 (unsigned long long)job->features, (unsigned long long)job->classes);
 }
 
 void train_job_destroy(train_job *job)

@@ -63,7 +63,7 @@ static double seconds_since(const struct timespec *start)
 typedef struct part {
 	const train_options *options;
 	train_job job;
-	tern_ctx *ctx;
+	tern_ctx *ctx, *tables; /* tables: of a worker's rows */
 	tern_session *session;
 	train_cluster cluster;
 	char name[TRAIN_NAME_MAX];
@@ -116,6 +116,8 @@ static tern_status open_context(part *p)
 {
 	const train_options *o = p->options;
 	static char transports[32];
+	char tables[TRAIN_NAME_MAX + 8];
+	tern_status status;
 	tern_ctx_params params = {.name = p->name, .job = p->job.cookie, .listen = ""};
 
 	if (o->insecure)
@@ -127,7 +129,13 @@ static tern_status open_context(part *p)
 		snprintf(transports, sizeof(transports), "%s", transport_names[o->transport]);
 		params.transports = transports;
 	}
-	return tern_ctx_create(&params, &p->ctx);
+	status = tern_ctx_create(&params, &p->ctx);
+	if (status != TERN_OK || !o->sparse || o->role == ROLE_SERVER)
+		return status;
+	snprintf(tables, sizeof(tables), "%s/tables", p->name);
+	params.name = tables;
+	params.listen = "";
+	return tern_ctx_create(&params, &p->tables);
 }
 
 static tern_status open_session(part *p, uint64_t eval_batch)
@@ -156,6 +164,7 @@ static tern_status open_session(part *p, uint64_t eval_batch)
 	params.steps_done = o->first_step;
 	if (!o->no_comm && (o->servers || o->stages > 1))
 		status = open_context(p);
+	params.tables = p->tables;
 	if (status == TERN_OK)
 		status = tern_session_open(p->ctx, &params, &p->session);
 	running = p->session;
@@ -227,6 +236,8 @@ static void close_part(part *p)
 {
 	running = NULL;
 	tern_session_close(p->session);
+	if (p->tables)
+		tern_ctx_destroy(p->tables);
 	if (p->ctx)
 		tern_ctx_destroy(p->ctx);
 	train_job_destroy(&p->job);

@@ -118,6 +118,15 @@ tern_status tern_graph_set_device(tern_graph *graph, int32_t device);
 /* The same for the node that makes a value. TERN_E_NOT_FOUND, TERN_E_INVALID. */
 tern_status tern_graph_place(tern_graph *graph, tern_value value, int32_t device);
 
+/*
+ * Mark a variable whose rows a Gather picks (an embedding): in jobs with servers it is kept as rows of a table of the
+ * parameter server instead of being sent whole. A worker pulls the rows that its batch names, each once, and pushes
+ * their gradients; the optimiser runs at the table, for rows that were named. tern_plan_create fails with TERN_E_INVALID
+ * where it can't be, and says why: it must be a matrix that one Gather along axis 0 reads and nothing else, and gradients
+ * must not be clipped. TERN_E_NOT_FOUND, TERN_E_INVALID (no variable), TERN_E_NOMEM.
+ */
+tern_status tern_graph_sparse(tern_graph *graph, tern_value variable);
+
 /* Name a placeholder as the input port `port`, or any tensor as the output port `port`. */
 tern_status tern_graph_input(tern_graph *graph, const char *port, tern_value value);
 tern_status tern_graph_output(tern_graph *graph, const char *port, tern_value value);
@@ -404,6 +413,11 @@ typedef struct tern_plan_params {
 	 */
 	uint32_t micro_batches;
 	uint64_t split_bytes; /* variables of more are split by rows over the servers; 0 = 4 MiB */
+	/*
+	 * Variables of so many bytes or more are treated as if marked by tern_graph_sparse, those that can be; 0 = none but
+	 * the marked ones.
+	 */
+	uint64_t sparse_bytes;
 	/*
 	 * Sizes of symbolic dims, as far as they are known: only shapes with known and fixed sizes are static.
 	 * varies: the size differs from step to step, and `size` is what to expect. A NULL name ends the list.

@@ -42,6 +42,11 @@ typedef struct tern_session_params {
 	/* A worker whose model is split over devices: which of them, and "host:port" of each one below it. No evaluation. */
 	uint32_t stage;
 	const char *const *stages;
+	/*
+	 * Workers, of plans with sparse variables: a context of its own for their rows, which outlives the session. Its name is
+	 * the device's name and "/tables"; nobody dials it. Their servers keep the tables beside their part of the graph.
+	 */
+	tern_ctx *tables;
 } tern_session_params;
 
 /* The context's name must be the device's name in the plan ("server0", "worker3", "worker3/stage1"): peers go by it. */
@@ -79,15 +84,16 @@ tern_status tern_session_save(tern_session *session, const char *path);
 
 typedef struct tern_session_stats {
 	uint64_t steps;
-	uint64_t run_ns;     /* in step and run */
-	uint64_t compute_ns; /* in kernels */
-	uint64_t comm_ns;    /* calling the transfer: posts, polls, copies, serialising */
-	uint64_t wait_ns;    /* with nothing to do but wait for tensors */
-	uint64_t bytes_sent, bytes_received;
+	uint64_t run_ns;                     /* in step and run */
+	uint64_t compute_ns;                 /* in kernels */
+	uint64_t comm_ns;                    /* calling the transfer: posts, polls, copies, serialising */
+	uint64_t wait_ns;                    /* with nothing to do but wait for tensors */
+	uint64_t bytes_sent, bytes_received; /* rows of tables and their keys too */
 	uint64_t tensors_sent, tensors_received;
 	uint64_t writes; /* one-sided writes of whole tensors by this side */
 	uint64_t copies; /* passes over tensors in memory beyond those writes */
 	uint64_t copy_bytes;
+	uint64_t rows_pulled, rows_pushed; /* of tables */
 } tern_session_stats;
 /* What the session did since it was opened, or since tern_session_stats_reset(). */
 void tern_session_stats_get(tern_session *session, tern_session_stats *stats);

@@ -187,6 +187,7 @@ static tern_status set_up(tn_exec *e)
 	TN_TRY(tn_kern_ctx_create(e->params.backend, e->params.kernel_threads, &e->kern));
 	TN_TRY(open_ends(e));
 	TN_TRY(make_fixed(e));
+	e->pushes_per_step = tn_exec_rows_pushes(e);
 	e->progs[TN_PROG_EVAL].id = TN_PROG_EVAL;
 	TN_TRY(tn_exec_dims(e));
 	TN_TRY(tn_exec_prog_make(e, &e->progs[TN_PROG_TRAIN]));

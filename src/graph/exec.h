@@ -28,6 +28,7 @@
 
 #include "graph/kern.h"
 #include "graph/plan.h"
+#include "graph/store.h"
 #include "graph/xfer.h"
 
 typedef struct tn_exec tn_exec;
@@ -42,6 +43,7 @@ typedef struct tn_exec_params {
 	uint64_t batch;          /* size of the symbolic dim "batch" in TRAIN; 0 if the graph has none */
 	uint64_t eval_batch;     /* the same in EVAL; 0 = no EVAL program */
 	uint64_t trace_events;   /* the latest events that are kept for a trace; 0 = none */
+	tn_store *store;         /* of plans with tables; outlives the executor */
 } tn_exec_params;
 
 /*

@@ -29,8 +29,11 @@ typedef struct exec_tensor {
 	uint64_t bytes;
 } exec_tensor;
 
+typedef struct exec_rows exec_rows; /* exec_rows.c */
+
 typedef struct exec_node {
 	tn_kern *kern;
+	exec_rows *rows;  /* of PullRows and PushRows */
 	void **in, **out; /* arrays for the kernel, filled before each run */
 	uint32_t pending, pending_init;
 	uint32_t chain;
@@ -109,7 +112,8 @@ struct tn_exec {
 	exec_room *room[TN_PROG_COUNT]; /* [tensors] */
 	exec_prog *variants[TN_PROG_COUNT];
 	uint32_t n_variants[TN_PROG_COUNT];
-	bool learns; /* sizes come with received tensors: one step at a time */
+	uint32_t pushes, pushes_per_step; /* PushRows: started so far; the last of a step ends it */
+	bool learns;                      /* sizes come with received tensors: one step at a time */
 	uint64_t plain_bytes, registered_bytes;
 	exec_prog progs[TN_PROG_COUNT];
 	bool started;
@@ -156,6 +160,12 @@ static inline bool tn_exec_shared(const tn_exec *exec, uint32_t tensor)
 	return d->buffer && d->buffer[tensor] != TN_NONE;
 }
 void tn_exec_prog_free(exec_prog *prog, uint32_t n_nodes);
+
+/* exec_rows.c: PullRows and PushRows of a program; TERN_AGAIN while the store is at work. */
+tern_status tn_exec_rows_make(const tn_exec *exec, exec_prog *prog, uint32_t node);
+tern_status tn_exec_rows_run(tn_exec *exec, exec_prog *prog, uint32_t node, uint64_t step);
+void tn_exec_rows_free(exec_rows *rows);
+uint32_t tn_exec_rows_pushes(const tn_exec *exec);
 
 /* exec_run.c: until no chain is open. */
 tern_status tn_exec_run_prog(tn_exec *exec, exec_prog *prog, uint64_t deadline_ns);

@@ -186,6 +186,8 @@ static tern_status make_kernel(tn_exec *e, exec_prog *p, uint32_t i)
 	if (!p->nodes[i].active ||
 	    tn_op_flags(n->op) & (TN_OPF_VIEW | TN_OPF_SEND | TN_OPF_RECV | TN_OPF_JOIN))
 		return TERN_OK;
+	if (tn_op_flags(n->op) & TN_OPF_STORE)
+		return tn_exec_rows_make(e, p, i);
 	in = calloc(n->n_in + 1, sizeof(*in));
 	if (!in)
 		return tn_fail(TERN_E_NOMEM, "no memory for the kernel of '%s'", n->name);
@@ -344,8 +346,10 @@ tern_status tn_exec_prog_make(tn_exec *e, exec_prog *p)
 
 void tn_exec_prog_free(exec_prog *p, uint32_t n_nodes)
 {
-	for (uint32_t i = 0; i < n_nodes && p->nodes; i++)
+	for (uint32_t i = 0; i < n_nodes && p->nodes; i++) {
 		tn_kern_destroy(p->nodes[i].kern);
+		tn_exec_rows_free(p->nodes[i].rows);
+	}
 	free(p->tensors);
 	free(p->nodes);
 	free(p->chains);

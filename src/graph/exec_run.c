@@ -357,6 +357,10 @@ static tern_status run_node(tn_exec *e, exec_prog *p, uint32_t node)
 		return TERN_OK;
 	if (flags & TN_OPF_JOIN)
 		return run_join(e, p, node);
+	if (flags & TN_OPF_STORE) {
+		TN_TRY(writable(e, p, &e->graph->nodes[node]));
+		return tn_exec_rows_run(e, p, node, step);
+	}
 	return run_kernel(e, p, node, step);
 }
 
@@ -441,6 +445,9 @@ static tern_status late(const tn_exec *e, const exec_prog *p)
 	unsigned long long step = p->chains[p->nodes[node].chain].step;
 	const exec_end *end = e->end_of[node] != TN_NONE ? &e->ends[e->end_of[node]] : NULL;
 
+	if (tn_op_flags(n->op) & TN_OPF_STORE)
+		return tn_fail(TERN_E_DEADLINE, "%s, step %llu: '%s' waits for rows of its table",
+			       e->graph->name, step, n->name);
 	if (!end) {
 		return tn_fail(TERN_E_DEADLINE, "%s, step %llu: '%s' waits for its buffer to be sent",
 			       e->graph->name, step, n->name);

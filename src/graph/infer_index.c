@@ -7,6 +7,7 @@
  */
 #include <string.h>
 
+#include "base/fail.h"
 #include "graph/infer.h"
 
 static void append(tern_shape *s, const uint64_t *dims, uint32_t n)
@@ -48,6 +49,27 @@ tern_status tn_infer_gather(tn_infer *x)
 	if (st != TERN_OK)
 		return st;
 	return gathered(x, &tn_infer_in(x, 0)->shape, &tn_infer_in(x, 1)->shape, &x->shape[0]);
+}
+
+/* A row of `size` numbers for each index. */
+tern_status tn_infer_pull_rows(tn_infer *x)
+{
+	const tern_shape *index = &tn_infer_in(x, 0)->shape;
+	uint64_t size = (uint64_t)tn_node_int(x->node, TN_ATTR_SIZE, 0);
+
+	TN_TRY(tn_want(x, 0, 1, TN_T_INDEX));
+	TN_TRY(check_rank(x, index->rank + 1));
+	x->dtype[0] = TERN_F32;
+	x->shape[0] = (tern_shape){0};
+	append(&x->shape[0], index->dims, index->rank);
+	append(&x->shape[0], &size, 1);
+	return TERN_OK;
+}
+
+tern_status tn_infer_push_rows(tn_infer *x)
+{
+	TN_TRY(tn_want_f32(x, 0, 1));
+	return tn_want(x, 1, 1, TN_T_INDEX);
 }
 
 /* (dY, indices): the gradient of `shape` gathered by the indices. */

@@ -92,6 +92,15 @@ void tn_variable_name(const tn_node *node, char *name, size_t size)
 	*tail = 0;
 }
 
+void tn_variable_rows(const tn_node *node, const tern_shape *shape, uint64_t first, uint64_t n, float *data)
+{
+	uint64_t row = 1;
+
+	for (uint32_t i = 1; i < shape->rank; i++)
+		row *= shape->dims[i];
+	fill_range(&node->init, node->name, shape, first * row, n * row, data);
+}
+
 void tn_variable_fill(const tn_node *node, const tern_shape *shape, float *data)
 {
 	uint64_t parts = (uint64_t)tn_node_int(node, TN_ATTR_PARTS, 1), row = 1, n = 0;

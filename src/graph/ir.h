@@ -222,6 +222,8 @@ void tn_graph_node_text(tn_str *text, const tern_graph *graph, uint32_t node);
 void tn_init_fill(const tern_init *init, const char *name, const tern_shape *shape, float *data);
 /* The same for a Variable node, which may be a part of a variable: its rows of the whole. */
 void tn_variable_fill(const tn_node *node, const tern_shape *shape, float *data);
+/* The same for rows first .. first + n - 1 of a variable that is no part. */
+void tn_variable_rows(const tn_node *node, const tern_shape *shape, uint64_t first, uint64_t n, float *data);
 /* The name of the variable that a Variable node is, or is a part of ("fc1/w" of "fc1/w/part1"). */
 void tn_variable_name(const tn_node *node, char *name, size_t size);
 

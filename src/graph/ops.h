@@ -101,7 +101,9 @@
 	X(CLIP_VALUE, "clip_value", FLOAT) /* Apply*: each element of the gradient to [-x, x] */ \
 	X(CLIP_NORM, "clip_norm", FLOAT) /* ClipScale */ \
 	X(IGNORE_INDEX, "ignore_index", INT) /* losses: rows with this label count nothing */ \
-	X(CLIPPED, "clipped", INT) /* Apply*: the input after the slots is a ClipScale */
+	X(CLIPPED, "clipped", INT) /* Apply*: the input after the slots is a ClipScale */ \
+	X(SPARSE, "sparse", INT) /* Variable: it is to be kept as rows of a table */ \
+	X(TABLE, "table", INT) /* which one of the plan; Variable in the passes: it is one */
 /* clang-format on */
 
 typedef enum tn_attr_key {
@@ -152,6 +154,7 @@ typedef enum tn_direction { TN_DIRECTION_FORWARD, TN_DIRECTION_REVERSE, TN_DIREC
 #define TN_OPF_INTERNAL 64u  /* made by passes; not to be asked for by callers */
 #define TN_OPF_DYNAMIC  256u /* with RDMA: metadata, then a one-sided read, then an acknowledgement */
 #define TN_OPF_JOIN     128u /* output 0 is the memory of all inputs, which are received one behind the other */
+#define TN_OPF_STORE    512u /* asks the store for rows: done when the store is */
 
 #define TN_APPLY_ATTRS                                                                      \
 	(TN_A(LR) | TN_A(LR_END) | TN_A(LR_STEPS) | TN_A(WEIGHT_DECAY) | TN_A(GRAD_SCALE) | \
@@ -171,7 +174,7 @@ typedef enum tn_direction { TN_DIRECTION_FORWARD, TN_DIRECTION_REVERSE, TN_DIREC
 /* clang-format off */
 #define TN_OP_MAP(X) \
 	X(PLACEHOLDER, "Placeholder", 0, 0, 1, TN_OPF_SOURCE | TN_OPF_INTERNAL, 0, 0, source, none) \
-	X(VARIABLE, "Variable", 0, 0, 1, TN_OPF_SOURCE | TN_OPF_INTERNAL, TN_A(PART) | TN_A(PARTS) | TN_A(ROWS) | TN_A(AXIS), 0, source, none) \
+	X(VARIABLE, "Variable", 0, 0, 1, TN_OPF_SOURCE | TN_OPF_INTERNAL, TN_A(PART) | TN_A(PARTS) | TN_A(ROWS) | TN_A(AXIS) | TN_A(SPARSE), 0, source, none) \
 	X(CONSTANT, "Constant", 0, 0, 1, TN_OPF_SOURCE | TN_OPF_INTERNAL, 0, 0, source, none) \
 	/* views */ \
 	X(IDENTITY, "Identity", 1, 1, 1, TN_OPF_VIEW, 0, 0, identity, none) \
@@ -374,6 +377,9 @@ typedef enum tn_direction { TN_DIRECTION_FORWARD, TN_DIRECTION_REVERSE, TN_DIREC
 	/* parts, one behind the other along axis (0): copied, or received where they belong */ \
 	X(JOIN, "Join", 1, TN_MANY, 1, TN_OPF_INTERNAL, TN_A(AXIS), 0, join, part) \
 	X(JOIN_RECV, "JoinRecv", 1, TN_MANY, 1, TN_OPF_JOIN | TN_OPF_INTERNAL, TN_A(AXIS), 0, join, none) \
+	/* rows of a table that a store keeps: indices -> Y; (dY, indices) */ \
+	X(PULL_ROWS, "PullRows", 1, 1, 1, TN_OPF_STORE | TN_OPF_INTERNAL, TN_A(TABLE) | TN_A(ROWS) | TN_A(SIZE), TN_A(TABLE) | TN_A(ROWS) | TN_A(SIZE), pull_rows, none) \
+	X(PUSH_ROWS, "PushRows", 2, 2, 0, TN_OPF_STORE | TN_OPF_INTERNAL, TN_A(TABLE) | TN_A(ROWS) | TN_A(GRAD_SCALE) | TN_A(LR) | TN_A(LR_END) | TN_A(LR_STEPS), TN_A(TABLE) | TN_A(ROWS), push_rows, none) \
 	/* (sum, term) -> sum */ \
 	X(ACCUMULATE, "Accumulate", 2, 2, 1, TN_OPF_INPLACE | TN_OPF_INTERNAL, 0, 0, accumulate, part) \
 	X(SEND, "Send", 1, 1, 0, TN_OPF_SEND | TN_OPF_INTERNAL, TN_A(EDGE) | TN_A(PROLOGUE) | TN_A(STALE), TN_A(EDGE), send, none) \

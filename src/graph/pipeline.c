@@ -445,7 +445,7 @@ static tern_status map_sources(copier *c)
 		const tn_node *n = &model->nodes[i];
 		uint32_t readers = 0;
 
-		if (n->op != TN_OP_PLACEHOLDER && n->op != TN_OP_VARIABLE)
+		if ((n->op != TN_OP_PLACEHOLDER && n->op != TN_OP_VARIABLE) || tn_node_attr(n, TN_ATTR_TABLE))
 			continue;
 		reading_stages(c->r, n->out[0], reads);
 		for (uint32_t s = 0; s < c->r->stages; s++)

@@ -145,7 +145,7 @@ tern_status tern_plan_create(const tern_graph *graph, const tern_plan_params *as
 {
 	tern_plan_params own;
 	const tern_plan_params *params = &own;
-	tern_graph *placed;
+	tern_graph *placed, *tables = NULL;
 	tern_status st;
 
 	if (!graph || !asked || !plan)
@@ -159,11 +159,15 @@ tern_status tern_plan_create(const tern_graph *graph, const tern_plan_params *as
 	if (st == TERN_OK)
 		st = tern_graph_check(graph);
 	if (st == TERN_OK)
-		st = tn_replicate(graph, params, &placed);
+		st = tn_replicate(graph, params, &placed, &tables);
 	if (st != TERN_OK)
 		return st;
 	st = make_plan(graph, params, placed, plan);
 	tern_graph_destroy(placed);
+	if (st == TERN_OK)
+		(*plan)->tables = tables;
+	else
+		tern_graph_destroy(tables);
 	return st;
 }
 
@@ -208,6 +212,7 @@ void tern_plan_destroy(tern_plan *plan)
 		free(plan->edges[i].reason);
 		free(plan->edges[i].site);
 	}
+	tern_graph_destroy(plan->tables);
 	free(plan->devices);
 	free(plan->edges);
 	free(plan->model);

@@ -70,7 +70,17 @@ struct tern_plan {
 	uint32_t n_devices;
 	tn_edge *edges;
 	uint32_t n_edges, cap_edges;
+	/* Variables that are kept as rows of tables: Variable nodes, one a table, by number. NULL: none. */
+	tern_graph *tables;
 };
+
+/* Rows that the device's nodes ask a table for in a step, with the sizes that are expected; as many travel at most. */
+uint64_t tn_plan_rows(const tern_plan *plan, const tn_device *device, uint32_t table);
+
+static inline uint32_t tn_plan_tables(const tern_plan *plan)
+{
+	return plan->tables ? plan->tables->n_nodes : 0;
+}
 
 /* What the spread over servers must know of a variable, and what it says. */
 typedef struct tn_variable {
@@ -99,8 +109,9 @@ tern_status tn_shard(tn_variable *vars, uint32_t n_vars, const tern_plan_params 
  */
 tern_status tn_stages(tern_graph *model, const tern_plan_params *params, uint32_t stages);
 
-/* replicate.c: the placed graph. Devices are numbered as in the plan. */
-tern_status tn_replicate(const tern_graph *model, const tern_plan_params *params, tern_graph **placed);
+/* replicate.c: the placed graph, and tern_plan.tables. Devices are numbered as in the plan. */
+tern_status tn_replicate(const tern_graph *model, const tern_plan_params *params, tern_graph **placed,
+			 tern_graph **tables);
 
 /* optimise.c: what updates variables in a placed graph. */
 typedef struct tn_update {

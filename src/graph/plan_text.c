@@ -97,6 +97,34 @@ static void add_devices(tn_str *text, const tern_plan *plan)
 	}
 }
 
+/* Bytes of a row as it travels: with its key. */
+static uint64_t row_bytes(const tern_plan *plan, uint32_t table)
+{
+	return sizeof(uint64_t) + sizeof(float) * plan->tables->tensors[table].shape.dims[1];
+}
+
+static void add_tables(tn_str *text, const tern_plan *plan)
+{
+	if (plan->tables)
+		tn_str_add(text, "\ntables\n");
+	for (uint32_t t = 0; t < tn_plan_tables(plan); t++) {
+		const tern_shape *shape = &plan->tables->tensors[t].shape;
+
+		tn_str_addf(text, "  %u %s: %" PRIu64 " rows of %" PRIu64 " f32, row r at server r mod %u\n",
+			    t, plan->tables->nodes[t].name, shape->dims[0], shape->dims[1],
+			    plan->params.servers);
+		for (uint32_t d = 0; d < plan->n_devices; d++) {
+			uint64_t rows = tn_plan_rows(plan, &plan->devices[d], t);
+
+			if (rows)
+				tn_str_addf(text,
+					    "    %s: at most %" PRIu64 " rows pulled and pushed, %" PRIu64
+					    " bytes each way per step\n",
+					    plan->devices[d].name, rows, rows * row_bytes(plan, t));
+		}
+	}
+}
+
 static void add_edges(tn_str *text, const tern_plan *plan)
 {
 	char shape[TN_SHAPE_TEXT_MAX];
@@ -125,6 +153,7 @@ char *tern_plan_text(const tern_plan *plan)
 	tn_str_init(&text);
 	add_head(&text, plan);
 	add_devices(&text, plan);
+	add_tables(&text, plan);
 	add_edges(&text, plan);
 	for (uint32_t i = 0; i < plan->n_devices; i++) {
 		char *graph = tern_graph_text(plan->devices[i].graph);
@@ -210,6 +239,31 @@ static void json_edge(tn_json *j, const tern_plan *plan, uint32_t i)
 	tn_json_end_object(j);
 }
 
+static void json_table(tn_json *j, const tern_plan *plan, uint32_t t)
+{
+	tn_json_object(j);
+	json_string(j, "name", plan->tables->nodes[t].name);
+	json_u64(j, "rows", plan->tables->tensors[t].shape.dims[0]);
+	json_u64(j, "dim", plan->tables->tensors[t].shape.dims[1]);
+	json_u64(j, "servers", plan->params.servers);
+	tn_json_key(j, "users");
+	tn_json_array(j);
+	for (uint32_t d = 0; d < plan->n_devices; d++) {
+		uint64_t rows = tn_plan_rows(plan, &plan->devices[d], t);
+
+		if (!rows)
+			continue;
+		tn_json_object(j);
+		json_string(j, "device", plan->devices[d].name);
+		json_u64(j, "rows_at_most", rows);
+		json_u64(j, "bytes_pulled", rows * row_bytes(plan, t));
+		json_u64(j, "bytes_pushed", rows * row_bytes(plan, t));
+		tn_json_end_object(j);
+	}
+	tn_json_end_array(j);
+	tn_json_end_object(j);
+}
+
 char *tern_plan_json(const tern_plan *plan)
 {
 	tn_str text;
@@ -240,6 +294,14 @@ char *tern_plan_json(const tern_plan *plan)
 	for (uint32_t i = 0; i < plan->n_edges; i++)
 		json_edge(&j, plan, i);
 	tn_json_end_array(&j);
+	if (plan->tables) {
+		tn_json_key(&j, "tables");
+		tn_json_array(&j);
+	}
+	for (uint32_t t = 0; t < tn_plan_tables(plan); t++)
+		json_table(&j, plan, t);
+	if (plan->tables)
+		tn_json_end_array(&j);
 	tn_json_end_object(&j);
 	return tn_str_take(&text);
 }

@@ -82,7 +82,8 @@ static tern_status differentiate(tn_replica *r, const tern_graph *model)
 		return tn_fail(TERN_E_INVALID, "graph '%s' has no variables to train", model->name);
 	TN_TRY(tn_stages(r->model, r->params, r->stages));
 	find_averages(r);
-	return add_gradients(r, loss);
+	TN_TRY(add_gradients(r, loss));
+	return tn_sparse(r);
 }
 
 /* ---- variables ---- */
@@ -233,7 +234,8 @@ static tern_status build(tn_replica *r, const tern_graph *model)
 	return add_updates(r);
 }
 
-tern_status tn_replicate(const tern_graph *model, const tern_plan_params *params, tern_graph **placed)
+tern_status tn_replicate(const tern_graph *model, const tern_plan_params *params, tern_graph **placed,
+			 tern_graph **tables)
 {
 	tn_replica r = {.params = params,
 			.stages = TN_MAX(params->stages, 1),
@@ -251,9 +253,12 @@ tern_status tn_replicate(const tern_graph *model, const tern_plan_params *params
 	free(r.parts);
 	free(r.part_var);
 	free(r.worker_grad);
-	if (st == TERN_OK)
+	if (st == TERN_OK) {
 		*placed = r.placed;
-	else
-		tern_graph_destroy(r.placed);
+		*tables = r.tables;
+		return TERN_OK;
+	}
+	tern_graph_destroy(r.placed);
+	tern_graph_destroy(r.tables);
 	return st;
 }

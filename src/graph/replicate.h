@@ -16,7 +16,8 @@
 typedef struct tn_replica {
 	const tern_plan_params *params;
 	uint32_t stages, micro;
-	tern_graph *model; /* with gradients */
+	tern_graph *model;  /* with gradients */
+	tern_graph *tables; /* sparse.c: a Variable for each table; NULL: there are none */
 	uint32_t n_forward;
 	tern_graph *placed;
 	uint32_t n_vars;
@@ -34,6 +35,9 @@ static inline int32_t tn_stage_device(const tn_replica *r, uint32_t worker, uint
 {
 	return (int32_t)(r->params->servers + worker * r->stages + stage);
 }
+
+/* sparse.c: variables that are rows of tables leave var, grad and ema. */
+tern_status tn_sparse(tn_replica *replica);
 
 /* pipeline.c: the copy of the model with its ports, and worker_grad. */
 tern_status tn_replicate_worker(tn_replica *r, uint32_t worker);

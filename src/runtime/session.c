@@ -24,6 +24,9 @@
 #include "graph/exec_trace.h"
 #include "graph/plan.h"
 #include "graph/xfer_link.h"
+#include "runtime/tables.h"
+
+#include <tern/ps.h>
 
 #define SESSION_START_NS (30ull * 1000000000ull)
 #define SESSION_CLOSE_NS (2ull * 1000000000ull) /* more than link.close_timeout */
@@ -50,6 +53,12 @@ struct tern_session {
 	pthread_mutex_t lock;
 	char transport[32];
 	tn_exec_stats base; /* at the last reset */
+	tn_store_counters base_rows;
+	tern_ctx *tables_ctx;
+	tn_store *store;        /* of a plan with tables: the worker's rows */
+	tern_ps_server *keeper; /* the server's tables */
+	tern_link **guests;     /* lock: links of workers' tables, which the session only keeps */
+	uint32_t n_guests;
 	atomic_bool canceled;
 };
 
@@ -78,11 +87,31 @@ static tern_status device_name(const tern_session *s, uint32_t device, const cha
 	return TERN_OK;
 }
 
+/* A worker's rows travel on links of their own, which have another name. */
+static bool keep_guest(tern_session *s, tern_link *link)
+{
+	const char *name = tern_link_peer_name(link), *end = strrchr(name, '/');
+	tern_link **more = NULL;
+
+	if (!end || strcmp(end, "/tables") != 0)
+		return false;
+	pthread_mutex_lock(&s->lock);
+	more = realloc(s->guests, (s->n_guests + 1) * sizeof(*more));
+	if (more) {
+		s->guests = more;
+		s->guests[s->n_guests++] = link;
+	}
+	pthread_mutex_unlock(&s->lock);
+	return more != NULL;
+}
+
 static void on_incoming(tern_link *link, void *arg)
 {
 	tern_session *s = arg;
 	tern_link *old = link;
 
+	if (s->keeper && keep_guest(s, link))
+		return;
 	pthread_mutex_lock(&s->lock);
 	for (uint32_t i = 0; i < s->devices && !s->settled; i++) {
 		const char *name;
@@ -295,6 +324,8 @@ static tern_status prepare(tern_session *s, const tern_session_params *params)
 	if (!s->ctx)
 		return tn_fail(TERN_E_INVALID, "a session with peers needs a context");
 	s->comm = s->plan->params.comm;
+	if (params->role == TERN_ROLE_SERVER && tn_plan_tables(s->plan))
+		TN_TRY(tern_ps_server_open(s->ctx, &(tern_ps_server_params){0}, &s->keeper));
 	return find_peers(s);
 }
 
@@ -309,6 +340,7 @@ tern_status tern_session_open(tern_ctx *ctx, const tern_session_params *params, 
 	s->ctx = ctx;
 	s->plan = params->plan;
 	s->stub = params->stub;
+	s->tables_ctx = params->tables;
 	pthread_mutex_init(&s->lock, NULL);
 	snprintf(s->transport, sizeof(s->transport), "none");
 	s->exec_params = (tn_exec_params){.kernel_threads = params->kernel_threads,
@@ -325,6 +357,27 @@ tern_status tern_session_open(tern_ctx *ctx, const tern_session_params *params, 
 		tern_ctx_on_link(ctx, on_incoming, NULL, s);
 	*out = s;
 	return TERN_OK;
+}
+
+/* The rows of sparse variables, on a device that uses some. */
+static tern_status open_store(tern_session *s, uint64_t deadline_ns)
+{
+	tn_tables_params params = {.ctx = s->tables_ctx,
+				   .plan = s->plan,
+				   .device = s->device,
+				   .servers = (const char *const *)s->servers,
+				   .timeout_ns = deadline_ns - TN_MIN(tn_now(), deadline_ns - 1),
+				   .canceled = &s->canceled};
+
+	if (!tn_plan_tables(s->plan) || !tn_tables_used(s->plan, s->device, tn_plan_tables(s->plan)))
+		return TERN_OK;
+	if (s->stub)
+		return tn_store_none(&s->store);
+	if (!params.ctx || !params.servers)
+		return tn_fail(TERN_E_INVALID,
+			       "the plan has sparse variables: a worker needs a context for their "
+			       "tables, and the servers' addresses");
+	return tn_tables_open(&params, &s->store);
 }
 
 static tern_status open_xfer(tern_session *s)
@@ -353,6 +406,8 @@ tern_status tern_session_start(tern_session *s, uint64_t timeout_ns)
 
 	if (s->exec)
 		return tn_fail(TERN_E_STATE, "the session was started already");
+	TN_TRY(open_store(s, deadline_ns));
+	s->exec_params.store = s->store;
 	if (!s->stub) {
 		TN_TRY(dial(s, deadline_ns));
 		TN_TRY(await_links(s, deadline_ns));
@@ -362,6 +417,8 @@ tern_status tern_session_start(tern_session *s, uint64_t timeout_ns)
 		note_transports(s);
 	}
 	TN_TRY(open_xfer(s));
+	if (s->store && !s->stub)
+		tn_tables_wake(s->store, s->xfer);
 	TN_TRY(tn_exec_create(s->plan, s->device, s->xfer, &s->exec_params, &s->exec));
 	if (s->restore)
 		TN_TRY(tn_exec_load(s->exec, s->restore, s->steps_done));
@@ -389,6 +446,8 @@ tern_status tern_session_finish(tern_session *s, uint64_t timeout_ns)
 	if (s->exec && !s->stub)
 		TN_TRY(tn_exec_take_last(s->exec, deadline_ns));
 	TN_TRY(drain(s, deadline_ns));
+	if (s->store && !s->stub)
+		tn_tables_stop(s->store);
 	for (uint32_t i = 0; i < s->devices && !s->stub; i++)
 		if (s->links[i] && s->dialed[i])
 			tern_link_close(s->links[i]);
@@ -438,9 +497,17 @@ void tern_session_close(tern_session *s)
 		tern_ctx_on_link(s->ctx, NULL, NULL, NULL);
 	if (s->exec && !s->stub)
 		end_links(s);
+	if (s->store && !s->stub)
+		tn_tables_stop(s->store);
 	tn_exec_destroy(s->exec);
 	if (s->xfer)
 		s->xfer->ops->close(s->xfer);
+	if (s->store)
+		s->store->ops->close(s->store);
+	tern_ps_server_close(s->keeper);
+	for (uint32_t i = 0; i < s->n_guests; i++)
+		tern_link_release(s->guests[i]);
+	free(s->guests);
 	for (uint32_t i = 0; s->links && i < s->devices; i++)
 		tern_link_release(s->links[i]);
 	free_addresses(s->servers, s->server_count);
@@ -536,13 +603,18 @@ void tern_session_stats_reset(tern_session *s)
 		tn_exec_stats_get(s->exec, &s->base, false);
 	if (s->stub)
 		memset(&s->base.xfer, 0, sizeof(s->base.xfer));
+	if (s->store)
+		s->store->ops->counters(s->store, &s->base_rows);
 }
 
 void tern_session_stats_get(tern_session *s, tern_session_stats *stats)
 {
 	const tn_exec_stats *b = &s->base;
 	tn_exec_stats now = {0};
+	tn_store_counters rows = s->base_rows;
 
+	if (s->store)
+		s->store->ops->counters(s->store, &rows);
 	if (s->exec)
 		tn_exec_stats_get(s->exec, &now, false);
 	if (s->stub) /* it only pretends */
@@ -553,8 +625,12 @@ void tern_session_stats_get(tern_session *s, tern_session_stats *stats)
 		.compute_ns = now.compute_ns - b->compute_ns,
 		.comm_ns = now.comm_ns - b->comm_ns,
 		.wait_ns = now.wait_ns - b->wait_ns,
-		.bytes_sent = now.xfer.bytes_sent - b->xfer.bytes_sent,
-		.bytes_received = now.xfer.bytes_received - b->xfer.bytes_received,
+		.bytes_sent =
+			now.xfer.bytes_sent - b->xfer.bytes_sent + rows.bytes_sent - s->base_rows.bytes_sent,
+		.bytes_received = now.xfer.bytes_received - b->xfer.bytes_received + rows.bytes_received -
+				  s->base_rows.bytes_received,
+		.rows_pulled = rows.pulled - s->base_rows.pulled,
+		.rows_pushed = rows.pushed - s->base_rows.pushed,
 		.tensors_sent = now.xfer.sends - b->xfer.sends,
 		.tensors_received = now.xfer.recvs - b->xfer.recvs,
 		.writes = now.xfer.writes - b->xfer.writes,

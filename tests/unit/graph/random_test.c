@@ -444,10 +444,10 @@ static void run_job(const tern_plan *plan, float (*loss)[JOB_STEPS])
 static tern_plan *together(const tern_graph *model, const tern_plan_params *params)
 {
 	uint32_t stages = TN_MAX(params->stages, 1);
-	tern_graph *placed;
+	tern_graph *placed, *tables;
 	tern_plan *p;
 
-	assert_ok(tn_replicate(model, params, &placed));
+	assert_ok(tn_replicate(model, params, &placed, &tables));
 	for (uint32_t i = 0; i < placed->n_ports; i++) {
 		tn_port *port = &placed->ports[i];
 		uint32_t device = (uint32_t)placed->nodes[placed->tensors[port->tensor].node].device;
