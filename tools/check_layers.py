@@ -159,6 +159,10 @@ class Checker:
             self.bad(path, line, f'link is sans-IO: <{name}> is not for it')
         if layer == 'tensor' and name == 'tern/rpc.h':
             self.check_tensor_rpc(path, line)
+        if layer == 'graph' and re.match(r'tern/ps\w*\.h$', name):
+            self.bad(path, line, f'graph may not use ps (<{name}>): it has store.h, which the runtime binds')
+        if layer == 'ps' and name in ('tern/graph.h', 'tern/session.h'):
+            self.bad(path, line, f'ps may not use graph (<{name}>)')
 
     def check_tensor_rpc(self, path, line):
         if not TENSOR_SETUP.match(os.path.basename(path)):

@@ -62,6 +62,12 @@ class CheckLayers(unittest.TestCase):
     def test_graph_and_ps_the_other_way(self):
         self.planted('src/ps/bad.c', '#include "graph/ir.h"\n', 'ps may not use graph')
 
+    def test_nor_by_public_headers(self):
+        self.planted('src/graph/bad.c', '#include <tern/ps_group.h>\n', 'graph may not use ps')
+
+    def test_nor_by_public_headers_the_other_way(self):
+        self.planted('src/ps/bad.c', '#include <tern/graph.h>\n', 'ps may not use graph')
+
     def test_the_tensor_data_path_has_no_rpc(self):
         self.planted('src/tensor/send.c', '#include "rpc/rpc.h"\n', 'data path')
 

@@ -6,7 +6,7 @@
 _tern_options() { # COMMAND or COMMAND/SUBCOMMAND
 	case $1 in
 	train)
-		echo --model --hidden --data --servers --workers --model-parallel --micro-batches --batch --epochs --steps --transport --comm --sync --seed \
+		echo --model --hidden --data --servers --workers --model-parallel --micro-batches --batch --epochs --steps --transport --comm --sync --sparse --seed \
 			--lr --optimizer --momentum --beta1 --beta2 --rho --epsilon --weight-decay --clip-norm --clip-value --kernel-threads --spin --no-comm --no-eval --losses --curve --save --save-every --resume --first-step --on-failure --trace \
 			--profile --json --quiet \
 			--timeout --role --index --stage --cluster --features --classes --text --length --unit --dim --window --negative --min-count --sample \
@@ -37,7 +37,7 @@ _tern_options() { # COMMAND or COMMAND/SUBCOMMAND
 	graph) echo show check plan run test --help ;;
 	graph/show) echo --dims --nodes --dot --svg --json --help ;;
 	graph/check) echo --dims --json --help ;;
-	graph/plan) echo --servers --workers --model-parallel --micro-batches --async --stale --split --comm --dims \
+	graph/plan) echo --servers --workers --model-parallel --micro-batches --sparse --async --stale --split --comm --dims \
 		--nodes --json --help ;;
 	graph/run) echo --inputs --output --dims --weights --threads --json --help ;;
 	graph/test) echo --rtol --atol --threads --json --help ;;

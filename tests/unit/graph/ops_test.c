@@ -59,8 +59,8 @@ static void tables_have_no_hole(void **state)
 
 	(void)state;
 	for (uint32_t i = 0; i < TN_OP_COUNT; i++) {
-		bool idle = (tn_op_table[i].flags &
-			     (TN_OPF_SOURCE | TN_OPF_VIEW | TN_OPF_SEND | TN_OPF_RECV | TN_OPF_JOIN)) != 0;
+		bool idle = (tn_op_table[i].flags & (TN_OPF_SOURCE | TN_OPF_VIEW | TN_OPF_SEND | TN_OPF_RECV |
+						     TN_OPF_JOIN | TN_OPF_STORE)) != 0;
 
 		assert_non_null(rules[i]);
 		if ((makers[i] == tn_kern_none_create) != idle)
