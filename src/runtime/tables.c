@@ -19,7 +19,8 @@
 #include "graph/ir.h"
 #include "graph/xfer.h"
 
-#define LOOK_NS UINT64_C(1000000000)  /* how long one call of a group waits before the end is looked for */
+#define LOOK_NS UINT64_C(1000000000)  /* how long a step's begin waits before the end is looked for */
+#define CALL_NS UINT64_C(5000000000)  /* other calls */
 #define PUSH_NS UINT64_C(20000000000) /* a push that has not been taken by then is lost */
 #define POLL_NS UINT64_C(2000000)
 #define CHUNK   (UINT64_C(1) << 20) /* bytes of initial values at a time */
@@ -283,18 +284,33 @@ static void make_schema(const tables *t, uint32_t table, uint32_t server, tern_t
 	p->initial_accumulator = 0;
 }
 
+static bool may_go_on(const tables *t)
+{
+	return tn_now() < t->deadline_ns && !(t->canceled && atomic_load(t->canceled));
+}
+
+/* Who is second finds what the first one made. */
+static tern_status create(tables *t, uint32_t server, const tern_table_schema *schema, tern_table **table)
+{
+	tern_status status;
+
+	do
+		status = tern_table_create(t->ps[server], schema, table);
+	while (status == TERN_E_DEADLINE && may_go_on(t));
+	return status;
+}
+
 static tern_status open_servers(tables *t, const char *const *addresses)
 {
 	for (uint32_t s = 0; s < t->servers; s++) {
-		tern_ps_params params = {.servers = &addresses[s], .count = 1, .timeout_ns = LOOK_NS};
+		tern_ps_params params = {.servers = &addresses[s], .count = 1, .timeout_ns = CALL_NS};
 		tern_status status;
 
 		if (!addresses[s])
 			return tn_fail(TERN_E_INVALID, "no address was given for server%u", s);
 		do
 			status = tern_ps_open(t->ctx, &params, &t->ps[s]);
-		while (status != TERN_OK && tn_now() < t->deadline_ns &&
-		       !(t->canceled && atomic_load(t->canceled)));
+		while (status != TERN_OK && may_go_on(t));
 		if (status != TERN_OK) {
 			tn_detail_prefix("server%u at %s", s, addresses[s]);
 			return status;
@@ -303,7 +319,7 @@ static tern_status open_servers(tables *t, const char *const *addresses)
 			tern_table_schema schema;
 
 			make_schema(t, i, s, &schema);
-			TN_TRY(tern_table_create(t->ps[s], &schema, &t->table[i * t->servers + s]));
+			TN_TRY(create(t, s, &schema, &t->table[i * t->servers + s]));
 		}
 	}
 	return TERN_OK;
@@ -411,7 +427,7 @@ static tern_status meet(tables *t)
 	tern_table_push_params push = {.keys = &key, .count = 1, .rows = &one, .mode = TERN_PUSH_ASSIGN};
 	tern_table *ready = NULL;
 	uint32_t missing = TN_NONE;
-	tern_status status = tern_table_create(t->ps[0], &schema, &ready);
+	tern_status status = create(t, 0, &schema, &ready);
 
 	if (status == TERN_OK)
 		status = tern_table_push_wait(ready, &push, PUSH_NS);
