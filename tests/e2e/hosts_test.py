@@ -7,6 +7,7 @@ with real machines and verbs.
 """
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -195,6 +196,67 @@ class Hosts(unittest.TestCase):
         server.kill()
         self.assertIn("server0", self.finish(worker, 1)[1])
         server.wait()
+
+    def wait_for_losses(self, process, name):
+        deadline = time.monotonic() + 60
+        while not (os.path.exists(name) and os.path.getsize(name)):
+            self.assertLess(time.monotonic(), deadline)
+            self.assertIsNone(process.poll(), process.stderr.read() if process.poll() is not None else "")
+            time.sleep(0.02)
+
+    def test_a_cut_cable_is_noticed_at_both_ends(self):
+        """Within the bound (5 keepalives), at a random step; each end says whom it lost."""
+        cluster = self.cluster(1)
+        both = ("--workers", 1, "--hidden", "32,8", "--steps", 100000000, "--batch", 16)
+        env = environment(TERN_CTX_SECRET="of this test", TERN_LINK_KEEPALIVE="300ms")
+        server = self.start("server", 0, cluster, *both, *self.GEOMETRY, env=env)
+        worker = self.start("worker", 0, cluster, *both, "--data", self.folder, "--losses", f"{self.folder}/c0", env=env)
+        self.wait_for_losses(worker, f"{self.folder}/c0")
+        time.sleep(random.random() * 0.2)
+        ip("link", "set", "va", "down")
+        self.addCleanup(ip, "link", "set", "va", "up")
+        began = time.monotonic()
+        _, said = self.finish(worker, 1)
+        self.assertIn("server0", said)
+        self.assertIn("nothing heard for 5 keepalive intervals", said)
+        self.assertIn("worker0", self.finish(server, 1)[1])
+        self.assertLess(time.monotonic() - began, 6 * 0.3 + 15)  # and a busy machine
+
+    def while_cable_is_out(self, job):
+        """Runs a job; how often the cable was out meanwhile."""
+        cluster = self.cluster(2)
+        both = (*job, "--transport", "tcp")
+        env = environment(TERN_CTX_SECRET="of this test", TERN_LINK_KEEPALIVE="3s")
+        parts = [self.start("worker", i, cluster, *both, "--data", self.folder, "--losses", f"{self.folder}/m{i}", env=env)
+                 for i in range(2)]
+        parts += [self.start("server", i, cluster, *both, *self.GEOMETRY, env=env) for i in range(2)]
+        cuts = 0
+        self.wait_for_losses(parts[0], f"{self.folder}/m0")
+        while parts[0].poll() is None and cuts < 5:
+            ip("link", "set", "va", "down")
+            time.sleep(random.uniform(0.05, 0.5))
+            ip("link", "set", "va", "up")
+            cuts += parts[0].poll() is None
+            time.sleep(random.uniform(0.05, 0.5))
+        for part in parts:
+            self.finish(part)
+        return cuts
+
+    def test_a_cable_that_is_out_for_a_moment(self):
+        """Again and again, each time for less than the bound: it costs time, and not a bit of the losses."""
+        steps, cuts = 2000, 0
+        while cuts < 2:  # quick machines: more steps
+            steps *= 2
+            self.assertLess(steps, 1000000)
+            job = ("--workers", 2, "--hidden", "32,8", "--steps", steps, "--batch", 16, "--sync", "--no-eval")
+            for i in range(2):
+                if os.path.exists(f"{self.folder}/m{i}"):
+                    os.remove(f"{self.folder}/m{i}")
+            cuts = self.while_cable_is_out(job)
+        tern("train", "--data", self.folder, *job, "--transport", "shm", "--quiet", "--losses", f"{self.folder}/whole", check=0)
+        mean = [sum(pair) / 2 for pair in zip(self.losses("m0"), self.losses("m1"))]
+        self.assertEqual(mean, self.losses("whole"))
+        print(f"{cuts} times in {steps} steps: the same bits")
 
 
 if __name__ == "__main__":
