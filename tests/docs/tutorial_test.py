@@ -3,7 +3,7 @@
 """Runs what docs/tutorials say, as it stands, against an installed build.
 
 Usage: tutorial_test.py BUILD_FOLDER CMAKE NAME     (NAME of docs/tutorials/NAME.md, or "examples")
-       tutorial_test.py --installed NAME...         with what the system has, as tests/install/chroot_test.py does
+       tutorial_test.py --installed [NAME]          with what the system has, as tests/install/chroot_test.py does
 
     ```c NAME, ```python NAME    a file; the same as examples/NAME
     ```sh                        commands; all of a tutorial run in one shell
@@ -215,18 +215,18 @@ def one(name, environment):
 
 
 def main():
-    if sys.argv[1] == '--installed':
-        names = sys.argv[2:] or ['examples', *sorted(os.path.basename(path)[:-3] for path in glob.glob(
-            os.path.join(ROOT, 'docs/tutorials/*.md')) if not path.endswith('README.md'))]
-        enter_networks()
-        for name in names:
-            one(name, lambda _: installed())
-            print(f'{name}: ok', flush=True)
+    if sys.argv[1:] == ['--installed']:
+        names = [os.path.basename(path)[:-3] for path in glob.glob(os.path.join(ROOT, 'docs/tutorials/*.md'))]
+        for name in ['examples', *sorted(name for name in names if name != 'README')]:
+            print(f'{name}: ', end='', flush=True)
+            status = subprocess.run([sys.executable, '-B', *sys.argv, name], check=False).returncode
+            if status:
+                sys.exit(f'{name}: status {status}')
         return
-    build, cmake, name = sys.argv[1:]
+    place, name = sys.argv[1:-1], sys.argv[-1]
     if name != 'examples' and any(words.startswith('on ') for kind, words, _ in blocks_of(name) if kind == 'sh'):
         enter_networks()
-    one(name, lambda folder: install(build, cmake, folder))
+    one(name, lambda folder: installed() if place == ['--installed'] else install(*place, folder))
     print('ok')
 
 
