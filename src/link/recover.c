@@ -326,10 +326,15 @@ const char *tn_lk_resume_message(tn_link *link, const uint8_t *payload, uint32_t
 		return "RESUME at a wrong time";
 	if (resume.lanes != link->wire_lanes)
 		return "RESUME with a wrong number of lanes";
-	for (uint32_t i = 0; i < resume.lanes; i++)
-		if (i < link->lane_count ? (int32_t)(link->by_index[i]->consumed - resume.received[i]) < 0
-					 : resume.received[i] != 0)
-			return "RESUME counts more than was sent";
+	for (uint32_t i = 0; i < resume.lanes; i++) {
+		uint32_t sent = i < link->lane_count ? link->by_index[i]->consumed : 0;
+
+		if ((int32_t)(sent - resume.received[i]) >= 0)
+			continue;
+		tn_lk_log(link, TN_LOG_WARN, "lane %u of %u: %u received, %u sent", i, link->lane_count,
+			  resume.received[i], sent);
+		return "RESUME counts more than was sent";
+	}
 	link->resume = resume;
 	link->resume_received = true;
 	tn_lk_recover_step(link, now_ns);
