@@ -139,7 +139,7 @@ static tern_status open_ends(tn_exec *e)
 static tern_status alloc_tables(tn_exec *e)
 {
 	uint32_t n_tensors = e->graph->n_tensors + 1, n_nodes = e->graph->n_nodes + 1;
-	uint32_t n_allocs = 2 * n_tensors + 1; /* every root in both programs, and the scratchpad */
+	uint32_t n_allocs = 2 * n_tensors + 1; /* every root in both programs, and the scratchpads */
 
 	e->ends = calloc(e->plan->n_edges + 1, sizeof(*e->ends));
 	e->end_of = calloc(n_nodes, sizeof(*e->end_of));
@@ -179,6 +179,20 @@ static tern_status check_ends(const tn_exec *e)
 	return TERN_OK;
 }
 
+/* ---- what the crew asks for ---- */
+
+static void enter_kernels(void *arg)
+{
+	tn_kern_enter(((tn_exec *)arg)->kern);
+}
+
+static void wake_captain(void *arg)
+{
+	tn_xfer *xfer = ((tn_exec *)arg)->xfer;
+
+	xfer->ops->wake(xfer);
+}
+
 static tern_status set_up(tn_exec *e)
 {
 	TN_TRY(alloc_tables(e));
@@ -195,8 +209,15 @@ static tern_status set_up(tn_exec *e)
 	if (e->params.eval_batch)
 		TN_TRY(tn_exec_prog_make(e, &e->progs[TN_PROG_EVAL]));
 	e->scratch_owned = e->n_owned;
-	e->scratch_room = e->scratch_bytes;
-	return tn_exec_alloc(e, e->scratch_bytes, false, &e->scratch);
+	e->scratch_room = (e->scratch_bytes + TN_CACHE_LINE - 1) / TN_CACHE_LINE * TN_CACHE_LINE;
+	TN_TRY(tn_exec_alloc(e, e->scratch_room * e->params.threads, false, &e->scratch));
+	return tn_crew_create(&(tn_crew_params){.members = e->params.threads,
+						.tasks = e->graph->n_nodes,
+						.run = tn_exec_run_task,
+						.begin = enter_kernels,
+						.wake = wake_captain,
+						.arg = e},
+			      &e->crew);
 }
 
 tern_status tn_exec_create(const tern_plan *plan, uint32_t device, tn_xfer *xfer,
@@ -218,6 +239,8 @@ tern_status tn_exec_create(const tern_plan *plan, uint32_t device, tn_xfer *xfer
 	e->params = *params;
 	if (e->params.kernel_threads == 0)
 		e->params.kernel_threads = 1;
+	if (e->params.threads == 0)
+		e->params.threads = 1;
 	st = set_up(e);
 	if (st != TERN_OK) {
 		tn_exec_destroy(e);
@@ -231,6 +254,7 @@ void tn_exec_destroy(tn_exec *e)
 {
 	if (!e)
 		return;
+	tn_crew_destroy(e->crew);
 	for (uint32_t i = 0; i < TN_PROG_COUNT; i++)
 		tn_exec_prog_free(&e->progs[i], e->graph->n_nodes);
 	tn_exec_variants_free(e);
@@ -413,6 +437,7 @@ void tn_exec_cancel(tn_exec *e)
 {
 	atomic_store_explicit(&e->cancel, true, memory_order_release);
 	e->xfer->ops->wake(e->xfer);
+	tn_crew_wake(e->crew);
 }
 
 void tn_exec_stats_get(tn_exec *e, tn_exec_stats *stats, bool reset)

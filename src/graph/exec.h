@@ -10,9 +10,9 @@
  *   step     of a chain: each of its nodes once. run() lets chains run ahead of each other by any number of
  *            steps, so that a server applies one variable while another's gradients are still on the way
  *
- * Scheduling: a queue of ready nodes. A receive whose tensor is not there, a send without a slot and an op
- * whose output buffer is still being sent go to the tail instead of blocking; sends go to the front, so that
- * they start as soon as their tensor exists. When a whole round has made no progress, the transfer's wait()
+ * Scheduling (exec_run.c): a crew of threads that steal ready kernels from each other; a receive whose tensor is not there, a
+ * send without a slot and an op whose output buffer is still being sent wait without blocking anybody; sends and receives are
+ * tried before kernels, in the order in which what they move is needed. When there is nothing to run, the transfer's wait()
  * is called. All memory is there after create(); a step allocates nothing.
  *
  * Buffers: a variable's and a sent gradient's memory come from the transfer (registered memory) where the
@@ -20,7 +20,8 @@
  * received tensors stay held, so one set of weights serves any number of evaluation steps; the next TRAIN
  * step uses the held ones and gives them back.
  *
- * Thread story: one thread at a time per executor, except cancel(), which any thread may call.
+ * Thread story: one thread at a time per executor, except cancel(), which any thread may call. Threads of its own (`threads`
+ * - 1) run kernels while step() and run() last, and touch nothing of the caller's when these have returned.
  * Tests: tests/unit/graph/exec_test.c, train_test.c.
  */
 #ifndef TN_GRAPH_EXEC_H
@@ -39,11 +40,13 @@ typedef enum tn_prog_id { TN_PROG_TRAIN, TN_PROG_EVAL, TN_PROG_COUNT } tn_prog_i
 typedef struct tn_exec_params {
 	tn_backend backend;
 	uint32_t kernel_threads; /* 0 = 1; part of what decides the bits of a result */
-	bool spin;               /* poll instead of blocking in the transfer's wait() */
-	uint64_t batch;          /* size of the symbolic dim "batch" in TRAIN; 0 if the graph has none */
-	uint64_t eval_batch;     /* the same in EVAL; 0 = no EVAL program */
-	uint64_t trace_events;   /* the latest events that are kept for a trace; 0 = none */
-	tn_store *store;         /* of plans with tables; outlives the executor */
+	uint32_t
+		threads; /* that run kernels side by side, the caller's among them; 0 = 1; decides no bits (exec_threads.h) */
+	bool spin;             /* poll instead of blocking in the transfer's wait() */
+	uint64_t batch;        /* size of the symbolic dim "batch" in TRAIN; 0 if the graph has none */
+	uint64_t eval_batch;   /* the same in EVAL; 0 = no EVAL program */
+	uint64_t trace_events; /* the latest events that are kept for a trace; 0 = none */
+	tn_store *store;       /* of plans with tables; outlives the executor */
 } tn_exec_params;
 
 /*
@@ -120,7 +123,7 @@ tern_status tn_exec_load(tn_exec *exec, const char *path, uint64_t steps);
 typedef struct tn_exec_stats {
 	uint64_t steps;      /* finished steps of chain 0 of TRAIN */
 	uint64_t run_ns;     /* inside step(), run() and drain(), and sending the initial values */
-	uint64_t compute_ns; /* in kernels */
+	uint64_t compute_ns; /* in kernels, of all threads */
 	uint64_t comm_ns;    /* in post, test, poll and release of the transfer */
 	uint64_t wait_ns;    /* in its wait(), or polling with nothing to do */
 	uint64_t waits;

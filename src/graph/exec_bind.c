@@ -178,9 +178,12 @@ static tern_status make_variant(tn_exec *e, tn_prog_id id, const uint64_t *sizes
 	memcpy(place->sizes, sizes, sizeof(place->sizes));
 	st = tn_exec_prog_make(e, place);
 	if (st == TERN_OK && e->scratch_bytes > e->scratch_room) {
-		st = tn_exec_grow(e, e->scratch_owned, e->scratch_room, e->scratch_bytes);
+		uint64_t room = (e->scratch_bytes + TN_CACHE_LINE - 1) / TN_CACHE_LINE * TN_CACHE_LINE;
+
+		st = tn_exec_grow(e, e->scratch_owned, e->scratch_room * e->params.threads,
+				  room * e->params.threads);
 		e->scratch = e->owned[e->scratch_owned];
-		e->scratch_room = e->scratch_bytes;
+		e->scratch_room = st == TERN_OK ? room : e->scratch_room;
 	}
 	if (st != TERN_OK) {
 		tn_exec_prog_free(place, e->graph->n_nodes);

@@ -1,18 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Between exec.c (life, feeds, fetches), exec_prog.c (set-up of a program) and exec_run.c (the scheduler).
+ * Between exec.c (life, feeds, fetches), exec_prog.c (set-up of a program), exec_run.c (the scheduler) and exec_comm.c (what
+ * goes through the transfer).
  *
  *   chain.left  = nodes of the chain that are not done in this step
  *   node.pending = edges from nodes of the program that are not done in this step
  *   tensor.left = readers of a received or joined tensor that are not done; at 0 its slots go back
  *   root.posted = sends that read the root's memory now; an op that writes it waits for 0
- *   a node is in the queue at most once, so the queue never holds more than all nodes
+ *   root.busy   = an op that writes the root's memory was given out and is not finished; no send may read it
+ *
+ * A node that waits is in exactly one place: in `fresh` or `waiting` (the captain's: sends, receives, joins, and ops that
+ * write memory which is sent or has several writers), in a member's queue, or posted to the captain. Everything but
+ * `pending`, the kernel and its in/out arrays is the captain's alone.
  */
 #ifndef TN_GRAPH_EXEC_INT_H
 #define TN_GRAPH_EXEC_INT_H
 
 #include <stdatomic.h>
 
+#include "graph/crew.h"
 #include "graph/deps.h"
 #include "graph/exec.h"
 #include "graph/exec_trace.h"
@@ -24,6 +30,7 @@ typedef struct exec_tensor {
 	uint32_t readers; /* of a root: inputs of active nodes that are this memory */
 	uint32_t left;
 	uint32_t posted;  /* of a root */
+	bool busy;        /* of a root */
 	bool pinned;      /* received and an output port: kept until the next step */
 	tern_shape shape; /* bound */
 	uint64_t bytes;
@@ -31,23 +38,39 @@ typedef struct exec_tensor {
 
 typedef struct exec_rows exec_rows; /* exec_rows.c */
 
+/* Why a node was posted to the captain. */
+typedef enum exec_post { EXEC_READY, EXEC_DONE, EXEC_FAILED } exec_post;
+
 typedef struct exec_node {
 	tn_kern *kern;
 	exec_rows *rows;  /* of PullRows and PushRows */
 	void **in, **out; /* arrays for the kernel, filled before each run */
-	uint32_t pending, pending_init;
+	_Atomic uint32_t pending;
+	uint32_t pending_init;
+	exec_post post;
+	uint32_t member;           /* who ran it, ... */
+	uint64_t start_ns, end_ns; /* ... and when */
 	uint32_t chain;
-	bool active;          /* executed in this program: not a source, not pruned */
-	bool posted;          /* a send that must see its source free before it is done has been posted */
-	uint64_t runs;        /* TRAIN: of an op that writes a variable: steps in which it has run */
+	bool comm;     /* Send, Recv, JoinRecv, rows of tables: the captain's */
+	bool guarded;  /* writes memory that others may be reading or writing: the captain gives it out */
+	bool active;   /* executed in this program: not a source, not pruned */
+	bool posted;   /* a send that must see its source free before it is done has been posted */
+	uint64_t runs; /* TRAIN: of an op that writes a variable: steps in which it has run */
 	uint32_t next_writer; /* of such an op: another one of the same variable, in a ring */
 } exec_node;
 
 typedef struct exec_chain {
 	uint32_t first, n; /* in chain_nodes, in node order */
 	uint32_t left;
+	uint32_t rank; /* the first need of what it sends: lower ones go first */
 	uint64_t step, target;
 } exec_chain;
+
+/* A node that waits for the captain, in the order in which they are tried: sends and receives by need, ops by their chain's. */
+typedef struct exec_wait {
+	uint64_t key;
+	uint32_t node;
+} exec_wait;
 
 #define TN_EXEC_DIMS     16
 #define TN_EXEC_VARIANTS 64   /* programs of other sizes that are kept */
@@ -69,8 +92,12 @@ typedef struct exec_prog {
 	uint32_t n_chains, open_chains; /* open: target not reached */
 	uint32_t *chain_nodes;
 	uint32_t n_active;
-	uint32_t *queue; /* ring of ready nodes, capacity a power of two */
-	uint32_t queue_mask, queue_head, queue_len;
+	exec_wait *waiting; /* by key; all have capacity for all nodes */
+	uint32_t *fresh;    /* ready since `waiting` was last looked at */
+	uint32_t *laid;     /* given out, but not run before an interruption */
+	uint32_t n_waiting, n_fresh, n_laid;
+	uint32_t out;    /* guarded ops that are given out */
+	uint32_t ready;  /* counts ops that became ready: the order among those of one rank */
 	void **pointers; /* all in/out arrays */
 } exec_prog;
 
@@ -104,8 +131,8 @@ struct tn_exec {
 	void **owned;     /* allocations: plain first, then those of the transfer */
 	uint32_t n_owned;
 	bool *owned_by_xfer;
-	void *scratch;
-	uint64_t scratch_bytes, scratch_room;
+	void *scratch;                        /* of all members, scratch_room each */
+	uint64_t scratch_bytes, scratch_room; /* what kernels want, what there is */
 	uint32_t scratch_owned;
 	const char *dims[TN_EXEC_DIMS]; /* symbols with sizes; names live as long as the plan */
 	uint32_t n_dims;
@@ -119,6 +146,11 @@ struct tn_exec {
 	bool started;
 	bool broken;
 	atomic_bool cancel;
+	tn_crew *crew;
+	exec_prog *running; /* the program whose nodes the crew runs */
+	atomic_bool failed; /* whoever sets it leaves status and text */
+	tern_status failure;
+	char failure_text[512];
 	tn_exec_stats stats;
 	tn_exec_trace trace;
 };
@@ -167,8 +199,26 @@ tern_status tn_exec_rows_run(tn_exec *exec, exec_prog *prog, uint32_t node, uint
 void tn_exec_rows_free(exec_rows *rows);
 uint32_t tn_exec_rows_pushes(const tn_exec *exec);
 
+/* exec_comm.c: TERN_OK: done. TERN_AGAIN: later. */
+tern_status tn_exec_send(tn_exec *exec, exec_prog *prog, uint32_t node, uint64_t step);
+tern_status tn_exec_recv(tn_exec *exec, exec_prog *prog, uint32_t node, uint64_t step);
+void tn_exec_join(tn_exec *exec, exec_prog *prog, uint32_t node);
+/* May the op write its memory now? Asks for sends of it that are on their way. */
+tern_status tn_exec_writable(tn_exec *exec, exec_prog *prog, uint32_t node);
+/* An op that is given out writes it, or does not any more. */
+void tn_exec_mark_busy(tn_exec *exec, exec_prog *prog, uint32_t node, bool busy);
+/* The node is done with its inputs: slots that nobody reads any more go back. */
+tern_status tn_exec_was_read(tn_exec *exec, exec_prog *prog, uint32_t node);
+tern_status tn_exec_test_send(tn_exec *exec, exec_end *end);
+tern_status tn_exec_release(tn_exec *exec, exec_end *end);
+tern_status tn_exec_poll(tn_exec *exec, exec_end *end, uint64_t step);
+/* Stale synchronous: other workers are too far behind for this send. */
+bool tn_exec_too_far_ahead(const tn_exec *exec, const exec_prog *prog, uint32_t node, uint64_t step);
+
 /* exec_run.c: until no chain is open. */
 tern_status tn_exec_run_prog(tn_exec *exec, exec_prog *prog, uint64_t deadline_ns);
+/* For the crew. */
+void tn_exec_run_task(void *exec, uint32_t member, uint32_t node);
 /* n more steps of every chain; only when none is open. */
 void tn_exec_open_steps(tn_exec *exec, exec_prog *prog, uint64_t n);
 /* The sends that run before step 0. */

@@ -314,16 +314,58 @@ static tern_status link_writers(const tn_exec *e, exec_prog *p)
 	return TERN_OK;
 }
 
-static tern_status make_queue(exec_prog *p)
+static tern_status make_lists(exec_prog *p)
 {
-	uint32_t cap = 16;
+	p->waiting = calloc(p->n_active + 1, sizeof(*p->waiting));
+	p->fresh = calloc(p->n_active + 1, sizeof(*p->fresh));
+	p->laid = calloc(p->n_active + 1, sizeof(*p->laid));
+	return p->waiting && p->fresh && p->laid
+		       ? TERN_OK
+		       : tn_fail(TERN_E_NOMEM, "no memory for lists of %u nodes", p->n_active);
+}
 
-	while (cap < p->n_active + 1)
-		cap *= 2;
-	p->queue = calloc(cap, sizeof(*p->queue));
-	if (!p->queue)
-		return tn_fail(TERN_E_NOMEM, "no memory for a queue of %u nodes", cap);
-	p->queue_mask = cap - 1;
+/* Whether a send may read the memory while the node writes it, or somebody else may write it. */
+static bool guarded(const tn_exec *e, const exec_prog *p, const bool *sent, uint32_t node)
+{
+	const tn_node *n = &e->graph->nodes[node];
+	bool found = false;
+
+	for (uint32_t k = 0; k < n->n_out; k++)
+		found |= sent[p->tensors[n->out[k]].root];
+	if (tn_op_flags(n->op) & TN_OPF_INPLACE)
+		found |= e->graph->nodes[e->graph->tensors[p->tensors[n->in[0]].root].node].op ==
+			 TN_OP_VARIABLE;
+	for (uint32_t k = 0; k < n->n_in && tn_node_writes_input(n, k); k++)
+		found = true; /* variables */
+	return found;
+}
+
+/* What the scheduler asks of each node at every step. */
+static tern_status classify(const tn_exec *e, exec_prog *p)
+{
+	bool *sent = calloc(e->graph->n_tensors + 1, sizeof(*sent));
+
+	if (!sent)
+		return tn_fail(TERN_E_NOMEM, "no memory for a program of %s", e->graph->name);
+	for (uint32_t i = 0; i < e->n_ends; i++) {
+		if (e->ends[i].is_send)
+			sent[e->ends[i].root] = true;
+	}
+	for (uint32_t c = 0; c < p->n_chains; c++)
+		p->chains[c].rank = TN_NONE;
+	for (uint32_t i = 0; i < e->graph->n_nodes; i++) {
+		exec_node *x = &p->nodes[i];
+		uint32_t *rank = &p->chains[x->chain].rank;
+
+		if (!x->active)
+			continue;
+		x->comm = (tn_op_flags(e->graph->nodes[i].op) &
+			   (TN_OPF_SEND | TN_OPF_RECV | TN_OPF_JOIN | TN_OPF_STORE)) != 0;
+		x->guarded = x->kern && guarded(e, p, sent, i);
+		if (x->comm && e->end_of[i] != TN_NONE && e->ends[e->end_of[i]].is_send)
+			*rank = TN_MIN(*rank, e->ends[e->end_of[i]].edge->need);
+	}
+	free(sent);
 	return TERN_OK;
 }
 
@@ -338,7 +380,8 @@ tern_status tn_exec_prog_make(tn_exec *e, exec_prog *p)
 	TN_TRY(alloc_outputs(e, p));
 	TN_TRY(make_kernels(e, p));
 	TN_TRY(make_chains(e, p));
-	TN_TRY(make_queue(p));
+	TN_TRY(make_lists(p));
+	TN_TRY(classify(e, p));
 	TN_TRY(link_writers(e, p));
 	p->exists = true;
 	return TERN_OK;
@@ -354,7 +397,9 @@ void tn_exec_prog_free(exec_prog *p, uint32_t n_nodes)
 	free(p->nodes);
 	free(p->chains);
 	free(p->chain_nodes);
-	free(p->queue);
+	free(p->waiting);
+	free(p->fresh);
+	free(p->laid);
 	free(p->pointers);
 	*p = (exec_prog){0};
 }

@@ -1,17 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The scheduler. One loop takes nodes from a queue; a node either is done or goes to the tail.
+ * The scheduler. The captain (the caller's thread) tries the nodes that wait for the transfer, in the order in which what they
+ * move is needed, gives out ops, and runs ops like every other member of the crew (crew.h).
  *
- *            arm chain                     take                       kernel, send or receive done
- *   (idle) ------------> waiting/queued ---------> running ----------------------------------> done
- *                             ^                       | not there, no slot, buffer in flight      |
- *                             +------- tail of queue -+                                           |
- *   (idle) <--- chain.left == 0 <-----------------------------------------------------------------+
+ *            arm chain             all inputs there              queue of a member            finished
+ *   (idle) ------------> pending ---------------------> ready -----------------> running -----------------> done
+ *                                  sends, receives, joins |  ^
+ *                                  and guarded ops:       v  | not there, no slot, memory in flight
+ *                                  `fresh`, then `waiting` by need
  *
- * After a whole round without progress, the transfer's wait(). No allocation, no lock, no system call but
- * the clock and what the transfer does.
+ *   rank     sends and receives have the need of their edge (priority.c): what the next forward pass needs first goes first.
+ *            A chain has the first need of what it sends, so a server applies first what is needed first
+ *   guarded  ops that write memory that is sent, or that has several writers: given out one by one per member, so that the
+ *            first in rank is the next one when a member is free; other ops go to the queue of the member that made them ready
  *
- * Thread story: see exec.h. Tests: tests/unit/graph/exec_test.c.
+ * A receive whose tensor is not there and a send without a slot wait without holding up anybody; when there is nothing to run,
+ * the transfer's wait(). No allocation, no lock; no system call but the clock, waking helpers that sleep, and what the transfer
+ * does.
+ *
+ * Thread story: see exec.h; what helpers may touch: exec_int.h. Tests: tests/unit/graph/exec_test.c, exec_crew_test.c.
  */
 #include <stdio.h>
 #include <string.h>
@@ -21,39 +28,53 @@
 #include "base/fail.h"
 #include "graph/exec_int.h"
 
-/* ---- the queue ---- */
+/* ---- ready ---- */
 
-static void push_back(exec_prog *p, uint32_t node)
+/* All that the node needs is there. */
+static void ready(tn_exec *e, exec_prog *p, uint32_t member, uint32_t node)
 {
-	TN_ASSERT(p->queue_len <= p->queue_mask);
-	p->queue[(p->queue_head + p->queue_len++) & p->queue_mask] = node;
+	exec_node *x = &p->nodes[node];
+
+	if (!x->comm && !x->guarded) {
+		tn_crew_push(e->crew, member, node);
+	} else if (member == 0) {
+		p->fresh[p->n_fresh++] = node;
+	} else {
+		x->post = EXEC_READY;
+		tn_crew_post(e->crew, node);
+	}
 }
 
-static void push_front(exec_prog *p, uint32_t node)
+/* Those that waited for the node alone are ready. */
+static void wake_dependents(tn_exec *e, exec_prog *p, uint32_t member, uint32_t node)
 {
-	TN_ASSERT(p->queue_len <= p->queue_mask);
-	p->queue_head = (p->queue_head - 1) & p->queue_mask;
-	p->queue[p->queue_head] = node;
-	p->queue_len++;
+	for (uint32_t k = e->deps.first[node]; k < e->deps.first[node + 1]; k++) {
+		uint32_t next = e->deps.next[k];
+
+		if (p->nodes[next].active &&
+		    atomic_fetch_sub_explicit(&p->nodes[next].pending, 1, memory_order_acq_rel) == 1)
+			ready(e, p, member, next);
+	}
 }
 
-static uint32_t pop_front(exec_prog *p)
+static uint64_t key_of(const tn_exec *e, exec_prog *p, uint32_t node)
 {
-	uint32_t node = p->queue[p->queue_head];
-
-	TN_ASSERT(p->queue_len > 0);
-	p->queue_head = (p->queue_head + 1) & p->queue_mask;
-	p->queue_len--;
-	return node;
+	if (p->nodes[node].comm && e->end_of[node] != TN_NONE)
+		return (uint64_t)e->ends[e->end_of[node]].edge->need << 32 | node;
+	return (uint64_t)p->chains[p->nodes[node].chain].rank << 32 | p->ready++;
 }
 
-/* Sends first: the earlier they start, the more of them hides behind compute. */
-static void push_ready(const tn_exec *e, exec_prog *p, uint32_t node)
+static void sort_fresh(const tn_exec *e, exec_prog *p)
 {
-	if (tn_op_flags(e->graph->nodes[node].op) & TN_OPF_SEND)
-		push_front(p, node);
-	else
-		push_back(p, node);
+	for (uint32_t i = 0; i < p->n_fresh; i++) {
+		exec_wait w = {.key = key_of(e, p, p->fresh[i]), .node = p->fresh[i]};
+		uint32_t at = p->n_waiting++;
+
+		for (; at > 0 && p->waiting[at - 1].key > w.key; at--)
+			p->waiting[at] = p->waiting[at - 1];
+		p->waiting[at] = w;
+	}
+	p->n_fresh = 0;
 }
 
 /* ---- chains ---- */
@@ -62,19 +83,17 @@ static void arm_chain(tn_exec *e, exec_prog *p, exec_chain *c)
 {
 	c->left = c->n;
 	for (uint32_t i = c->first; i < c->first + c->n; i++) {
-		uint32_t node = p->chain_nodes[i];
+		exec_node *x = &p->nodes[p->chain_nodes[i]];
+		const tn_node *n = &e->graph->nodes[p->chain_nodes[i]];
 
-		p->nodes[node].pending = p->nodes[node].pending_init;
-		p->nodes[node].posted = false;
-		if (tn_op_flags(e->graph->nodes[node].op) & (TN_OPF_RECV | TN_OPF_JOIN)) {
-			exec_tensor *t = &p->tensors[e->graph->nodes[node].out[0]];
-
-			t->left = t->readers;
-		}
+		atomic_store_explicit(&x->pending, x->pending_init, memory_order_relaxed);
+		x->posted = false;
+		if (tn_op_flags(n->op) & (TN_OPF_RECV | TN_OPF_JOIN))
+			p->tensors[n->out[0]].left = p->tensors[n->out[0]].readers;
 	}
 	for (uint32_t i = c->first; i < c->first + c->n; i++) {
-		if (p->nodes[p->chain_nodes[i]].pending == 0)
-			push_ready(e, p, p->chain_nodes[i]);
+		if (p->nodes[p->chain_nodes[i]].pending_init == 0)
+			ready(e, p, 0, p->chain_nodes[i]);
 	}
 }
 
@@ -88,227 +107,44 @@ void tn_exec_open_steps(tn_exec *e, exec_prog *p, uint64_t n)
 	}
 }
 
-/* ---- transfers ---- */
-
-/* Measures the transfer's functions; the text of a failure says where it happened. */
-static tern_status comm_done(tn_exec *e, const exec_end *end, uint64_t step, uint64_t t0, tern_status st)
+/* The captain's part of the end of a node, and of its chain's step. */
+static tern_status settle(tn_exec *e, exec_prog *p, uint32_t node)
 {
-	uint64_t t1 = tn_now();
+	exec_node *x = &p->nodes[node];
+	exec_chain *c = &p->chains[x->chain];
 
-	e->stats.comm_ns += t1 - t0;
-	if (st == TERN_OK)
-		tn_exec_trace_add(&e->trace, TN_EVENT_COMM, end->node, step, t0, t1);
-	if (st != TERN_OK && st != TERN_AGAIN) {
-		tn_detail_prefix("%s: tensor '%s' %s %s", e->graph->name, end->edge->name,
-				 end->is_send ? "to" : "from",
-				 e->plan->devices[end->is_send ? end->edge->dst : end->edge->src].name);
+	e->trace.nodes[node].runs += p->id == TN_PROG_TRAIN;
+	if (x->kern) {
+		e->stats.compute_ns += x->end_ns - x->start_ns;
+		tn_exec_trace_kernel(&e->trace, node, c->step, x->start_ns, x->end_ns, x->member);
+		x->runs++;
 	}
-	return st;
-}
-
-static tern_status test_send(tn_exec *e, exec_end *end)
-{
-	exec_tensor *roots = e->progs[TN_PROG_TRAIN].tensors;
-	uint64_t t0 = tn_now();
-	tern_status st = comm_done(e, end, end->posted_step, t0, e->xfer->ops->send_test(end->end));
-
-	if (st == TERN_OK) {
-		TN_ASSERT(roots[end->root].posted > 0);
-		end->posted = false;
-		tn_exec_trace_add(&e->trace, TN_EVENT_FLIGHT, end->node, end->posted_step, end->posted_ns,
-				  t0);
-		roots[end->root].posted--;
+	if (x->guarded) {
+		tn_exec_mark_busy(e, p, node, false);
+		p->out--;
 	}
-	return st;
-}
-
-/* TERN_OK if no send reads the root's memory any more. */
-static tern_status test_root(tn_exec *e, uint32_t root)
-{
-	for (uint32_t i = 0; i < e->n_ends; i++) {
-		exec_end *end = &e->ends[i];
-
-		if (end->is_send && end->posted && end->root == root)
-			TN_TRY(test_send(e, end));
-	}
-	TN_ASSERT(e->progs[TN_PROG_TRAIN].tensors[root].posted == 0);
+	TN_TRY(tn_exec_was_read(e, p, node));
+	TN_ASSERT(c->left > 0);
+	if (--c->left > 0)
+		return TERN_OK;
+	c->step++;
+	if (p->id == TN_PROG_TRAIN && c == p->chains)
+		e->stats.steps++;
+	if (c->step < c->target)
+		arm_chain(e, p, c);
+	else
+		p->open_chains--;
 	return TERN_OK;
 }
 
-static tern_status post(tn_exec *e, exec_prog *p, exec_end *end, uint64_t step)
+/* Of a node that the captain has done. */
+static tern_status finish(tn_exec *e, exec_prog *p, uint32_t node)
 {
-	uint32_t tensor = e->graph->nodes[end->node].in[0];
-	const exec_tensor *t = &p->tensors[tensor];
-
-	if (end->edge->is_static)
-		return e->xfer->ops->send_post(end->end, tn_exec_data(p, tensor), end->edge->bytes, step);
-	return e->xfer->ops->send_shaped(end->end, tn_exec_data(p, tensor), t->bytes, &t->shape, step);
-}
-
-/*
- * Stale synchronous (Ho et al. 2013): a worker gets the variable for its step t = `step` + 1 only when the
- * gradients of everybody's steps up to t - 1 - stale are applied.
- */
-static bool too_far_ahead(const tn_exec *e, const exec_prog *p, uint32_t node, uint64_t step)
-{
-	const tn_node *n = &e->graph->nodes[node];
-	uint64_t stale = (uint64_t)tn_node_int(n, TN_ATTR_STALE, 0);
-	uint32_t own = e->graph->tensors[n->in[0]].node;
-
-	if (!stale || !(tn_op_flags(e->graph->nodes[own].op) & TN_OPF_INPLACE))
-		return false;
-	for (uint32_t w = p->nodes[own].next_writer; w != own; w = p->nodes[w].next_writer) {
-		if (p->nodes[w].runs + stale < step + 1)
-			return true;
-	}
-	return false;
-}
-
-static tern_status run_send(tn_exec *e, exec_prog *p, uint32_t node, uint64_t step)
-{
-	exec_end *end = &e->ends[e->end_of[node]];
-	exec_tensor *root = &p->tensors[end->root];
-	tn_op source = e->graph->nodes[e->graph->tensors[end->root].node].op;
-	uint64_t t0;
-	tern_status st;
-
-	TN_ASSERT(end->is_send && p->id == TN_PROG_TRAIN);
-	if (end->posted)
-		TN_TRY(test_send(e, end));
-	if (p->nodes[node].posted) /* it was waiting for just that */
-		return TERN_OK;
-	if (p->chains[p->nodes[node].chain].left > 0 && too_far_ahead(e, p, node, step))
-		return TERN_AGAIN;
-	t0 = tn_now();
-	st = comm_done(e, end, step, t0, post(e, p, end, step));
-	if (st != TERN_OK)
-		return st;
-	end->posted = true;
-	end->posted_ns = t0;
-	end->posted_step = step;
-	root->posted++;
-	/* Memory that is not the executor's goes back at the end of the step: the send is done when it is free. */
-	p->nodes[node].posted =
-		source == TN_OP_PLACEHOLDER || (tn_op_flags(source) & (TN_OPF_RECV | TN_OPF_JOIN));
-	return p->nodes[node].posted ? test_send(e, end) : TERN_OK;
-}
-
-static tern_status release(tn_exec *e, exec_end *end)
-{
-	uint64_t t0 = tn_now();
-
-	TN_ASSERT(end->held != NULL);
-	end->held = NULL;
-	end->consumed = false;
-	return comm_done(e, end, 0, t0, e->xfer->ops->recv_release(end->end));
-}
-
-static tern_status poll(tn_exec *e, exec_end *end, uint64_t step)
-{
-	uint64_t t0 = tn_now();
-
-	TN_TRY(comm_done(e, end, step, t0,
-			 end->edge->is_static
-				 ? e->xfer->ops->recv_poll(end->end, &end->held)
-				 : e->xfer->ops->poll_shaped(end->end, &end->held, &end->shape)));
-	TN_ASSERT(end->held != NULL);
-	return TERN_OK;
-}
-
-/* A dynamic tensor must have the sizes that this step was bound to. */
-static tern_status check_shape(const tn_exec *e, const exec_prog *p, const exec_end *end)
-{
-	const tern_shape *bound = &p->tensors[e->graph->nodes[end->node].out[0]].shape;
-
-	if (end->edge->is_static ||
-	    (end->shape.rank == bound->rank &&
-	     memcmp(end->shape.dims, bound->dims, bound->rank * sizeof(*bound->dims)) == 0))
-		return TERN_OK;
-	return tn_fail(TERN_E_SHAPE, "%s: '%s' from %s has other sizes than the step", e->graph->name,
-		       end->edge->name, e->plan->devices[end->edge->src].name);
-}
-
-static tern_status run_recv(tn_exec *e, exec_prog *p, uint32_t node, uint64_t step)
-{
-	exec_end *end = &e->ends[e->end_of[node]];
-
-	TN_ASSERT(!end->is_send);
-	if (end->held && end->consumed) /* kept only for an output port of the step before */
-		TN_TRY(release(e, end));
-	if (!end->held)
-		TN_TRY(poll(e, end, step));
-	TN_TRY(check_shape(e, p, end));
-	p->tensors[e->graph->nodes[node].out[0]].data = (void *)(uintptr_t)end->held; /* never written */
-	return TERN_OK;
-}
-
-static tern_status was_read(tn_exec *e, exec_prog *p, uint32_t tensor);
-
-/* The parts lie in one memory, that of the transfer's whole: nothing to do but to say where. */
-static tern_status run_join(tn_exec *e, exec_prog *p, uint32_t node)
-{
-	const tn_node *n = &e->graph->nodes[node];
-	char *at = tn_exec_data(p, n->in[0]);
-
-	p->tensors[n->out[0]].data = at;
-	for (uint32_t k = 0; k < n->n_in; k++) {
-		TN_ASSERT((char *)tn_exec_data(p, n->in[k]) == at);
-		at += p->tensors[n->in[k]].bytes;
-	}
-	return TERN_OK;
-}
-
-/* A received or joined tensor has lost its last reader of this step. */
-static tern_status last_read(tn_exec *e, exec_prog *p, uint32_t root)
-{
-	const tn_node *n = &e->graph->nodes[e->graph->tensors[root].node];
-	exec_end *end;
-
-	for (uint32_t k = 0; k < n->n_in; k++) /* a join: its parts were read as well */
-		TN_TRY(was_read(e, p, n->in[k]));
-	if (n->n_in > 0)
-		return TERN_OK;
-	end = &e->ends[e->end_of[e->graph->tensors[root].node]];
-	if (p->id == TN_PROG_EVAL)
-		return TERN_OK;
-	if (p->tensors[root].pinned) {
-		end->consumed = true;
-		return TERN_OK;
-	}
-	return release(e, end);
-}
-
-static tern_status was_read(tn_exec *e, exec_prog *p, uint32_t tensor)
-{
-	uint32_t root = p->tensors[tensor].root;
-
-	if (!(tn_op_flags(e->graph->nodes[e->graph->tensors[root].node].op) & (TN_OPF_RECV | TN_OPF_JOIN)))
-		return TERN_OK;
-	TN_ASSERT(p->tensors[root].left > 0);
-	return --p->tensors[root].left == 0 ? last_read(e, p, root) : TERN_OK;
+	wake_dependents(e, p, 0, node);
+	return settle(e, p, node);
 }
 
 /* ---- compute ---- */
-
-/* Memory that the node writes must not be under way to a peer. */
-static tern_status writable(tn_exec *e, exec_prog *p, const tn_node *n)
-{
-	if (p->id != TN_PROG_TRAIN)
-		return TERN_OK;
-	for (uint32_t k = 0; k < n->n_out; k++) {
-		uint32_t root = p->tensors[n->out[k]].root;
-
-		if (p->tensors[root].posted)
-			TN_TRY(test_root(e, root));
-	}
-	for (uint32_t k = 1; k < n->n_in && tn_node_writes_input(n, k); k++) {
-		uint32_t root = p->tensors[n->in[k]].root;
-
-		if (p->tensors[root].posted)
-			TN_TRY(test_root(e, root));
-	}
-	return TERN_OK;
-}
 
 static void fill_pointers(const tn_exec *e, exec_prog *p, uint32_t node)
 {
@@ -323,86 +159,124 @@ static void fill_pointers(const tn_exec *e, exec_prog *p, uint32_t node)
 		x->out[k] = tn_exec_data(p, n->out[k]);
 }
 
-static tern_status run_kernel(tn_exec *e, exec_prog *p, uint32_t node, uint64_t step)
+static tern_status run_kernel(tn_exec *e, exec_prog *p, uint32_t member, uint32_t node)
 {
 	exec_node *x = &p->nodes[node];
-	tn_kern_io io = {.in = x->in, .out = x->out, .scratch = e->scratch, .step = step};
-	uint64_t t0, t1;
+	tn_kern_io io = {.in = x->in,
+			 .out = x->out,
+			 .scratch = (char *)e->scratch + member * e->scratch_room,
+			 .step = p->chains[x->chain].step};
 	tern_status st;
 
-	TN_TRY(writable(e, p, &e->graph->nodes[node]));
+	if (!x->kern) /* a view */
+		return TERN_OK;
 	fill_pointers(e, p, node);
-	t0 = tn_now();
+	x->member = member;
+	x->start_ns = tn_now();
 	st = x->kern->run(x->kern, &io);
-	x->runs++;
-	t1 = tn_now();
-	e->stats.compute_ns += t1 - t0;
-	tn_exec_trace_add(&e->trace, TN_EVENT_COMPUTE, node, step, t0, t1);
+	x->end_ns = tn_now();
 	return st;
 }
 
-/* ---- nodes ---- */
+void tn_exec_run_task(void *arg, uint32_t member, uint32_t node)
+{
+	tn_exec *e = arg;
+	exec_prog *p = e->running;
+	tern_status st = run_kernel(e, p, member, node);
 
-/* TERN_OK: done. TERN_AGAIN: to the tail. */
-static tern_status run_node(tn_exec *e, exec_prog *p, uint32_t node)
+	if (st == TERN_OK) {
+		wake_dependents(e, p, member, node);
+	} else if (!atomic_exchange(&e->failed, true)) { /* the text is this thread's */
+		e->failure = st;
+		snprintf(e->failure_text, sizeof(e->failure_text), "%s", tern_detail());
+	}
+	p->nodes[node].post = st == TERN_OK ? EXEC_DONE : EXEC_FAILED;
+	tn_crew_post(e->crew, node); /* from here on the node is the captain's */
+}
+
+/* ---- the captain ---- */
+
+/* What helpers have posted. */
+static tern_status collect(tn_exec *e, exec_prog *p, bool *progress)
+{
+	uint32_t node = tn_crew_collect(e->crew);
+	tern_status st = TERN_OK;
+
+	while (node != TN_CREW_NONE) {
+		uint32_t next = tn_crew_next(e->crew, node);
+
+		*progress = true;
+		if (p->nodes[node].post == EXEC_READY)
+			p->fresh[p->n_fresh++] = node;
+		else if (p->nodes[node].post == EXEC_DONE && st == TERN_OK)
+			st = settle(e, p, node);
+		else if (p->nodes[node].post == EXEC_FAILED)
+			st = tn_fail(e->failure, "%s", e->failure_text);
+		node = next;
+	}
+	return st;
+}
+
+/* TERN_AGAIN: not now. */
+static tern_status try_node(tn_exec *e, exec_prog *p, uint32_t node)
 {
 	uint32_t flags = tn_op_flags(e->graph->nodes[node].op);
 	uint64_t step = p->chains[p->nodes[node].chain].step;
 
-	if (flags & TN_OPF_SEND)
-		return run_send(e, p, node, step);
-	if (flags & TN_OPF_RECV)
-		return run_recv(e, p, node, step);
-	if (flags & TN_OPF_VIEW)
+	if (flags & TN_OPF_SEND) {
+		TN_TRY(tn_exec_send(e, p, node, step));
+	} else if (flags & TN_OPF_RECV) {
+		TN_TRY(tn_exec_recv(e, p, node, step));
+	} else if (flags & TN_OPF_JOIN) {
+		tn_exec_join(e, p, node);
+	} else if (flags & TN_OPF_STORE) {
+		TN_TRY(tn_exec_writable(e, p, node));
+		TN_TRY(tn_exec_rows_run(e, p, node, step));
+	} else {
+		if (p->out >= e->params.threads)
+			return TERN_AGAIN;
+		TN_TRY(tn_exec_writable(e, p, node));
+		tn_exec_mark_busy(e, p, node, true);
+		p->out++;
+		tn_crew_push(e->crew, 0, node);
 		return TERN_OK;
-	if (flags & TN_OPF_JOIN)
-		return run_join(e, p, node);
-	if (flags & TN_OPF_STORE) {
-		TN_TRY(writable(e, p, &e->graph->nodes[node]));
-		return tn_exec_rows_run(e, p, node, step);
 	}
-	return run_kernel(e, p, node, step);
+	return finish(e, p, node);
 }
 
-/* Gives back what was read, wakes who waited, ends the chain's step. */
-static tern_status node_done(tn_exec *e, exec_prog *p, uint32_t node)
+/* All that waits, in order; what becomes ready meanwhile as well. */
+static tern_status try_waiting(tn_exec *e, exec_prog *p, bool *progress)
 {
-	const tn_node *n = &e->graph->nodes[node];
-	exec_chain *c = &p->chains[p->nodes[node].chain];
+	do {
+		uint32_t kept = 0, i = 0;
+		tern_status st = TERN_OK;
 
-	e->trace.nodes[node].runs += p->id == TN_PROG_TRAIN;
-	for (uint32_t k = 0; k < n->n_in && !(tn_op_flags(n->op) & TN_OPF_JOIN); k++)
-		TN_TRY(was_read(e, p, n->in[k]));
-	if ((tn_op_flags(n->op) & (TN_OPF_RECV | TN_OPF_JOIN)) && p->tensors[n->out[0]].readers == 0)
-		TN_TRY(last_read(e, p, n->out[0]));
-	for (uint32_t k = e->deps.first[node]; k < e->deps.first[node + 1]; k++) {
-		uint32_t next = e->deps.next[k];
+		sort_fresh(e, p);
+		for (; i < p->n_waiting && (st == TERN_OK || st == TERN_AGAIN); i++) {
+			exec_wait w = p->waiting[i];
 
-		if (p->nodes[next].active && --p->nodes[next].pending == 0)
-			push_ready(e, p, next);
-	}
-	TN_ASSERT(c->left > 0);
-	if (--c->left > 0)
-		return TERN_OK;
-	c->step++;
-	if (p->id == TN_PROG_TRAIN && c == p->chains)
-		e->stats.steps++;
-	if (c->step < c->target)
-		arm_chain(e, p, c);
-	else
-		p->open_chains--;
+			st = try_node(e, p, w.node);
+			if (st == TERN_AGAIN)
+				p->waiting[kept++] = w;
+			else
+				*progress = true;
+		}
+		p->n_waiting = kept; /* of an executor that is broken now, if it failed */
+		if (st != TERN_OK && st != TERN_AGAIN)
+			return st;
+	} while (p->n_fresh);
 	return TERN_OK;
 }
 
 /* ---- waiting ---- */
 
-/* Whose tensors, or whose slots, the queue waits for: each of them once. */
+/* Whose tensors, or whose slots, are waited for: each of them once. */
 static void blame(tn_exec *e, const exec_prog *p, uint64_t ns)
 {
 	uint64_t seen[(TERN_PLAN_WORKERS_MAX * 2 + 63) / 64] = {0};
 
-	for (uint32_t i = 0; i < p->queue_len; i++) {
-		uint32_t node = p->queue[(p->queue_head + i) & p->queue_mask], peer;
+	for (uint32_t i = 0; i < p->n_waiting; i++) {
+		uint32_t node = p->waiting[i].node, peer;
 		const exec_end *end = e->end_of[node] != TN_NONE ? &e->ends[e->end_of[node]] : NULL;
 
 		if (!end)
@@ -415,36 +289,65 @@ static void blame(tn_exec *e, const exec_prog *p, uint64_t ns)
 	}
 }
 
-static tern_status wait_some(tn_exec *e, const exec_prog *p, uint64_t deadline_ns)
+/* What the time since t0 was spent on: nothing. */
+static void waited(tn_exec *e, const exec_prog *p, uint64_t t0)
 {
-	uint64_t t0 = tn_now(), t1;
-	tern_status st = e->xfer->ops->wait(e->xfer, e->params.spin ? 0 : deadline_ns);
+	uint64_t t1 = tn_now();
 
-	t1 = tn_now();
 	e->stats.wait_ns += t1 - t0;
 	e->stats.waits++;
-	if (p && p->queue_len) {
-		uint32_t node = p->queue[p->queue_head];
+	if (p && p->n_waiting) {
+		uint32_t node = p->waiting[0].node;
 
 		blame(e, p, t1 - t0);
 		tn_exec_trace_add(&e->trace, TN_EVENT_WAIT, node, p->chains[p->nodes[node].chain].step, t0,
 				  t1);
 	}
+}
+
+static tern_status wait_some(tn_exec *e, const exec_prog *p, uint64_t deadline_ns)
+{
+	uint64_t t0 = tn_now();
+	tern_status st = e->xfer->ops->wait(e->xfer, e->params.spin ? 0 : deadline_ns);
+
+	waited(e, p, t0);
 	if (st != TERN_OK) {
 		tn_detail_prefix("%s", e->graph->name);
 		return st;
 	}
-	return t1 >= deadline_ns ? TERN_E_DEADLINE : TERN_OK;
+	return tn_now() >= deadline_ns ? TERN_E_DEADLINE : TERN_OK;
 }
 
-/* What a step that does not go on waits for: the first queued node by name, and how many others. */
+/* Nothing to run: until the transfer or a helper has something. */
+static tern_status wait_any(tn_exec *e, const exec_prog *p, uint64_t deadline_ns)
+{
+	tern_status st = TERN_OK;
+	uint64_t t0 = tn_now();
+
+	for (uint32_t i = 0; i < p->n_waiting; i++) {
+		if (!p->nodes[p->waiting[i].node].comm && p->out)
+			continue; /* waits for one that is given out */
+		if (tn_crew_will_wait(e->crew))
+			st = wait_some(e, p, deadline_ns);
+		tn_crew_waited(e->crew);
+		return st;
+	}
+	TN_ASSERT(e->params.threads > 1);
+	tn_crew_sleep(e->crew, deadline_ns);
+	waited(e, p, t0);
+	return tn_now() >= deadline_ns ? TERN_E_DEADLINE : TERN_OK;
+}
+
+/* What a step that does not go on waits for: the first waiting node by name, and how many others. */
 static tern_status late(const tn_exec *e, const exec_prog *p)
 {
-	uint32_t node = p->queue[p->queue_head];
+	uint32_t node = p->n_waiting ? p->waiting[0].node : 0;
 	const tn_node *n = &e->graph->nodes[node];
 	unsigned long long step = p->chains[p->nodes[node].chain].step;
 	const exec_end *end = e->end_of[node] != TN_NONE ? &e->ends[e->end_of[node]] : NULL;
 
+	if (!p->n_waiting)
+		return tn_fail(TERN_E_DEADLINE, "%s: kernels are still running", e->graph->name);
 	if (tn_op_flags(n->op) & TN_OPF_STORE)
 		return tn_fail(TERN_E_DEADLINE, "%s, step %llu: '%s' waits for rows of its table",
 			       e->graph->name, step, n->name);
@@ -452,7 +355,7 @@ static tern_status late(const tn_exec *e, const exec_prog *p)
 		return tn_fail(TERN_E_DEADLINE, "%s, step %llu: '%s' waits for its buffer to be sent",
 			       e->graph->name, step, n->name);
 	}
-	if (end->is_send && too_far_ahead(e, p, node, step)) {
+	if (end->is_send && tn_exec_too_far_ahead(e, p, node, step)) {
 		return tn_fail(TERN_E_DEADLINE,
 			       "%s, step %llu: '%s' for %s waits for workers that are too far behind",
 			       e->graph->name, step, end->edge->name, e->plan->devices[end->edge->dst].name);
@@ -460,7 +363,7 @@ static tern_status late(const tn_exec *e, const exec_prog *p)
 	return tn_fail(
 		TERN_E_DEADLINE, "%s, step %llu: waiting %s '%s' %s %s, and for %u more", e->graph->name,
 		step, end->is_send ? "for a slot for" : "for", end->edge->name, end->is_send ? "at" : "from",
-		e->plan->devices[end->is_send ? end->edge->dst : end->edge->src].name, p->queue_len - 1);
+		e->plan->devices[end->is_send ? end->edge->dst : end->edge->src].name, p->n_waiting - 1);
 }
 
 static bool canceled(tn_exec *e)
@@ -470,66 +373,99 @@ static bool canceled(tn_exec *e)
 	       atomic_exchange_explicit(&e->cancel, false, memory_order_acq_rel);
 }
 
-static tern_status run_queue(tn_exec *e, exec_prog *p, uint64_t deadline_ns)
-{
-	uint32_t stalled = 0;
+/* ---- the loop ---- */
 
+static tern_status run_nodes(tn_exec *e, exec_prog *p, uint64_t deadline_ns)
+{
 	while (p->open_chains > 0) {
-		uint32_t node;
+		bool progress = false;
 		tern_status st;
+		uint32_t node;
 
 		if (canceled(e))
 			return tn_fail(TERN_E_CANCELED, "%s: interrupted", e->graph->name);
-		if (stalled >= p->queue_len && p->queue_len > 0) {
-			st = wait_some(e, p, deadline_ns);
+		TN_TRY(collect(e, p, &progress));
+		TN_TRY(try_waiting(e, p, &progress));
+		node = tn_crew_take(e->crew, 0);
+		if (node != TN_CREW_NONE) {
+			TN_TRY(run_kernel(e, p, 0, node));
+			TN_TRY(finish(e, p, node));
+		} else if (!progress) {
+			st = wait_any(e, p, deadline_ns);
 			if (st == TERN_E_DEADLINE)
 				return late(e, p);
-			if (st != TERN_OK) {
-				e->broken = true;
-				return st;
-			}
-			stalled = 0;
+			TN_TRY(st);
 		}
-		node = pop_front(p);
-		st = run_node(e, p, node);
-		if (st == TERN_AGAIN) {
-			push_back(p, node);
-			stalled++;
-			continue;
-		}
-		if (st == TERN_OK)
-			st = node_done(e, p, node);
-		if (st != TERN_OK) {
-			e->broken = true;
-			return st;
-		}
-		stalled = 0;
 	}
 	return TERN_OK;
+}
+
+/* What was given out and is not run yet comes back: another program may be next. */
+static void lay_aside(tn_exec *e, exec_prog *p)
+{
+	uint32_t node;
+
+	while ((node = tn_crew_take(e->crew, 0)) != TN_CREW_NONE)
+		p->laid[p->n_laid++] = node;
 }
 
 tern_status tn_exec_run_prog(tn_exec *e, exec_prog *p, uint64_t deadline_ns)
 {
 	int token = tn_kern_enter(e->kern);
-	tern_status st = run_queue(e, p, deadline_ns);
+	bool progress = false;
+	tern_status st;
 
+	e->running = p;
+	while (p->n_laid)
+		tn_crew_push(e->crew, 0, p->laid[--p->n_laid]);
+	tn_crew_open(e->crew);
+	st = run_nodes(e, p, deadline_ns);
+	tn_crew_close(e->crew);
+	if (st == TERN_E_DEADLINE || st == TERN_E_CANCELED) {
+		tern_status late = collect(e, p, &progress);
+
+		lay_aside(e, p);
+		if (late == TERN_OK && p->open_chains == 0) { /* what was still running was the last of it */
+			if (st == TERN_E_CANCELED)
+				atomic_store_explicit(&e->cancel, true, memory_order_release);
+			st = TERN_OK;
+		}
+		st = late == TERN_OK ? st : late;
+	}
+	e->broken |= st != TERN_OK && st != TERN_E_DEADLINE && st != TERN_E_CANCELED;
 	tn_kern_leave(e->kern, token);
 	return st;
 }
 
 /* ---- before the first step and after the last ---- */
 
+/* The send before the first step whose need is the next behind *key; NULL: that was the last. */
+static exec_end *next_start(const tn_exec *e, uint64_t *key)
+{
+	uint64_t least = UINT64_MAX;
+
+	for (uint32_t i = 0; i < e->n_ends; i++) {
+		const exec_end *end = &e->ends[i];
+		uint64_t at = (uint64_t)end->edge->need << 32 | (i + 1);
+
+		if (end->is_send && at > *key && at < least &&
+		    tn_node_int(&e->graph->nodes[end->node], TN_ATTR_PROLOGUE, 0))
+			least = at;
+	}
+	*key = least;
+	return least == UINT64_MAX ? NULL : &e->ends[(uint32_t)least - 1];
+}
+
 tern_status tn_exec_prologue(tn_exec *e, uint64_t deadline_ns)
 {
 	exec_prog *p = &e->progs[TN_PROG_TRAIN];
+	uint64_t key = 0;
+	exec_end *end;
 
-	for (uint32_t i = 0; i < e->n_ends; i++) {
-		exec_end *end = &e->ends[i];
+	while ((end = next_start(e, &key))) {
 		tern_status st;
 
-		if (!end->is_send || !tn_node_int(&e->graph->nodes[end->node], TN_ATTR_PROLOGUE, 0))
-			continue;
-		while ((st = run_send(e, p, end->node, 0)) == TERN_AGAIN) {
+		while ((st = tn_exec_send(e, p, end->node, 0)) == TERN_AGAIN) {
 			if (canceled(e))
 				return tn_fail(TERN_E_CANCELED, "%s: interrupted", e->graph->name);
 			st = wait_some(e, NULL, deadline_ns);
@@ -553,7 +489,7 @@ tern_status tn_exec_wait_posted(tn_exec *e, uint64_t deadline_ns)
 		exec_end *end = &e->ends[i];
 		tern_status st = TERN_OK;
 
-		while (end->is_send && end->posted && (st = test_send(e, end)) == TERN_AGAIN) {
+		while (end->is_send && end->posted && (st = tn_exec_test_send(e, end)) == TERN_AGAIN) {
 			if (canceled(e))
 				return tn_fail(TERN_E_CANCELED, "%s: interrupted", e->graph->name);
 			st = wait_some(e, NULL, deadline_ns);
@@ -576,8 +512,8 @@ tern_status tn_exec_hold(tn_exec *e, exec_end *end, uint64_t deadline_ns)
 	tern_status st = TERN_OK;
 
 	if (end->held && end->consumed)
-		TN_TRY(release(e, end));
-	while (!end->held && (st = poll(e, end, 0)) == TERN_AGAIN) {
+		TN_TRY(tn_exec_release(e, end));
+	while (!end->held && (st = tn_exec_poll(e, end, 0)) == TERN_AGAIN) {
 		if (canceled(e))
 			return tn_fail(TERN_E_CANCELED, "%s: interrupted", e->graph->name);
 		st = wait_some(e, NULL, deadline_ns);

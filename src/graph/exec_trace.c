@@ -64,7 +64,7 @@ static void write_event(FILE *file, const tern_graph *g, uint32_t pid, const tn_
 {
 	static const char *const cats[TN_EVENT_KINDS] = {"compute", "transfer", "under way", "wait"};
 	const tn_node *n = &g->nodes[e->node];
-	unsigned tid = e->kind == TN_EVENT_FLIGHT ? 1 : 0;
+	unsigned tid = e->kind == TN_EVENT_FLIGHT ? 1 : e->member ? e->member + 1 : 0;
 
 	fprintf(file, ",\n{\"name\":\"");
 	write_name(file, n->name);

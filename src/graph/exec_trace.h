@@ -24,6 +24,7 @@ typedef struct tn_event {
 	uint64_t start_ns, end_ns, step;
 	uint32_t node;
 	tn_event_kind kind;
+	uint32_t member; /* COMPUTE: of the executor's threads; 0: the caller's */
 } tn_event;
 
 typedef struct tn_node_cost {
@@ -48,12 +49,22 @@ static inline void tn_exec_trace_add(tn_exec_trace *trace, tn_event_kind kind, u
 	if (kind == TN_EVENT_COMPUTE || kind == TN_EVENT_COMM)
 		trace->nodes[node].ns += end_ns - start_ns;
 	if (trace->ring)
-		trace->ring[trace->count++ & trace->mask] = (tn_event){start_ns, end_ns, step, node, kind};
+		trace->ring[trace->count++ & trace->mask] = (tn_event){start_ns, end_ns, step, node, kind, 0};
+}
+
+/* A kernel, when it was over, that a member of the crew has run. */
+static inline void tn_exec_trace_kernel(tn_exec_trace *trace, uint32_t node, uint64_t step, uint64_t start_ns,
+					uint64_t end_ns, uint32_t member)
+{
+	trace->nodes[node].ns += end_ns - start_ns;
+	if (trace->ring)
+		trace->ring[trace->count++ & trace->mask] =
+			(tn_event){start_ns, end_ns, step, node, TN_EVENT_COMPUTE, member};
 }
 
 /*
  * The events as lines of a Chrome trace (one JSON object each, with a comma behind all but the last): process pid, named
- * after the graph, with a row for computing, transfers and waiting, and one for tensors under way.
+ * after the graph, with a row for computing, transfers and waiting, one for each further thread, and one for tensors under way.
  */
 void tn_exec_trace_write(const tn_exec_trace *trace, const tern_graph *graph, uint32_t pid, FILE *file);
 

@@ -9,7 +9,8 @@
  * twin that tests compare with. Results depend on the shapes, the number of threads and the
  * instruction set, never on addresses or timing.
  *
- * Thread story: a kernel and its context belong to one thread at a time. Tests: tests/unit/graph/kern_test.c
+ * Thread story: a kernel runs in one thread at a time; several of one context may run in as many threads at once, each with
+ * scratch of its own. Making and destroying belong to one thread, while nothing runs. Tests: tests/unit/graph/kern_test.c
  * against tests/ref.
  */
 #ifndef TN_GRAPH_KERN_H

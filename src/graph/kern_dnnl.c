@@ -60,8 +60,6 @@ tern_status tn_dnnl_create(tn_dnnl **dnnl)
 	if (!d)
 		return tn_fail(TERN_E_NOMEM, "no memory for oneDNN");
 	st = dnnl_engine_create(&d->engine, dnnl_cpu, 0);
-	if (st == dnnl_success)
-		st = dnnl_stream_create(&d->stream, d->engine, dnnl_stream_default_flags);
 	if (st != dnnl_success) {
 		tn_dnnl_destroy(d);
 		return tn_dnnl_failed(st, "engine", "cpu");
@@ -74,8 +72,6 @@ void tn_dnnl_destroy(tn_dnnl *dnnl)
 {
 	if (!dnnl)
 		return;
-	if (dnnl->stream)
-		dnnl_stream_destroy(dnnl->stream);
 	if (dnnl->engine)
 		dnnl_engine_destroy(dnnl->engine);
 	free(dnnl);
@@ -129,7 +125,7 @@ static dnnl_status_t run_step(tn_dk *k, dk_step *s, const tn_kern_io *io)
 		DK_TRY(dnnl_memory_set_data_handle(s->args[i].memory, data));
 		s->last[i] = data;
 	}
-	return dnnl_primitive_execute(s->primitive, k->dnnl->stream, (int)s->n, s->args);
+	return dnnl_primitive_execute(s->primitive, k->stream, (int)s->n, s->args);
 }
 
 static tern_status dk_run(tn_kern *kern, const tn_kern_io *io)
@@ -140,7 +136,7 @@ static tern_status dk_run(tn_kern *kern, const tn_kern_io *io)
 	for (uint32_t i = 0; i < k->n_steps && st == dnnl_success; i++)
 		st = run_step(k, &k->steps[i], io);
 	if (st == dnnl_success)
-		st = dnnl_stream_wait(k->dnnl->stream);
+		st = dnnl_stream_wait(k->stream);
 	if (st != dnnl_success)
 		return tn_dnnl_failed(st, "execution", k->name);
 	if (k->bias)
@@ -154,6 +150,10 @@ tn_dk *tn_dk_new(tn_dnnl *dnnl, const char *name)
 
 	if (!k)
 		return NULL;
+	if (dnnl_stream_create(&k->stream, dnnl->engine, dnnl_stream_default_flags) != dnnl_success) {
+		free(k);
+		return NULL;
+	}
 	k->base = (tn_kern){.run = dk_run, .destroy = tn_dk_destroy};
 	k->dnnl = dnnl;
 	k->name = name;
@@ -169,6 +169,7 @@ void tn_dk_destroy(tn_kern *kern)
 			dnnl_memory_destroy(k->steps[i].args[a].memory);
 		dnnl_primitive_destroy(k->steps[i].primitive);
 	}
+	dnnl_stream_destroy(k->stream);
 	free(k);
 }
 

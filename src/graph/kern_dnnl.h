@@ -17,7 +17,6 @@
 
 struct tn_dnnl {
 	dnnl_engine_t engine;
-	dnnl_stream_t stream;
 };
 
 /* The status of a failed call of oneDNN's as one of ours, with text. */
@@ -59,6 +58,7 @@ typedef struct tn_dk {
 	tn_kern base;
 	const char *name;
 	tn_dnnl *dnnl;
+	dnnl_stream_t stream; /* its own: other kernels may run in other threads */
 	uint64_t pieces, pad; /* bytes */
 	uint32_t n_steps;
 	dk_step steps[DK_STEPS];

@@ -93,6 +93,8 @@ static tern_status run_passes(const tern_graph *placed, tern_plan *p)
 		tn_rewrite(p);
 	for (uint32_t d = 0; d < p->n_devices && st == TERN_OK; d++)
 		st = tn_lifetimes(p, &p->devices[d]);
+	if (st == TERN_OK)
+		st = tn_priorities(p);
 	for (uint32_t d = 0; d < p->n_devices && st == TERN_OK; d++)
 		st = tern_graph_check(p->devices[d].graph);
 	return st;

@@ -10,6 +10,7 @@
  *   hazards    within a device, readers of a variable come before the op that writes it
  *   analyse    static or dynamic, bytes, where the sent tensor's memory is, which copies that costs
  *   rewrite    Send/Recv become RdmaSend/RdmaRecv where the sender's memory can be registered
+ *   priority   which edges' tensors are needed first
  *
  * replicate knows data parallelism, the others only placed graphs.
  *
@@ -32,6 +33,7 @@ typedef struct tn_edge {
 	tern_dtype dtype;
 	tern_shape shape;
 	uint64_t bytes; /* of one tensor; of a dynamic edge what is expected, 0 if nothing is */
+	uint32_t need;  /* priority.c: who needs it earlier has the smaller one */
 	bool is_static;
 	bool one_sided; /* RdmaSend/RdmaRecv, or the dynamic pair */
 	/* received as a part of the tensor that the JoinRecv node `whole` of dst yields; whole_bytes 0: not */
@@ -132,6 +134,9 @@ static inline bool tn_update_ema(const tn_update *update, uint32_t v)
 
 tern_status tn_optimise(tn_update *update);
 tern_status tn_optimizer_check(const tern_optimizer *optimizer);
+
+/* priority.c: the need of each edge of a plan that has graphs and positions. */
+tern_status tn_priorities(tern_plan *plan);
 
 /* lifetime.c: buffers of a device whose graph and positions are there; adds control edges. */
 tern_status tn_lifetimes(const tern_plan *plan, tn_device *device);

@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/fail.h"
 #include "graph/exec.h"
+#include "graph/exec_threads.h"
 #include "graph/exec_trace.h"
 #include "graph/plan.h"
 #include "graph/xfer_link.h"
@@ -348,7 +349,9 @@ tern_status tern_session_open(tern_ctx *ctx, const tern_session_params *params, 
 					  .batch = params->batch,
 					  .eval_batch = params->eval_batch,
 					  .trace_events = params->trace_events};
-	status = prepare(s, params);
+	status = tn_exec_threads(&s->exec_params.threads);
+	if (status == TERN_OK)
+		status = prepare(s, params);
 	if (status != TERN_OK) {
 		tern_session_close(s);
 		return status;

@@ -173,6 +173,7 @@ void job_run(const job_params *p, job_result *r)
 {
 	tn_exec_params exec = {.backend = p->backend,
 			       .spin = p->spin,
+			       .threads = p->threads,
 			       .batch = p->batch / p->plan.workers,
 			       .eval_batch = p->plan.stages > 1 ? 0 : JOB_ROWS};
 	tern_graph *model = job_model();
