@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/fail.h"
+#include "base/mutant.h"
 #include "base/time.h"
 
 /* ---- changes ---- */
@@ -19,9 +20,12 @@ void tn_coord_slot_set(tn_coord *c, uint32_t slot, uint16_t primary, uint16_t ba
 	tn_cl_slot *s = &c->map.slot[slot];
 
 	TN_ASSERT(primary != s->primary || backup != s->backup);
-	if (primary == s->primary)
+	if (primary == s->primary || TN_MUTANT(209))
 		flags |= s->flags & TN_CL_FRESH;
-	*s = (tn_cl_slot){.primary = primary, .backup = backup, .epoch = s->epoch + 1, .flags = flags};
+	*s = (tn_cl_slot){.primary = primary,
+			  .backup = backup,
+			  .epoch = s->epoch + !(TN_MUTANT(210) && backup == TN_CL_NONE),
+			  .flags = flags};
 	c->map.version++;
 }
 
@@ -60,7 +64,7 @@ static void set_state(tn_coord *c, uint16_t server, uint8_t state)
 /* Is the other one alive as far as can be known, or does it not matter? */
 static bool survived(const tn_coord *c, uint16_t survivor, uint16_t dead)
 {
-	return c->map.server[dead].state == TN_CL_GONE ||
+	return TN_MUTANT(202) || c->map.server[dead].state == TN_CL_GONE ||
 	       c->member[survivor].heard_ns >= c->member[dead].down_ns;
 }
 
@@ -72,7 +76,7 @@ static void settle_slot(tn_coord *c, uint32_t slot)
 
 	if (s->backup == TN_CL_NONE || primary == backup)
 		return;
-	if (!(s->flags & TN_CL_IN_SYNC)) /* half a copy */
+	if (!(s->flags & TN_CL_IN_SYNC) && !TN_MUTANT(204)) /* half a copy */
 		tn_coord_slot_set(c, slot, s->primary, TN_CL_NONE, 0);
 	else if (!survived(c, primary ? s->primary : s->backup, primary ? s->backup : s->primary))
 		c->waiting = true;
@@ -99,7 +103,7 @@ static void settle(tn_coord *c)
 			settle_slot(c, i);
 	} while (c->map.version != before);
 	for (uint32_t i = 0; i < c->map.servers; i++)
-		if (c->map.server[i].state == TN_CL_GONE && !is_named(c, (uint16_t)i))
+		if (c->map.server[i].state == TN_CL_GONE && (!is_named(c, (uint16_t)i) || TN_MUTANT(212)))
 			set_state(c, (uint16_t)i, TN_CL_FREE);
 }
 
@@ -139,8 +143,8 @@ static bool is_it(const tn_coord *c, uint16_t server, uint64_t incarnation)
 
 static void renewed(tn_coord *c, uint64_t now, uint16_t server)
 {
-	c->member[server].dead_ns = tn_deadline(now, c->p.lease_ns + c->p.margin_ns);
-	if (c->map.server[server].state == TN_CL_DOWN)
+	c->member[server].dead_ns = tn_deadline(now, c->p.lease_ns + (TN_MUTANT(201) ? 0 : c->p.margin_ns));
+	if (c->map.server[server].state == TN_CL_DOWN && !TN_MUTANT(213))
 		set_state(c, server, TN_CL_UP);
 }
 
@@ -157,7 +161,7 @@ void tn_coord_heard(tn_coord *c, uint64_t now, uint16_t server, uint64_t incarna
 {
 	if (!is_it(c, server, incarnation) || seen > now || seen <= c->member[server].heard_ns)
 		return;
-	c->member[server].heard_ns = seen;
+	c->member[server].heard_ns = TN_MUTANT(205) ? now : seen;
 	react(c, now);
 }
 
@@ -185,7 +189,7 @@ static bool replace(tn_coord *c, const char *address)
 
 		if (s->state == TN_CL_FREE || s->state == TN_CL_GONE || strcmp(s->address, address) != 0)
 			continue;
-		if (tn_cl_alive(&c->map, (uint16_t)i))
+		if (tn_cl_alive(&c->map, (uint16_t)i) && !TN_MUTANT(206))
 			return false;
 		set_state(c, (uint16_t)i, TN_CL_GONE);
 	}
@@ -253,7 +257,8 @@ static void fact(tn_coord *c, uint64_t now, uint16_t server, const tn_coord_fact
 {
 	tn_cl_slot *s = f->slot < TN_CL_SLOTS ? &c->map.slot[f->slot] : NULL;
 
-	if (!s || s->primary != server || s->epoch != f->epoch || s->backup == TN_CL_NONE)
+	if (!s || (s->primary != server && !TN_MUTANT(208)) || (s->epoch != f->epoch && !TN_MUTANT(203)) ||
+	    s->backup == TN_CL_NONE)
 		return;
 	if (f->what == TN_REPORT_LOST) {
 		lost(c, now, f->slot);

@@ -92,6 +92,13 @@ typedef struct tn_coord_fact {
 	uint32_t epoch;
 } tn_coord_fact;
 
+/* Has a map with this slot answered a report: it need not be repeated? */
+static inline bool tn_coord_answered(const tn_cl_slot *slot, uint8_t what, uint32_t epoch)
+{
+	return slot->epoch > epoch ||
+	       (what == TN_REPORT_SYNCED && slot->epoch == epoch && (slot->flags & TN_CL_IN_SYNC));
+}
+
 /* What is late or not the server's to say is ignored. TERN_E_NOT_FOUND as above. */
 tern_status tn_coord_facts(tn_coord *c, uint64_t now, uint16_t server, uint64_t incarnation,
 			   const tn_coord_fact *facts, uint32_t n);

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/mutant.h"
 #include "cluster/coord.h"
 
 typedef struct plan {
@@ -116,7 +117,8 @@ static void copy_to(plan *p, uint32_t slot, uint16_t to, bool move)
 	p->copies[to]++;
 	/* one that was under way already makes no other */
 	p->room -= s->backup == TN_CL_NONE || (s->flags & TN_CL_IN_SYNC);
-	tn_coord_slot_set(p->c, slot, s->primary, to, move ? TN_CL_MOVE : 0);
+	tn_coord_slot_set(p->c, slot, s->primary, to,
+			  (move ? TN_CL_MOVE : 0) | (TN_MUTANT(211) ? TN_CL_IN_SYNC : 0));
 }
 
 static void flag_move(plan *p, uint32_t slot)
@@ -133,7 +135,7 @@ static void mend(plan *p, uint32_t slot)
 {
 	tn_coord *c = p->c;
 	const tn_cl_slot *s = &c->map.slot[slot];
-	bool drain = c->map.server[s->primary].state == TN_CL_DRAINING;
+	bool drain = c->map.server[s->primary].state == TN_CL_DRAINING && !TN_MUTANT(215);
 	bool bad_backup = s->backup != TN_CL_NONE && c->map.server[s->backup].state == TN_CL_DRAINING;
 	uint16_t to;
 

@@ -58,12 +58,9 @@ static void answered(tn_cluster *c)
 {
 	pthread_mutex_lock(&c->lock);
 	for (uint32_t i = 0; i < TN_CL_SLOTS; i++) {
-		const tn_cl_slot *slot = &c->map.slot[i];
 		tn_cl_pending *p = &c->pending[i];
 
-		if (p->what &&
-		    (slot->epoch > p->epoch || (p->what == TN_REPORT_SYNCED && slot->epoch == p->epoch &&
-						(slot->flags & TN_CL_IN_SYNC))))
+		if (p->what && tn_coord_answered(&c->map.slot[i], p->what, p->epoch))
 			p->what = 0;
 	}
 	pthread_mutex_unlock(&c->lock);

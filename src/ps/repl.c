@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Slots and streams of a primary. See repl.h. Pure but for the tables. Tests: tests/unit/ps/repl_sim_test.c.
+ * Slots and streams of a primary. See repl.h. Pure but for the tables. Tests: tests/unit/ps/repl_sim.
  */
 #include "ps/repl.h"
 
@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/fail.h"
+#include "base/mutant.h"
 #include "ps/server.h"
 
 void tn_repl_init(tn_repl *r)
@@ -282,7 +283,7 @@ bool tn_repl_begin(tn_repl *r, uint16_t peer, const tn_ps_slots *slots, ps_share
 	for (uint32_t i = 0; i < count && ok; i++)
 		ok = add_table(&out->open, shares[i]);
 	ok = ok && add_slots(r, &out->open, TN_REPL_BEGIN, slots, peer, may_begin);
-	for (uint32_t i = 0; i < count && ok; i++)
+	for (uint32_t i = 0; i < count && ok && !TN_MUTANT(111); i++)
 		ok = add_facts(&out->open, shares[i], slots);
 	if (!ok) {
 		cut_back(&out->open, used);
@@ -349,7 +350,8 @@ tern_status tn_repl_copy(tn_repl *r, uint16_t peer, ps_share *share, uint32_t sl
 	uint64_t used = buf->used;
 	tern_status status;
 
-	if (r->slot[slot].state != TN_RS_COPYING || r->slot[slot].peer != peer) {
+	if (r->slot[slot].state != TN_RS_COPYING || r->slot[slot].peer != peer ||
+	    (TN_MUTANT(114) && slot % 8 == 0)) {
 		*cursor = TN_SCAN_END;
 		return TERN_OK;
 	}
@@ -394,7 +396,7 @@ static uint16_t stream_of(const tn_repl *r, uint64_t key)
 {
 	const tn_repl_slot *slot = &r->slot[tn_table_slot(key)];
 
-	return slot->state >= TN_RS_COPYING ? slot->peer : TN_CL_NONE;
+	return slot->state >= (TN_MUTANT(112) ? TN_RS_COPIED : TN_RS_COPYING) ? slot->peer : TN_CL_NONE;
 }
 
 uint32_t tn_repl_sort(const tn_repl *r, const uint64_t *keys, uint64_t n, uint64_t *sorted, uint32_t *first)
@@ -493,7 +495,7 @@ static void synced_in(tn_repl *r, uint16_t peer, const tn_ps_slots *refused, con
 			continue;
 		slot_set_state(r, s, TN_RS_SYNCED);
 		tell(synced, s, epoch);
-		if (tn_ps_slots_has(&r->move, s) && tn_repl_frozen(r, s))
+		if (tn_ps_slots_has(&r->move, s) && (tn_repl_frozen(r, s) || TN_MUTANT(113)))
 			tell(released, s, epoch);
 	}
 }

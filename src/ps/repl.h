@@ -19,7 +19,7 @@
  *            images are in the order of writes, and contain no write whose push is not in the stream before or with it
  *
  * Locks (the caller's): `hold` exclusively for tn_repl_map and tn_repl_begin; shared for all others that name it; the
- * stream's lock for what names a peer. Pure but for the tables. Tests: tests/unit/ps/repl_sim_test.c.
+ * stream's lock for what names a peer. Pure but for the tables. Tests: tests/unit/ps/repl_sim.
  */
 #ifndef TN_PS_REPL_H
 #define TN_PS_REPL_H

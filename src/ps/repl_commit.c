@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who waits for backups. See repl_commit.h. Pure. Tests: tests/unit/ps/repl_sim_test.c.
+ * Who waits for backups. See repl_commit.h. Pure. Tests: tests/unit/ps/repl_sim.
  */
 #include "ps/repl_commit.h"
 
 #include <string.h>
+
+#include "base/mutant.h"
 
 void tn_commits_init(tn_commits *queue)
 {
@@ -40,6 +42,8 @@ void tn_commit_release(tn_commit *c, tn_list *over)
 		return;
 	if (!c->reader)
 		leave(c, over);
+	if (TN_MUTANT(102) && c->reader)
+		leave(c, over);
 	while (!tn_list_empty(&queue->list)) {
 		tn_commit *first = TN_CONTAINER_OF(queue->list.next, tn_commit, node);
 
@@ -53,7 +57,8 @@ tn_commit_end tn_commit_judge(const tn_commit *c, const tn_repl *r, bool lease)
 {
 	if (!tn_ps_slots_within(&c->slots, &r->mine))
 		return TN_COMMIT_WRONG;
-	if (!lease || c->refused || (c->reader && tn_repl_any_frozen(r, &c->slots)))
+	if ((!lease && !TN_MUTANT(103)) || (c->refused && !TN_MUTANT(104)) ||
+	    (c->reader && tn_repl_any_frozen(r, &c->slots) && !TN_MUTANT(105)))
 		return TN_COMMIT_AGAIN;
 	return TN_COMMIT_OK;
 }

@@ -9,7 +9,7 @@
  *   queue    those of one table, in the order in which they began; a writer that is over leaves it wherever it stands, a
  *            reader at the head does
  *
- * Pure. Threads: one at a time (the caller's lock). Tests: tests/unit/ps/repl_sim_test.c.
+ * Pure. Threads: one at a time (the caller's lock). Tests: tests/unit/ps/repl_sim.
  */
 #ifndef TN_PS_REPL_COMMIT_H
 #define TN_PS_REPL_COMMIT_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Frames of primaries at their backup. See repl_in.h. Threads: one at a time. Tests: tests/unit/ps/repl_sim_test.c.
+ * Frames of primaries at their backup. See repl_in.h. Threads: one at a time. Tests: tests/unit/ps/repl_sim.
  */
 #include "ps/repl_in.h"
 
@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/fail.h"
+#include "base/mutant.h"
 #include "ps/server.h"
 
 typedef struct work {
@@ -67,7 +68,7 @@ static void stream_begin(tn_repl_in *in, tn_repl_peer *p, const tn_repl_head *he
 static bool in_order(tn_repl_in *in, tn_repl_peer *p, const tn_repl_head *head, tn_repl_answer *answer)
 {
 	answer->verdict = TN_REPL_LOST;
-	if (!p || is_retired(p, head->stream))
+	if (!p || (is_retired(p, head->stream) && !TN_MUTANT(110)))
 		return false;
 	if (head->stream != p->stream) {
 		if (head->seq != 1)
@@ -78,14 +79,15 @@ static bool in_order(tn_repl_in *in, tn_repl_peer *p, const tn_repl_head *head, 
 		*answer = p->last;
 		return false;
 	}
-	return head->seq == p->seq + 1;
+	return head->seq == p->seq + 1 || (TN_MUTANT(106) && head->seq < p->seq);
 }
 
 /* ---- slots ---- */
 
 static bool taken_from(const work *w, uint32_t slot)
 {
-	return w->in->from[slot] == w->from && w->in->epoch[slot] == w->map->slot[slot].epoch;
+	return w->in->from[slot] == w->from &&
+	       (w->in->epoch[slot] == w->map->slot[slot].epoch || TN_MUTANT(107));
 }
 
 static bool pair_is(const work *w, uint32_t slot, uint32_t epoch)
@@ -187,7 +189,8 @@ static void on_begin(work *w, const tn_repl_entry *e)
 		w->in->epoch[slot] = epoch;
 		tn_ps_slots_add(&begun, slot);
 	}
-	w->store->each(w->store->arg, drop_slots, &begun);
+	if (!TN_MUTANT(109))
+		w->store->each(w->store->arg, drop_slots, &begun);
 }
 
 static void on_synced(work *w, const tn_repl_entry *e)
@@ -257,7 +260,7 @@ static void on_rows(work *w, ps_share *share, const tn_repl_entry *e)
 			refuse(w, slot);
 		}
 	}
-	if (e->kind != TN_REPL_PUSH)
+	if (e->kind != TN_REPL_PUSH || TN_MUTANT(108))
 		return;
 	pthread_mutex_lock(&share->lock);
 	status = tn_ps_dedup_applied(share->dedup, e->client, e->low, e->seq, &slots, e->status);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A stream of frames to one backup. See repl_out.h. Pure. Tests: tests/unit/ps/repl_sim_test.c.
+ * A stream of frames to one backup. See repl_out.h. Pure. Tests: tests/unit/ps/repl_sim.
  */
 #include "ps/repl_out.h"
 
@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/fault.h"
+#include "base/mutant.h"
 
 bool tn_repl_out_begin(tn_repl_out *o, uint16_t self, uint64_t stream)
 {
@@ -48,8 +49,12 @@ bool tn_repl_out_reserve_wait(tn_repl_out *o)
 
 void tn_repl_out_wait(tn_repl_out *o, void *who)
 {
-	TN_ASSERT(o->open_waits.count < o->open_waits.room);
-	o->open_waits.who[o->open_waits.count++] = who;
+	tn_repl_waits *w = TN_MUTANT(101) && o->flying && o->sent_waits.count < o->sent_waits.room
+				   ? &o->sent_waits
+				   : &o->open_waits;
+
+	TN_ASSERT(w->count < w->room);
+	w->who[w->count++] = who;
 	tn_repl_out_note(o);
 }
 

@@ -8,7 +8,7 @@
  *   open:  entries --.        frame seq + 1: take ->  sent, seq      -- answer -> its waits are over
  *   a frame is repeated, the same bytes, until it is answered; the backup takes it once
  *
- * Pure. Threads: one at a time (the caller's lock). Tests: tests/unit/ps/repl_sim_test.c.
+ * Pure. Threads: one at a time (the caller's lock). Tests: tests/unit/ps/repl_sim.
  */
 #ifndef TN_PS_REPL_OUT_H
 #define TN_PS_REPL_OUT_H

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Clients: keys split over servers by the newest map they have heard of, asked for until they are answered; what was pushed
+ * and seen goes into the histories. See world.h. Threads: none.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cmocka_all.h"
+#include "world.h"
+
+/* ---- asking ---- */
+
+/* Any process that runs: maps come from servers. */
+static void ask_for_map(world *w, uint32_t c)
+{
+	uint32_t p = (uint32_t)below(w, PROCESSES);
+
+	if (w->clients[c].map_asked > w->now || !w->nodes[p])
+		return;
+	w->clients[c].map_asked = w->now + 8;
+	message_send(w, message_new(MAP_ASK, CLIENT + c, p, NULL, 0));
+}
+
+static uint64_t low_of(const client *c, uint64_t seq)
+{
+	uint64_t low = seq;
+
+	for (uint32_t i = 0; i < AHEAD; i++)
+		if (c->ops[i].live && !c->ops[i].pull)
+			low = TN_MIN(low, c->ops[i].seq);
+	return low;
+}
+
+static void ask_server(world *w, uint32_t c, uint32_t slot, int to, const uint32_t *which, uint64_t count)
+{
+	const op *o = &w->clients[c].ops[slot];
+	message *m = message_new(ASK, CLIENT + c, (uint32_t)to, NULL, 0);
+	request *r = m->request = calloc(1, sizeof(*r));
+
+	assert_non_null(r);
+	r->client = c;
+	r->slot = slot;
+	r->table = o->table;
+	r->op = o->number;
+	r->seq = o->seq;
+	r->low = low_of(&w->clients[c], o->seq);
+	r->pull = o->pull;
+	r->create = o->pull && chance(w, 4);
+	for (uint64_t i = 0; i < count; i++) {
+		r->key[r->count] = o->key[which[i]];
+		r->id[r->count++] = o->id[which[i]];
+	}
+	message_send(w, m);
+}
+
+static void ask(world *w, uint32_t c, uint32_t slot)
+{
+	client *cl = &w->clients[c];
+	op *o = &cl->ops[slot];
+	uint64_t keys[OP_KEYS], n = 0, counts[TN_PS_OWNERS], room[TN_PS_OWNERS][OP_KEYS];
+	uint64_t *keys_out[TN_PS_OWNERS];
+	uint32_t where[OP_KEYS], places[TN_PS_OWNERS][OP_KEYS], *places_out[TN_PS_OWNERS];
+
+	o->ask_at = w->now + ASK_AGAIN;
+	if (!cl->snap) {
+		ask_for_map(w, c);
+		return;
+	}
+	for (uint32_t i = 0; i < o->count; i++)
+		if (!o->done[i]) {
+			keys[n] = w->keys[o->key[i]];
+			where[n++] = i;
+		}
+	for (uint32_t s = 0; s < TN_PS_OWNERS; s++) {
+		keys_out[s] = room[s];
+		places_out[s] = places[s];
+	}
+	tn_ps_split_count(&cl->snap->owners, keys, n, counts);
+	tn_ps_split_fill(&cl->snap->owners, keys, where, n, keys_out, places_out);
+	for (uint32_t s = 0; s < TN_PS_OWNERS; s++) {
+		int to = s == TN_PS_NOBODY ? -1 : process_of(w, (uint16_t)s);
+
+		if (counts[s] && to >= 0)
+			ask_server(w, c, slot, to, places[s], counts[s]);
+		else if (counts[s])
+			ask_for_map(w, c);
+	}
+}
+
+static bool has_key(const op *o, uint32_t key)
+{
+	for (uint32_t i = 0; i < o->count; i++)
+		if (o->key[i] == key)
+			return true;
+	return false;
+}
+
+static void begin(world *w, uint32_t c, op *o)
+{
+	uint32_t want = 1 + (uint32_t)below(w, OP_KEYS);
+
+	memset(o, 0, sizeof(*o));
+	o->live = true;
+	o->pull = chance(w, 2);
+	o->number = ++w->next_op;
+	o->table = (uint32_t)below(w, TABLES);
+	o->invoke = ++w->stamp;
+	for (uint32_t tries = 0; tries < 8 && o->count < want; tries++) {
+		uint32_t key = (uint32_t)below(w, KEYS);
+		history *h = &w->histories[o->table][key];
+
+		if (has_key(o, key) || (!o->pull && h->ids == IDS))
+			continue;
+		o->key[o->count] = key;
+		if (!o->pull) {
+			o->id[o->count] = h->ids++;
+			o->entry[o->count] = history_push(h, o->invoke, o->id[o->count]);
+		}
+		o->count++;
+	}
+	o->live = o->count > 0;
+	if (!o->pull)
+		o->seq = w->clients[c].next_seq++;
+	w->n.pushes += !o->pull;
+	w->n.pulls += o->pull;
+}
+
+void client_step(world *w, uint32_t c)
+{
+	uint32_t slot = (uint32_t)below(w, AHEAD);
+	op *o = &w->clients[c].ops[slot];
+
+	if (o->live && w->now >= o->ask_at) {
+		if (o->ask_at && chance(w, 2)) /* it was asked before */
+			ask_for_map(w, c);
+		ask(w, c, slot);
+	} else if (!o->live && !w->calm && chance(w, 3)) {
+		begin(w, c, o);
+	}
+}
+
+bool clients_idle(const world *w)
+{
+	for (uint32_t c = 0; c < CLIENTS; c++)
+		for (uint32_t i = 0; i < AHEAD; i++)
+			if (w->clients[c].ops[i].live)
+				return false;
+	return true;
+}
+
+/* ---- answers ---- */
+
+static void take_row(world *w, const request *r, uint32_t i, id_set *seen)
+{
+	memset(seen, 0, sizeof(*seen));
+	for (uint32_t d = 0; d < DIM; d++) {
+		float x = r->rows[i][d];
+		uint32_t digits = (uint32_t)x;
+
+		if (x < 0 || x >= 0x1p24f || (float)digits != x)
+			fails(w, "key %u of table %u: element %u of its row is %g", r->key[i], r->table, d,
+			      (double)x);
+		for (uint32_t k = 0; k < 12; k++) {
+			uint32_t times = digits >> 2 * k & 3;
+
+			if (times > 1)
+				fails(w, "push %u of key %u of table %u was applied %u times", 12 * d + k,
+				      r->key[i], r->table, times);
+			if (times)
+				set_add(seen, 12 * d + k);
+		}
+	}
+}
+
+static void ends(world *w, op *o)
+{
+	uint64_t stamp = ++w->stamp;
+
+	for (uint32_t i = 0; i < o->count; i++) {
+		history *h = &w->histories[o->table][o->key[i]];
+
+		if (o->pull)
+			history_pull(h, o->invoke, stamp, &o->seen[i]);
+		else
+			h->at[o->entry[i]].ret = stamp;
+	}
+	o->live = false;
+}
+
+static void peeked(world *w, const request *r)
+{
+	id_set seen;
+
+	if (r->end != TN_COMMIT_OK)
+		return;
+	take_row(w, r, 0, &seen);
+	history_pull(&w->histories[r->table][r->key[0]], r->op, ++w->stamp, &seen);
+	w->n.pulls++;
+}
+
+void client_answer(world *w, const request *r)
+{
+	bool all = true;
+	op *o;
+
+	if (r->client == CLIENTS) {
+		peeked(w, r);
+		return;
+	}
+	o = &w->clients[r->client].ops[r->slot];
+	if (!o->live || o->number != r->op)
+		return;
+	if (r->end != TN_COMMIT_OK) {
+		if (r->end == TN_COMMIT_WRONG)
+			ask_for_map(w, r->client);
+		o->ask_at = w->now + 3 + below(w, 8);
+		return;
+	}
+	for (uint32_t k = 0; k < r->count; k++)
+		for (uint32_t i = 0; i < o->count; i++)
+			if (o->key[i] == r->key[k] && !o->done[i]) {
+				o->done[i] = true;
+				if (o->pull)
+					take_row(w, r, k, &o->seen[i]);
+			}
+	for (uint32_t i = 0; i < o->count; i++)
+		all &= o->done[i];
+	if (all)
+		ends(w, o);
+}
+
+void client_map(world *w, uint32_t c, snap *s)
+{
+	client *cl = &w->clients[c];
+
+	if (cl->snap && cl->snap->map.version >= s->map.version)
+		return;
+	if (cl->snap)
+		w->n.elsewhere += memcmp(&cl->snap->owners, &s->owners, sizeof(s->owners)) != 0;
+	snap_drop(cl->snap);
+	cl->snap = snap_hold(s);
+}
+
+/* ---- pulls of the simulator's own ---- */
+
+static void peek_at(world *w, uint32_t p, uint32_t table, uint32_t key)
+{
+	request r = {.client = CLIENTS, .table = table, .count = 1, .pull = true};
+
+	r.op = ++w->stamp;
+	r.key[0] = key;
+	node_request(w, p, &r);
+}
+
+void peek(world *w, uint32_t p, uint32_t n)
+{
+	while (n-- > 0 && w->nodes[p] && w->nodes[p]->snap && w->nodes[p]->stalled_until <= w->now)
+		peek_at(w, p, (uint32_t)below(w, TABLES), (uint32_t)below(w, KEYS));
+}
+
+void pull_all(world *w)
+{
+	for (uint32_t k = 0; k < KEYS; k++)
+		for (uint32_t t = 0; t < TABLES; t++) {
+			int p = process_of(w, w->coord.map.slot[tn_table_slot(w->keys[k])].primary);
+
+			if (p >= 0)
+				peek_at(w, (uint32_t)p, t, k);
+		}
+}

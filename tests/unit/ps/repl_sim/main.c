@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Runs of the simulator of replication, its coverage, and planted bugs. world.h says what it simulates.
+ *
+ *   test-ps-repl_sim [SEEDS [FIRST]]     in a build with TERN_MUTANTS: --mutants [NUMBER [SEEDS]]; --trace SEED
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/mutant.h"
+#include "cmocka_all.h"
+#include "world.h"
+
+#define TICKS 6000u
+#define REST  60000u /* at most, until all is at rest after the last fault */
+
+static void world_free(world *w)
+{
+	while (w->messages) {
+		message *next = w->messages->next;
+
+		message_free(w->messages);
+		w->messages = next;
+	}
+	for (uint32_t p = 0; p < PROCESSES; p++)
+		node_end(w, p);
+	for (uint32_t c = 0; c < CLIENTS; c++)
+		snap_drop(w->clients[c].snap);
+	for (uint32_t t = 0; t < TABLES; t++)
+		for (uint32_t k = 0; k < KEYS; k++)
+			history_free(&w->histories[t][k]);
+	snap_drop(w->newest);
+	free(w);
+}
+
+static world *world_new(uint64_t seed)
+{
+	world *w = calloc(1, sizeof(*w));
+	tn_coord_params p = {
+		.lease_ns = LEASE, .margin_ns = MARGIN, .balance_ns = 4ull * LEASE, .replicas = 2};
+
+	assert_non_null(w);
+	w->seed = w->rand.state = seed;
+	p.first = 1 + (uint32_t)below(w, 4);
+	p.moves = chance(w, 2) ? TN_CL_SLOTS : 300;
+	tn_coord_init(&w->coord, &p, NULL, 0);
+	for (uint32_t i = 0; i < PROCESSES; i++) {
+		w->rate[i] = 0.97 + 0.06 * tn_rand_double(&w->rand);
+		w->start_at[i] = i < p.first || chance(w, 2) ? 0 : below(w, 8ull * LEASE);
+	}
+	for (uint32_t k = 0; k < KEYS; k++)
+		w->keys[k] = k == 0 ? 0 : k == 1 ? UINT64_MAX : tn_rand_next(&w->rand);
+	return w;
+}
+
+static void tick(world *w)
+{
+	w->now++;
+	deliver(w);
+	tn_coord_tick(&w->coord, w->now);
+	trouble(w);
+	spread(w);
+	for (uint32_t p = 0; p < PROCESSES; p++)
+		if (w->nodes[p])
+			node_step(w, p);
+	for (uint32_t c = 0; c < CLIENTS; c++)
+		client_step(w, c);
+}
+
+/* Why it does not come to rest. */
+static void print_stuck(const world *w)
+{
+	for (uint32_t i = 0; i < w->coord.map.servers; i++)
+		printf("  server %u: state %u, process %d\n", i, w->coord.map.server[i].state,
+		       process_of(w, (uint16_t)i));
+	for (uint32_t i = 0, told = 0; i < TN_CL_SLOTS && told < 4; i++) {
+		const tn_cl_slot *s = &w->coord.map.slot[i];
+
+		if ((s->flags & ~TN_CL_FRESH) == TN_CL_IN_SYNC && process_of(w, s->primary) >= 0)
+			continue;
+		printf("  slot %u: (%d, %d) epoch %u flags %u\n", i, (int16_t)s->primary, (int16_t)s->backup,
+		       s->epoch, s->flags);
+		told++;
+	}
+	for (uint32_t c = 0; c < CLIENTS; c++)
+		for (uint32_t i = 0; i < AHEAD; i++)
+			if (w->clients[c].ops[i].live)
+				printf("  client %u waits: %s of slot %u\n", c,
+				       w->clients[c].ops[i].pull ? "pull" : "push",
+				       tn_table_slot(w->keys[w->clients[c].ops[i].key[0]]));
+}
+
+static void add_counts(tally *sum, const tally *one)
+{
+#define ADD(name) sum->name += one->name;
+	COUNTS(ADD)
+#undef ADD
+}
+
+static bool one_seed(uint64_t seed, tally *sum, bool traced, bool quietly)
+{
+	world *w = world_new(seed);
+	bool good;
+
+	w->trace = traced;
+	while (w->now < TICKS && !w->why)
+		tick(w);
+	heal(w);
+	while (!w->why && !at_rest(w) && w->now < TICKS + REST)
+		tick(w);
+	if (!w->why && !at_rest(w)) {
+		fails(w, "it does not come to rest");
+		if (!quietly)
+			print_stuck(w);
+	}
+	for (uint32_t i = 0; i < 2 * LEASE && !w->why; i++) {
+		if (i == LEASE)
+			pull_all(w);
+		tick(w);
+	}
+	if (!w->why)
+		judge(w);
+	good = !w->why;
+	if (!good && !quietly)
+		printf("seed %llu, at %llu: %s\n", (unsigned long long)seed, (unsigned long long)w->now,
+		       w->why);
+	add_counts(sum, &w->n);
+	world_free(w);
+	return good;
+}
+
+/* ---- the tests ---- */
+
+static uint64_t first_seed = 1, seeds = 60;
+
+static void print_counts(const tally *n)
+{
+#define PRINT(name) printf("%s %llu, ", #name, (unsigned long long)n->name);
+	COUNTS(PRINT)
+#undef PRINT
+	printf("\n");
+}
+
+static void servers_that_die(void **state)
+{
+	tally sum = {0};
+	uint64_t bad = 0;
+
+	(void)state;
+	for (uint64_t i = 0; i < seeds && bad < 5; i++)
+		bad += !one_seed(first_seed + i, &sum, false, false);
+	print_counts(&sum);
+	assert_int_equal(bad, 0);
+#define OCCURRED(name)                    \
+	if (seeds >= 40 && sum.name == 0) \
+		fail_msg("%s: it never occurred", #name);
+	COUNTS(OCCURRED)
+#undef OCCURRED
+}
+
+/* The check of histories against its twin, which tries all orders. */
+static void histories(void **state)
+{
+	tn_rand rand = {7};
+	uint32_t good = 0;
+
+	(void)state;
+	for (unsigned round = 0; round < 20000; round++) {
+		history h = {0};
+		uint32_t n = 2 + (uint32_t)tn_rand_below(&rand, 8);
+		bool a, b;
+
+		for (uint32_t i = 0, ids = 0; i < n; i++) {
+			uint64_t invoke = 1 + tn_rand_below(&rand, 12),
+				 ret = invoke + 1 + tn_rand_below(&rand, 8);
+			id_set seen = {{tn_rand_below(&rand, 1ull << ids)}};
+
+			if (ids < 4 && tn_rand_below(&rand, 2)) {
+				uint32_t at = history_push(&h, invoke, ids++);
+
+				h.at[at].ret = tn_rand_below(&rand, 4) ? ret : NEVER;
+			} else {
+				history_pull(&h, invoke, ret, &seen);
+			}
+		}
+		a = history_check(&h) == NULL;
+		b = history_search(&h);
+		assert_int_equal(a, b);
+		good += a;
+		history_free(&h);
+	}
+	assert_true(good > 2000 && good < 18000);
+}
+
+#ifdef TN_MUTANTS
+
+static const struct {
+	int number;
+	const char *text;
+} planted[] = {
+	{101, "a write waits for the frame before its own"},
+	{102, "a read does not wait for writes before it"},
+	{103, "a server answers after its lease"},
+	{104, "what a backup refused is acknowledged"},
+	{105, "a read of a slot that is handed over is answered"},
+	{106, "a frame that comes late is taken once more"},
+	{107, "a backup takes writes of a deposed primary"},
+	{108, "a backup does not note pushes"},
+	{109, "BEGIN leaves what the backup had"},
+	{110, "frames of a stream that is over are taken"},
+	{111, "a copy has no facts"},
+	{112, "writes into a slot that is copied stay here"},
+	{113, "a slot is released while it is served"},
+	{114, "some rows are not copied"},
+	{201, "a server is taken for dead as soon as its lease is over by this clock"},
+	{202, "who takes over need not have been heard of"},
+	{203, "reports of an older epoch count"},
+	{204, "half a copy takes over"},
+	{205, "what was said long ago proves that its server is alive"},
+	{206, "a server is replaced while its lease runs"},
+	{208, "reports of anybody count"},
+	{209, "who takes over begins with nothing"},
+	{210, "a slot that goes on alone keeps its epoch"},
+	{211, "a backup is in sync when it is chosen"},
+	{213, "a server that was taken for dead is so for ever"},
+};
+
+/* In a process of its own: it may end in any way. 0: it lived. */
+static int find_one(size_t i, uint64_t most)
+{
+	tally n = {0};
+	uint64_t seed = 1;
+	pid_t child;
+	int status;
+
+	printf("%3d %-72s ", planted[i].number, planted[i].text);
+	fflush(stdout);
+	child = fork();
+	if (child == 0) {
+		tn_mutant = planted[i].number;
+		while (seed <= most && one_seed(seed, &n, false, true))
+			seed++;
+		if (seed <= most)
+			printf("seed %llu\n", (unsigned long long)seed);
+		fflush(stdout);
+		_exit(seed <= most);
+	}
+	assert_true(child > 0 && waitpid(child, &status, 0) == child);
+	if (status == 0)
+		printf("LIVES\n");
+	else if (!WIFEXITED(status) || WEXITSTATUS(status) != 1)
+		printf("it ends the simulator\n");
+	return status != 0;
+}
+
+static int find_mutants(int only, uint64_t most)
+{
+	int found = 0, tried = 0;
+
+	for (size_t i = 0; i < TN_COUNT_OF(planted); i++) {
+		if (only && only != planted[i].number)
+			continue;
+		tried++;
+		found += find_one(i, most);
+	}
+	printf("%d of %d mutants were found within %llu seeds\n", found, tried, (unsigned long long)most);
+	return found != tried;
+}
+
+#endif
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {cmocka_unit_test(histories), cmocka_unit_test(servers_that_die)};
+
+#ifdef TN_MUTANTS
+	if (argc > 1 && strcmp(argv[1], "--mutants") == 0)
+		return find_mutants(argc > 2 ? atoi(argv[2]) : 0,
+				    argc > 3 ? strtoull(argv[3], NULL, 10) : 300);
+#endif
+	if (argc > 2 && strcmp(argv[1], "--trace") == 0) {
+		tally n = {0};
+
+		return !one_seed(strtoull(argv[2], NULL, 10), &n, true, false);
+	}
+	seeds = argc > 1 ? strtoull(argv[1], NULL, 10) : seeds;
+	first_seed = argc > 2 ? strtoull(argv[2], NULL, 10) : first_seed;
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Messages between processes, the coordinator and clients: late, lost, twice, cut off; and the coordinator itself.
+ * See world.h. Threads: none.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cmocka_all.h"
+#include "world.h"
+
+snap *snap_hold(snap *s)
+{
+	if (s)
+		s->refs++;
+	return s;
+}
+
+void snap_drop(snap *s)
+{
+	if (s && --s->refs == 0)
+		free(s);
+}
+
+message *message_new(message_kind kind, uint32_t from, uint32_t to, const void *data, uint64_t bytes)
+{
+	message *m = calloc(1, sizeof(*m) + bytes);
+
+	assert_non_null(m);
+	m->kind = kind;
+	m->from = from;
+	m->to = to;
+	m->bytes = bytes;
+	if (bytes)
+		memcpy(m->data, data, bytes);
+	return m;
+}
+
+void message_free(message *m)
+{
+	snap_drop(m->snap);
+	free(m->request);
+	free(m);
+}
+
+static message *twin_of(const message *m)
+{
+	message *t = malloc(sizeof(*t) + m->bytes);
+
+	assert_non_null(t);
+	memcpy(t, m, sizeof(*t) + m->bytes);
+	snap_hold(t->snap);
+	if (m->request) {
+		t->request = malloc(sizeof(*t->request));
+		assert_non_null(t->request);
+		*t->request = *m->request;
+	}
+	return t;
+}
+
+static void enqueue(world *w, message *m, uint64_t after)
+{
+	m->at = w->now + after;
+	m->next = w->messages;
+	w->messages = m;
+}
+
+static bool is_cut(const world *w, const message *m)
+{
+	return m->from <= COORD && m->to <= COORD && w->cut[m->from][m->to] > w->now;
+}
+
+void message_send(world *w, message *m)
+{
+	uint64_t delay = 1 + below(w, 6);
+
+	if (m->to < PROCESSES && m->incarnation == 0 && w->nodes[m->to])
+		m->incarnation = w->nodes[m->to]->incarnation;
+	if (is_cut(w, m) || (!w->calm && chance(w, 40))) {
+		w->n.lost++;
+		message_free(m);
+		return;
+	}
+	if (!w->calm && chance(w, 25)) {
+		delay += below(w, LEASE);
+		w->n.late++;
+	}
+	if (!w->calm && chance(w, 30)) {
+		w->n.twice++;
+		enqueue(w, twin_of(m), delay + below(w, LEASE / 2));
+	}
+	enqueue(w, m, delay);
+}
+
+/* ---- the coordinator ---- */
+
+static snap *snap_new(const tn_cl_map *map)
+{
+	static uint8_t bytes[TN_CL_MAP_BYTES_MAX];
+	snap *s = calloc(1, sizeof(*s));
+	uint64_t n = tn_cl_map_encode(bytes, sizeof(bytes), map);
+
+	assert_non_null(s);
+	assert_true(n > 0 && tn_cl_map_decode(bytes, n, &s->map));
+	tn_ps_owners_set(&s->owners, &s->map);
+	s->refs = 1;
+	return s;
+}
+
+static void tell(world *w, uint32_t to, const message *asked, uint16_t number, tern_status status)
+{
+	message *m = message_new(OF_COORD, COORD, to, NULL, 0);
+
+	m->incarnation = asked ? asked->back : 0;
+	m->sent = asked && status == TERN_OK ? asked->sent : 0;
+	m->number = number;
+	m->status = status;
+	m->now = w->now;
+	m->snap = snap_hold(w->newest);
+	message_send(w, m);
+}
+
+/* What a new version says that the old one did not. */
+static void count_changes(world *w, const tn_cl_map *was, const tn_cl_map *is)
+{
+	for (uint32_t i = 0; i < TN_CL_SLOTS; i++) {
+		const tn_cl_slot *a = &was->slot[i], *b = &is->slot[i];
+
+		if (a->primary != b->primary && a->primary != TN_CL_NONE) {
+			w->n.moved += (a->flags & TN_CL_MOVE) != 0 && tn_cl_alive(is, a->primary);
+			w->n.took_over += !tn_cl_alive(is, a->primary);
+		}
+		w->n.alone += a->backup != TN_CL_NONE && b->backup == TN_CL_NONE;
+		w->n.copied += !(a->flags & TN_CL_IN_SYNC) && (b->flags & TN_CL_IN_SYNC);
+	}
+	for (uint32_t i = 0; i < was->servers; i++)
+		w->n.expired += tn_cl_alive(was, (uint16_t)i) && is->server[i].state == TN_CL_DOWN;
+}
+
+void spread(world *w)
+{
+	snap *s;
+
+	if (w->told == w->coord.map.version)
+		return;
+	tn_coord_check(&w->coord);
+	w->told = w->coord.map.version;
+	s = snap_new(&w->coord.map);
+	if (w->newest)
+		count_changes(w, &w->newest->map, &s->map);
+	snap_drop(w->newest);
+	w->newest = s;
+	for (uint32_t p = 0; p < PROCESSES; p++)
+		if (w->nodes[p] && w->nodes[p]->self != TN_CL_NONE)
+			tell(w, p, NULL, w->nodes[p]->self, TERN_OK);
+}
+
+static void at_coordinator(world *w, const message *m)
+{
+	tern_status status;
+	tn_cl_msg msg;
+
+	assert_true(tn_cl_msg_decode(m->data, m->bytes, &msg));
+	status = tn_cl_apply(&w->coord, w->now, &msg);
+	spread(w);
+	if (status != TERN_AGAIN)
+		tell(w, m->from, m, msg.server, status);
+}
+
+/* ---- deliveries ---- */
+
+static void at_process(world *w, message *m)
+{
+	node *n = w->nodes[m->to];
+
+	if (!n || n->incarnation != m->incarnation)
+		return;
+	if (m->kind == OF_COORD)
+		node_coord(w, m->to, m);
+	else if (m->kind == FRAME)
+		node_frame(w, m->to, m);
+	else if (m->kind == FRAME_ANS)
+		node_answer(w, m->to, m);
+	else if (m->kind == ASK)
+		node_request(w, m->to, m->request);
+	else if (n->snap) {
+		message *a = message_new(MAP_ANS, m->to, m->from, NULL, 0);
+
+		a->snap = snap_hold(n->snap);
+		message_send(w, a);
+	}
+}
+
+static void arrives(world *w, message *m)
+{
+	if (m->to == COORD)
+		at_coordinator(w, m);
+	else if (m->to < PROCESSES)
+		at_process(w, m);
+	else if (m->kind == ASK_ANS)
+		client_answer(w, m->request);
+	else
+		client_map(w, m->to - CLIENT, m->snap);
+}
+
+void deliver(world *w)
+{
+	message *list = w->messages, *next;
+
+	w->messages = NULL;
+	for (message *m = list; m; m = next) {
+		next = m->next;
+		if (m->at > w->now) {
+			m->next = w->messages;
+			w->messages = m;
+		} else if (m->to < PROCESSES && w->nodes[m->to] && w->nodes[m->to]->stalled_until > w->now) {
+			enqueue(w, m, w->nodes[m->to]->stalled_until - w->now + below(w, 3));
+		} else {
+			arrives(w, m);
+			message_free(m);
+		}
+	}
+}

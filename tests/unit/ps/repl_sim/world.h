@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Servers, their coordinator and clients in virtual time, by one seed. What decides is what ships: the coordinator
+ * (cluster/coord.h, its messages and maps through cluster/wire.h), slots, streams and backups (ps/repl*.h), tables, what is
+ * known of pushes (ps/dedup.h), keys by server (ps/split.h). What is the simulator's: time, the network, and the few lines
+ * that replicas.c, member.c and route.c put around those, with the same rules.
+ *
+ *   process   an address; it starts, dies, starts anew as another server; its clock is off by up to 3 %
+ *   node      what a process has while it runs
+ *   snap      a map as it went over the wire; messages, nodes and clients share it
+ *   part      what one server does of an operation; asked for again until it is answered
+ *
+ *   rows      base 4: digit i of a key's row counts how often push i of that key was applied. A pull sees a set, and whether
+ *             anything is in it twice (history.h)
+ *
+ * Files: net.c messages, deliveries; node.c servers; client.c; fault.c what goes wrong; judge.c; main.c runs, coverage,
+ * planted bugs. Threads: none.
+ */
+#ifndef TN_TESTS_PS_WORLD_H
+#define TN_TESTS_PS_WORLD_H
+
+#include "base/rand.h"
+#include "cluster/host.h"
+#include "history.h"
+#include "ps/repl_commit.h"
+#include "ps/server.h"
+#include "ps/split.h"
+
+#define PROCESSES 5u
+#define COORD     PROCESSES
+#define CLIENTS   4u
+#define AHEAD     3u /* operations of a client under way */
+#define TABLES    2u
+#define KEYS      20u
+#define DIM       (IDS / 12u) /* 12 digits of base 4 in a float */
+#define OP_KEYS   3u
+#define LEASE     240u
+#define MARGIN    24u
+#define RESEND    12u /* a frame that is not answered */
+#define PATIENCE  60u /* a backup that does not answer is lost */
+#define ASK_AGAIN 30u /* a part that is not answered */
+
+typedef struct snap {
+	uint32_t refs;
+	tn_cl_map map;
+	tn_ps_owners owners;
+} snap;
+
+typedef struct request {              /* of a part: to a server, and its answer */
+	uint32_t client, slot, table; /* ops[slot] of the client */
+	uint64_t op, seq, low;        /* op: which one it was */
+	uint32_t count;
+	uint32_t key[OP_KEYS], id[OP_KEYS];
+	bool pull, create;
+	tn_commit_end end;
+	float rows[OP_KEYS][DIM];
+} request;
+
+typedef struct pending {
+	tn_commit commit;     /* first */
+	struct pending *next; /* of the node */
+	request r;
+	bool over;
+} pending;
+
+typedef struct node {
+	uint64_t incarnation, stalled_until, lease_until, renew_at, seen;
+	uint16_t self;
+	bool dirty;
+	snap *snap;
+	ps_share *shares[TABLES];
+	tn_commits queue[TABLES];
+	tn_repl r;
+	tn_repl_in in;
+	uint64_t sent_at[TN_CL_SERVERS_MAX], failing[TN_CL_SERVERS_MAX];
+	uint8_t what[TN_CL_SLOTS]; /* reports that no map has answered */
+	uint32_t epoch[TN_CL_SLOTS];
+	tn_ps_slots copying;
+	uint16_t copying_to;
+	uint32_t copy_at;
+	pending *waits;
+} node;
+
+typedef enum message_kind {
+	TO_COORD,  /* bytes of tn_cl_msg */
+	OF_COORD,  /* snap or none, status */
+	FRAME,     /* bytes */
+	FRAME_ANS, /* bytes; stream and seq of the frame */
+	ASK,       /* request */
+	ASK_ANS,
+	MAP_ASK,
+	MAP_ANS, /* snap */
+} message_kind;
+
+typedef struct message {
+	struct message *next;
+	message_kind kind;
+	uint64_t at;
+	uint32_t from, to;    /* processes, or COORD; CLIENT + c */
+	uint64_t incarnation; /* of the process that it is to */
+	uint64_t back;        /* of the process that it is from */
+	uint16_t number;      /* FRAME: of who sent it */
+	uint64_t sent,
+		now; /* OF_COORD: local time of the renewal that it grants, 0: none; the coordinator's time */
+	tern_status status;
+	uint64_t stream, seq;
+	snap *snap;
+	request *request;
+	uint64_t bytes;
+	uint8_t data[];
+} message;
+#define CLIENT 64u
+
+typedef struct op {
+	bool live, pull;
+	uint64_t number, seq, invoke;
+	uint32_t table, count;
+	uint32_t key[OP_KEYS], id[OP_KEYS], entry[OP_KEYS];
+	bool done[OP_KEYS];
+	uint64_t ask_at; /* keys that are not done are asked for (again) then */
+	id_set seen[OP_KEYS];
+} op;
+
+typedef struct client {
+	snap *snap;
+	uint64_t next_seq, map_asked;
+	op ops[AHEAD];
+} client;
+
+/* What happened, for the coverage. */
+#define COUNTS(X)                                                                                           \
+	X(pushes)                                                                                           \
+	X(pulls)                                                                                            \
+	X(deaths) X(deaths_primary) X(deaths_backup) X(deaths_moving) X(restarts) X(stalls) X(cut_coord)    \
+		X(cut_peer) X(lost) X(late) X(twice) X(drains) X(busy_slots) X(moved) X(took_over) X(alone) \
+			X(copied) X(refused) X(again) X(wrong) X(known) X(backup_lost) X(expired)           \
+				X(elsewhere)
+typedef struct tally {
+#define FIELD(name) uint64_t name;
+	COUNTS(FIELD)
+#undef FIELD
+} tally;
+
+typedef struct world {
+	uint64_t seed, now, stamp; /* stamp: order of invocations and returns */
+	tn_rand rand;
+	bool calm, trace;
+	tn_coord coord;
+	uint64_t told; /* version of the map that all were told */
+	snap *newest;
+	node *nodes[PROCESSES];
+	uint64_t start_at[PROCESSES];
+	double rate[PROCESSES];
+	uint64_t cut[PROCESSES + 1][PROCESSES + 1];
+	message *messages;
+	client clients[CLIENTS];
+	uint64_t next_op;
+	history histories[TABLES][KEYS];
+	uint64_t keys[KEYS];
+	uint64_t quiet_until;
+	tally n;
+	const char *why;
+	char text[700];
+} world;
+
+static inline uint64_t below(world *w, uint64_t n)
+{
+	return tn_rand_below(&w->rand, n);
+}
+static inline bool chance(world *w, uint64_t of)
+{
+	return below(w, of) == 0;
+}
+void fails(world *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void trace(const world *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- net.c ---- */
+
+snap *snap_hold(snap *s);
+void snap_drop(snap *s);
+message *message_new(message_kind kind, uint32_t from, uint32_t to, const void *data, uint64_t bytes);
+void message_free(message *m);
+/* It arrives, or not; late, or twice. The message is the network's from now on. */
+void message_send(world *w, message *m);
+void deliver(world *w);
+/* The newest map is told to all when there is a new one. */
+void spread(world *w);
+
+/* ---- node.c ---- */
+
+void node_start(world *w, uint32_t p);
+void node_end(world *w, uint32_t p);
+void node_step(world *w, uint32_t p);
+void node_map(world *w, uint32_t p, snap *s);
+void node_coord(world *w, uint32_t p, const message *m);
+void node_frame(world *w, uint32_t p, const message *m);
+void node_answer(world *w, uint32_t p, const message *m);
+void node_request(world *w, uint32_t p, const request *r);
+bool node_lease(const world *w, uint32_t p);
+/* The process that is this server; -1. */
+int process_of(const world *w, uint16_t server);
+uint64_t local_time(const world *w, uint32_t p);
+
+/* ---- client.c ---- */
+
+void client_step(world *w, uint32_t c);
+void client_answer(world *w, const request *r);
+void client_map(world *w, uint32_t c, snap *s);
+/* Pulls that a process is asked at once, and answers at once or not at all. */
+void peek(world *w, uint32_t p, uint32_t n);
+/* Every key, in the end. */
+void pull_all(world *w);
+bool clients_idle(const world *w);
+
+/* ---- fault.c, judge.c ---- */
+
+void trouble(world *w);
+void heal(world *w);
+bool at_rest(const world *w);
+void judge(world *w);
+
+#endif
