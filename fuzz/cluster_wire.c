@@ -23,10 +23,11 @@ static void map(const uint8_t *msg, uint64_t size)
 	if (!tn_cl_map_decode(msg, size, &m))
 		return;
 	TN_ASSERT(tn_cl_map_valid(&m));
-	n = tn_cl_map_encode(out, sizeof(out), &m);
+	n = tn_cl_map_encode(out, sizeof(out), &m, msg[0]);
 	TN_ASSERT(n > 0 && n <= size); /* runs may have been joined */
 	TN_ASSERT(tn_cl_map_decode(out, n, &again));
-	TN_ASSERT(tn_cl_map_encode(second, sizeof(second), &again) == n && memcmp(out, second, n) == 0);
+	TN_ASSERT(tn_cl_map_encode(second, sizeof(second), &again, msg[0]) == n &&
+		  memcmp(out, second, n) == 0);
 	TN_ASSERT(!tn_cl_map_decode(msg, size - 1, &again));
 }
 

@@ -186,6 +186,7 @@ tern_status tn_cluster_open(tern_ctx *ctx, const tn_cluster_params *params, tn_c
 	if (!c)
 		return tn_fail(TERN_E_NOMEM, "no memory for a membership");
 	c->incarnation = params->incarnation;
+	c->maps = TN_CL_VERSION;
 	status = c->incarnation ? TERN_OK : tn_os_random(&c->incarnation, sizeof(c->incarnation));
 	if (status == TERN_OK)
 		status = find_way(c);

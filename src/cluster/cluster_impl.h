@@ -50,6 +50,7 @@ struct tn_cluster {
 	bool watching;
 	/* the thread's own */
 	uint64_t incarnation, seen, renew_at_ns, load_at_ns;
+	uint32_t maps; /* versions that are asked for: an older coordinator refuses who reads newer ones */
 	uint16_t self;
 	tn_cl_map map; /* newest */
 	tn_cl_map incoming;

@@ -15,6 +15,12 @@
 
 /* ---- changes ---- */
 
+/* Numbers that the slot had for a pair, or a next one, are never used again. */
+static uint32_t new_epoch(const tn_cl_slot *s)
+{
+	return TN_MAX(s->epoch, s->next_epoch) + 1;
+}
+
 void tn_coord_slot_set(tn_coord *c, uint32_t slot, uint16_t primary, uint16_t backup, uint8_t flags)
 {
 	tn_cl_slot *s = &c->map.slot[slot];
@@ -24,7 +30,9 @@ void tn_coord_slot_set(tn_coord *c, uint32_t slot, uint16_t primary, uint16_t ba
 		flags |= s->flags & TN_CL_FRESH;
 	*s = (tn_cl_slot){.primary = primary,
 			  .backup = backup,
-			  .epoch = s->epoch + !(TN_MUTANT(210) && backup == TN_CL_NONE),
+			  .next = TN_CL_NONE,
+			  .epoch = TN_MUTANT(210) && backup == TN_CL_NONE ? s->epoch : new_epoch(s),
+			  .next_epoch = s->next_epoch,
 			  .flags = flags};
 	c->map.version++;
 }
@@ -34,6 +42,39 @@ void tn_coord_slot_flag(tn_coord *c, uint32_t slot, uint8_t flags)
 	TN_ASSERT(c->map.slot[slot].backup != TN_CL_NONE && c->map.slot[slot].flags != flags);
 	c->map.slot[slot].flags = flags;
 	c->map.version++;
+}
+
+void tn_coord_slot_next(tn_coord *c, uint32_t slot, uint16_t next, uint8_t flags)
+{
+	tn_cl_slot *s = &c->map.slot[slot];
+
+	TN_ASSERT(s->next != next && next != s->primary && (next != s->backup || next == TN_CL_NONE));
+	if (next != TN_CL_NONE)
+		s->next_epoch = new_epoch(s);
+	s->next = next;
+	s->flags = flags;
+	c->map.version++;
+}
+
+/* Who was next is the backup: in sync, or not yet if there was no waiting for that. */
+static void promote_next(tn_coord *c, uint32_t slot, uint8_t sync)
+{
+	tn_cl_slot *s = &c->map.slot[slot];
+
+	TN_ASSERT(s->next != TN_CL_NONE && s->next_epoch > s->epoch);
+	s->backup = s->next;
+	s->epoch = s->next_epoch;
+	s->next = TN_CL_NONE;
+	s->flags = (uint8_t)((s->flags & (uint8_t)~TN_CL_IN_SYNC) | sync);
+	c->map.version++;
+}
+
+bool tn_coord_keeps_copies(const tn_coord *c)
+{
+	for (uint32_t i = 0; i < c->map.servers; i++)
+		if (tn_cl_alive(&c->map, (uint16_t)i) && c->member[i].maps < TN_CL_VERSION)
+			return false;
+	return c->p.replicas > 1;
 }
 
 static bool may_follow(uint8_t from, uint8_t to)
@@ -74,12 +115,16 @@ static void settle_slot(tn_coord *c, uint32_t slot)
 	const tn_cl_slot *s = &c->map.slot[slot];
 	bool primary = tn_cl_alive(&c->map, s->primary), backup = tn_cl_alive(&c->map, s->backup);
 
+	if (s->next != TN_CL_NONE && !tn_cl_alive(&c->map, s->next))
+		tn_coord_slot_next(c, slot, TN_CL_NONE, s->flags);
 	if (s->backup == TN_CL_NONE || primary == backup)
 		return;
 	if (!(s->flags & TN_CL_IN_SYNC) && !TN_MUTANT(204)) /* half a copy */
 		tn_coord_slot_set(c, slot, s->primary, TN_CL_NONE, 0);
 	else if (!survived(c, primary ? s->primary : s->backup, primary ? s->backup : s->primary))
 		c->waiting = true;
+	else if (primary && s->next != TN_CL_NONE)
+		promote_next(c, slot, 0);
 	else
 		tn_coord_slot_set(c, slot, primary ? s->primary : s->backup, TN_CL_NONE, 0);
 }
@@ -87,7 +132,8 @@ static void settle_slot(tn_coord *c, uint32_t slot)
 static bool is_named(const tn_coord *c, uint16_t server)
 {
 	for (uint32_t i = 0; i < TN_CL_SLOTS; i++)
-		if (c->map.slot[i].primary == server || c->map.slot[i].backup == server)
+		if (c->map.slot[i].primary == server || c->map.slot[i].backup == server ||
+		    c->map.slot[i].next == server)
 			return true;
 	return false;
 }
@@ -127,7 +173,7 @@ void tn_coord_init(tn_coord *c, const tn_coord_params *params, const tn_cl_map *
 		c->map = *map;
 	} else {
 		for (uint32_t i = 0; i < TN_CL_SLOTS; i++)
-			c->map.slot[i] = (tn_cl_slot){.primary = TN_CL_NONE, .backup = TN_CL_NONE};
+			c->map.slot[i] = TN_CL_SLOT_NONE;
 	}
 	for (uint32_t i = 0; i < TN_CL_SERVERS_MAX; i++)
 		c->member[i].dead_ns = tn_deadline(now, c->p.lease_ns + c->p.margin_ns);
@@ -196,7 +242,7 @@ static bool replace(tn_coord *c, const char *address)
 	return true;
 }
 
-tern_status tn_coord_join(tn_coord *c, uint64_t now, const char *address, uint64_t incarnation,
+tern_status tn_coord_join(tn_coord *c, uint64_t now, const char *address, uint64_t incarnation, uint32_t maps,
 			  uint16_t *server)
 {
 	size_t n = strlen(address);
@@ -214,7 +260,7 @@ tern_status tn_coord_join(tn_coord *c, uint64_t now, const char *address, uint64
 		return tn_fail(TERN_E_LIMIT, "%u servers are in the map: more can't be", TN_CL_SERVERS_MAX);
 	c->map.server[*server].incarnation = incarnation;
 	memcpy(c->map.server[*server].address, address, n + 1);
-	c->member[*server] = (tn_coord_member){.heard_ns = now};
+	c->member[*server] = (tn_coord_member){.heard_ns = now, .maps = maps};
 	set_state(c, *server, TN_CL_UP);
 	renewed(c, now, *server);
 	react(c, now);
@@ -245,20 +291,58 @@ void tn_coord_died(tn_coord *c, uint64_t now, uint16_t server)
 
 /* ---- reports ---- */
 
+static void suspect(tn_coord *c, uint64_t now, uint16_t server)
+{
+	c->member[server].suspect_ns = tn_deadline(now, c->p.lease_ns + c->p.margin_ns);
+}
+
+static void next_fact(tn_coord *c, uint64_t now, const tn_coord_fact *f)
+{
+	tn_cl_slot *s = &c->map.slot[f->slot];
+
+	if (f->what == TN_REPORT_LOST) {
+		suspect(c, now, s->next);
+		tn_coord_slot_next(c, f->slot, TN_CL_NONE, s->flags);
+	} else {
+		promote_next(c, f->slot, TN_CL_IN_SYNC);
+	}
+}
+
 static void lost(tn_coord *c, uint64_t now, uint32_t slot)
 {
 	tn_cl_slot *s = &c->map.slot[slot];
 
-	c->member[s->backup].suspect_ns = tn_deadline(now, c->p.lease_ns + c->p.margin_ns);
-	tn_coord_slot_set(c, slot, s->primary, TN_CL_NONE, 0);
+	suspect(c, now, s->backup);
+	if (s->next != TN_CL_NONE)
+		promote_next(c, slot, 0);
+	else
+		tn_coord_slot_set(c, slot, s->primary, TN_CL_NONE, 0);
+}
+
+/* The primary has let go of a slot of which the backup has everything: they change places. */
+static void released(tn_coord *c, uint32_t slot)
+{
+	tn_cl_slot *s = &c->map.slot[slot];
+
+	if (!tn_cl_alive(&c->map, s->backup) || s->next != TN_CL_NONE)
+		return;
+	if (tn_coord_keeps_copies(c) && tn_cl_alive(&c->map, s->primary))
+		tn_coord_slot_set(c, slot, s->backup, s->primary, TN_CL_IN_SYNC);
+	else
+		tn_coord_slot_set(c, slot, s->backup, TN_CL_NONE, 0);
 }
 
 static void fact(tn_coord *c, uint64_t now, uint16_t server, const tn_coord_fact *f)
 {
 	tn_cl_slot *s = f->slot < TN_CL_SLOTS ? &c->map.slot[f->slot] : NULL;
 
-	if (!s || (s->primary != server && !TN_MUTANT(208)) || (s->epoch != f->epoch && !TN_MUTANT(203)) ||
-	    s->backup == TN_CL_NONE)
+	if (!s || (s->primary != server && !TN_MUTANT(208)) || s->backup == TN_CL_NONE)
+		return;
+	if (s->next != TN_CL_NONE && s->next_epoch == f->epoch) {
+		next_fact(c, now, f);
+		return;
+	}
+	if (s->epoch != f->epoch && !TN_MUTANT(203))
 		return;
 	if (f->what == TN_REPORT_LOST) {
 		lost(c, now, f->slot);
@@ -266,8 +350,7 @@ static void fact(tn_coord *c, uint64_t now, uint16_t server, const tn_coord_fact
 		if (!(s->flags & TN_CL_IN_SYNC))
 			tn_coord_slot_flag(c, f->slot, s->flags | TN_CL_IN_SYNC);
 	} else if (f->what == TN_REPORT_RELEASED && (s->flags & TN_CL_MOVE)) {
-		if (tn_cl_alive(&c->map, s->backup))
-			tn_coord_slot_set(c, f->slot, s->backup, TN_CL_NONE, 0);
+		released(c, f->slot);
 	}
 }
 
@@ -411,7 +494,8 @@ void tn_coord_check(const tn_coord *c)
 		const tn_cl_slot *s = &c->map.slot[i];
 		bool primary = tn_cl_alive(&c->map, s->primary), backup = tn_cl_alive(&c->map, s->backup);
 
-		copies += s->backup != TN_CL_NONE && !(s->flags & TN_CL_IN_SYNC);
+		copies += (s->backup != TN_CL_NONE && !(s->flags & TN_CL_IN_SYNC)) + (s->next != TN_CL_NONE);
+		TN_ASSERT(s->next == TN_CL_NONE || tn_cl_alive(&c->map, s->next));
 		/* settled: one dead and one alive is not left as it is, but for want of a word of the primary */
 		TN_ASSERT(s->backup == TN_CL_NONE || primary == backup || c->waiting);
 		TN_ASSERT((s->primary == TN_CL_NONE) == (c->map.slot[0].primary == TN_CL_NONE));

@@ -14,9 +14,11 @@
  *   A slot whose primary is dead and has no such backup waits for the primary; tn_coord_give_up starts it anew, empty.
  *   When one of the two is taken for dead, the other takes over, or goes on alone, only when it has been heard of since: it may
  *   be as dead, and not noticed yet. If both are, the one that comes back first has what was acknowledged.
- *   A slot that has two copies gives one up to be moved elsewhere: for as long as that copy takes, it has one. None is begun
- *   while a server is silent, or while the coordinator is paused.
- *   Copies under way (backups not in sync) <= moves, and no more than one for a slot.
+ *   A slot that has two copies keeps them while it is moved: a third server is `next`, and when it has everything it is the
+ *   backup; who hands a slot over is the new primary's backup, in sync. That asks of all servers alive that they read such
+ *   maps (TN_CL_VERSION). While one does not, a copy is given up instead to be made elsewhere: for as long as that takes, the slot
+ *   has one. No such thing is begun while a server is silent, or (with next ones neither) while the coordinator is paused.
+ *   Copies under way (backups not in sync, next ones) <= moves, and no more than one for a slot.
  *
  * What is in `map` is the state that must not be lost; the rest (leases, loads, suspicions) can be made anew: a coordinator
  * that starts from a map gives all servers in it a full lease first.
@@ -44,6 +46,7 @@ typedef struct tn_coord_member {
 		heard_ns; /* it was alive then: the coordinator's time of the newest answer that it had when it spoke */
 	uint64_t down_ns;    /* when it was taken for dead */
 	uint64_t suspect_ns; /* until then somebody can't reach it: no new backups */
+	uint32_t maps;       /* the newest version of maps that it reads */
 } tn_coord_member;
 
 typedef struct tn_coord {
@@ -64,10 +67,10 @@ void tn_coord_init(tn_coord *c, const tn_coord_params *params, const tn_cl_map *
 /* ---- of servers ---- */
 
 /*
- * The number of this server; joining again is a renewal. TERN_AGAIN: the lease of another incarnation at that address still
+ * The number of this server, which reads versions of maps up to `maps`; joining again is a renewal. TERN_AGAIN: the lease of another incarnation at that address still
  * runs, come again; TERN_E_LIMIT: no number is free; TERN_E_INVALID.
  */
-tern_status tn_coord_join(tn_coord *c, uint64_t now, const char *address, uint64_t incarnation,
+tern_status tn_coord_join(tn_coord *c, uint64_t now, const char *address, uint64_t incarnation, uint32_t maps,
 			  uint16_t *server);
 /* TERN_E_NOT_FOUND: there is no such server any more: what it holds is worth nothing, it may join anew. */
 tern_status tn_coord_renew(tn_coord *c, uint64_t now, uint16_t server, uint64_t incarnation);
@@ -95,8 +98,9 @@ typedef struct tn_coord_fact {
 /* Has a map with this slot answered a report: it need not be repeated? */
 static inline bool tn_coord_answered(const tn_cl_slot *slot, uint8_t what, uint32_t epoch)
 {
-	return slot->epoch > epoch ||
-	       (what == TN_REPORT_SYNCED && slot->epoch == epoch && (slot->flags & TN_CL_IN_SYNC));
+	if (slot->next != TN_CL_NONE && slot->next_epoch == epoch)
+		return false;
+	return slot->epoch != epoch || (what == TN_REPORT_SYNCED && (slot->flags & TN_CL_IN_SYNC));
 }
 
 /* What is late or not the server's to say is ignored. TERN_E_NOT_FOUND as above. */
@@ -139,8 +143,12 @@ void tn_coord_plan(tn_coord *c, uint64_t now);
 
 /* ---- changes of a slot, the only ones ---- */
 
-/* Another primary or backup: the epoch grows. flags as in map.h; FRESH stays with its primary. */
+/* Do slots keep their copies while they are moved? */
+bool tn_coord_keeps_copies(const tn_coord *c);
+/* Another primary or backup, nobody next: the epoch grows. flags as in map.h; FRESH stays with its primary. */
 void tn_coord_slot_set(tn_coord *c, uint32_t slot, uint16_t primary, uint16_t backup, uint8_t flags);
 void tn_coord_slot_flag(tn_coord *c, uint32_t slot, uint8_t flags);
+/* The backup stays, and `next` is copied to; TN_CL_NONE: nobody. */
+void tn_coord_slot_next(tn_coord *c, uint32_t slot, uint16_t next, uint8_t flags);
 
 #endif

@@ -20,7 +20,9 @@ typedef struct plan {
 	uint64_t now;
 	uint32_t room; /* copies that may begin */
 	uint32_t up;   /* servers that take slots */
-	bool moving;   /* copies may be given up to be moved */
+	bool moving;   /* slots may be moved */
+	bool keeps;    /* both copies meanwhile (coord.h) */
+	bool silent; /* a server that counts as alive may not be: a copy that is given up now may be the last one */
 	uint64_t mean, total;
 	uint64_t weight
 		[TN_CL_SERVERS_MAX]; /* of slots that a server has, or will have when all moves are over */
@@ -53,19 +55,23 @@ static void count_slots(plan *p)
 		p->copies[s->primary]++;
 		if (s->backup != TN_CL_NONE)
 			p->copies[s->backup]++;
-		p->weight[s->flags & TN_CL_MOVE ? s->backup : s->primary] += weight_of(p, i);
-		under_way += s->backup != TN_CL_NONE && !(s->flags & TN_CL_IN_SYNC);
+		if (s->next != TN_CL_NONE)
+			p->copies[s->next]++;
+		p->weight[tn_cl_target(s)] += weight_of(p, i);
+		under_way +=
+			(s->backup != TN_CL_NONE && !(s->flags & TN_CL_IN_SYNC)) + (s->next != TN_CL_NONE);
 	}
 	p->room = c->p.moves > under_way ? c->p.moves - under_way : 0;
-	p->moving = !c->paused;
+	p->keeps = tn_coord_keeps_copies(c);
 	for (uint32_t i = 0; i < c->map.servers; i++) {
 		if (c->map.server[i].state == TN_CL_UP) {
 			p->up++;
 			p->total += p->weight[i];
 		}
 		if (tn_cl_alive(&c->map, (uint16_t)i) && c->member[i].heard_ns + c->p.lease_ns < p->now)
-			p->moving = false;
+			p->silent = true;
 	}
+	p->moving = !c->paused && (p->keeps || !p->silent);
 }
 
 /* ---- the first map ---- */
@@ -93,7 +99,7 @@ static uint16_t choose(const plan *p, const tn_cl_slot *s, bool move)
 	uint16_t best = TN_CL_NONE;
 
 	for (uint32_t i = 0; i < p->c->map.servers; i++) {
-		if (!takes(p, i) || i == s->primary || i == s->backup)
+		if (!takes(p, i) || i == s->primary || i == s->backup || i == s->next)
 			continue;
 		if (best == TN_CL_NONE ||
 		    (move ? p->weight[i] < p->weight[best] : p->copies[i] < p->copies[best]))
@@ -102,19 +108,24 @@ static uint16_t choose(const plan *p, const tn_cl_slot *s, bool move)
 	return best;
 }
 
-/* `to` becomes the backup of the slot, in place of the one that it has. */
+/* `to` is to be the backup of the slot, in place of the one that it has: when it has everything, or at once. */
 static void copy_to(plan *p, uint32_t slot, uint16_t to, bool move)
 {
 	const tn_cl_slot *s = &p->c->map.slot[slot];
 	uint64_t weight = weight_of(p, slot);
-	bool was_move = s->flags & TN_CL_MOVE;
+	uint8_t flags = move ? TN_CL_MOVE : 0;
 
-	TN_ASSERT(p->room > 0 && to != TN_CL_NONE);
-	p->weight[was_move ? s->backup : s->primary] -= weight;
+	TN_ASSERT(p->room > 0 && to != TN_CL_NONE && s->next == TN_CL_NONE);
+	p->weight[tn_cl_target(s)] -= weight;
 	p->weight[move ? to : s->primary] += weight;
+	p->copies[to]++;
+	if (p->keeps && s->flags & TN_CL_IN_SYNC) {
+		p->room--;
+		tn_coord_slot_next(p->c, slot, to, (uint8_t)((s->flags & (uint8_t)~TN_CL_MOVE) | flags));
+		return;
+	}
 	if (s->backup != TN_CL_NONE)
 		p->copies[s->backup]--;
-	p->copies[to]++;
 	/* one that was under way already makes no other */
 	p->room -= s->backup == TN_CL_NONE || (s->flags & TN_CL_IN_SYNC);
 	tn_coord_slot_set(p->c, slot, s->primary, to,
@@ -125,9 +136,26 @@ static void flag_move(plan *p, uint32_t slot)
 {
 	const tn_cl_slot *s = &p->c->map.slot[slot];
 
-	p->weight[s->primary] -= weight_of(p, slot);
-	p->weight[s->backup] += weight_of(p, slot);
+	p->weight[tn_cl_target(s)] -= weight_of(p, slot);
 	tn_coord_slot_flag(p->c, slot, s->flags | TN_CL_MOVE);
+	p->weight[tn_cl_target(s)] += weight_of(p, slot);
+}
+
+/* Somebody is next: is that still right? Else he is not any more. */
+static bool next_stays(plan *p, uint32_t slot)
+{
+	const tn_cl_slot *s = &p->c->map.slot[slot];
+
+	if (s->next == TN_CL_NONE)
+		return false;
+	if (p->keeps && p->c->map.server[s->next].state == TN_CL_UP)
+		return true;
+	p->weight[tn_cl_target(s)] -= weight_of(p, slot);
+	p->copies[s->next]--;
+	p->room++;
+	tn_coord_slot_next(p->c, slot, TN_CL_NONE, s->flags & (uint8_t)~TN_CL_MOVE);
+	p->weight[tn_cl_target(s)] += weight_of(p, slot);
+	return false;
 }
 
 /* What a slot needs whatever the loads are. */
@@ -141,13 +169,19 @@ static void mend(plan *p, uint32_t slot)
 
 	if (!tn_cl_alive(&c->map, s->primary))
 		return;
+	if (next_stays(p, slot)) {
+		if (drain && !(s->flags & TN_CL_MOVE))
+			flag_move(p, slot);
+		return;
+	}
 	if (s->backup != TN_CL_NONE && !bad_backup) {
 		if (drain && !(s->flags & TN_CL_MOVE))
 			flag_move(p, slot);
 		return;
 	}
 	if (bad_backup && !drain && p->up == 1) { /* the last two, one of which is to go */
-		tn_coord_slot_set(c, slot, s->primary, TN_CL_NONE, 0);
+		if (!p->silent)
+			tn_coord_slot_set(c, slot, s->primary, TN_CL_NONE, 0);
 		return;
 	}
 	if ((bad_backup && !p->moving) || (!drain && !bad_backup && c->p.replicas < 2))
@@ -162,7 +196,7 @@ static void mend(plan *p, uint32_t slot)
 /* At rest, and its copies are as many as they should be. */
 static bool may_move(const plan *p, const tn_cl_slot *s)
 {
-	if (s->flags & TN_CL_MOVE)
+	if (s->flags & TN_CL_MOVE || s->next != TN_CL_NONE)
 		return false;
 	return s->backup == TN_CL_NONE ? p->c->p.replicas < 2 : (s->flags & TN_CL_IN_SYNC) != 0;
 }

@@ -35,6 +35,7 @@ typedef struct tn_cl_etcd {
 	uint8_t blob[BLOB_HEAD + TN_CL_MAP_BYTES_MAX];
 	uint64_t dead[DEAD_MAX];
 	uint32_t dead_count;
+	unsigned version;        /* of the map that was read */
 	tern_rpc_request *asked; /* c->lock: of a person, not answered */
 	tn_cl_msg msg;
 	uint8_t out[TN_CL_ANSWER_MAX];
@@ -53,7 +54,9 @@ static uint64_t put_blob(tn_cl_etcd *e)
 	tn_put_u8(&w, (uint8_t)k->p.replicas);
 	tn_put_u16(&w, (uint16_t)k->p.first);
 	tn_put_u32(&w, k->paused);
-	return BLOB_HEAD + tn_cl_map_encode(e->blob + BLOB_HEAD, TN_CL_MAP_BYTES_MAX, &k->map);
+	/* who reads old maps alone must be able to read it; once there was a newer one, it stays that */
+	return BLOB_HEAD + tn_cl_map_encode(e->blob + BLOB_HEAD, TN_CL_MAP_BYTES_MAX, &k->map,
+					    tn_coord_keeps_copies(k) ? TN_CL_VERSION : e->version);
 }
 
 /* The coordinator as etcd has it, into e->coord. */
@@ -69,6 +72,7 @@ static tern_status get_blob(tn_cluster *c, const tn_etcd_state *state, uint64_t 
 	bool paused = false;
 	tn_reader r;
 
+	c->etcd->version = TN_CL_VERSION_OLD;
 	if (!state->revision) {
 		tn_coord_init(&c->etcd->coord, &p, NULL, now);
 		return TERN_OK;
@@ -82,6 +86,8 @@ static tern_status get_blob(tn_cluster *c, const tn_etcd_state *state, uint64_t 
 	if (r.bad || p.replicas < 1 || p.replicas > 2 ||
 	    !tn_cl_map_decode(state->blob + BLOB_HEAD, state->blob_bytes - BLOB_HEAD, &c->incoming))
 		return tn_fail(TERN_E_PROTOCOL, "the map in etcd can't be read");
+	if (state->blob[BLOB_HEAD] == TN_CL_VERSION)
+		c->etcd->version = TN_CL_VERSION;
 	tn_coord_init(&c->etcd->coord, &p, &c->incoming, now);
 	c->etcd->coord.paused = paused;
 	c->etcd->coord.balancing =
@@ -91,11 +97,16 @@ static tern_status get_blob(tn_cluster *c, const tn_etcd_state *state, uint64_t 
 
 /* ---- one round ---- */
 
-static bool is_member(const tn_etcd_state *state, uint64_t incarnation)
+/* maps: what it reads, may be NULL. */
+static bool is_member(const tn_etcd_state *state, uint64_t incarnation, uint32_t *maps)
 {
-	for (uint32_t i = 0; i < state->member_count; i++)
-		if (state->members[i] == incarnation)
-			return true;
+	for (uint32_t i = 0; i < state->member_count; i++) {
+		if (state->members[i] != incarnation)
+			continue;
+		if (maps)
+			*maps = state->maps[i];
+		return true;
+	}
 	return false;
 }
 
@@ -107,13 +118,13 @@ static uint16_t roll_call(tn_cl_etcd *e, const tn_etcd_state *state, uint64_t no
 
 	e->dead_count = 0;
 	for (uint16_t i = 0; i < k->map.servers; i++)
-		if (is_member(state, k->map.server[i].incarnation)) {
+		if (is_member(state, k->map.server[i].incarnation, &k->member[i].maps)) {
 			k->member[i].heard_ns = now;
 			lowest = lowest == TN_CL_NONE ? i : lowest;
 		}
 	for (uint16_t i = 0; i < k->map.servers; i++) {
 		const tn_cl_server *s = &k->map.server[i];
-		bool there = is_member(state, s->incarnation);
+		bool there = is_member(state, s->incarnation, NULL);
 
 		if (there && s->state == TN_CL_DOWN)
 			(void)tn_coord_renew(k, now, i, s->incarnation);
@@ -139,7 +150,8 @@ static tern_status speak(tn_cluster *c, uint64_t now)
 	pthread_mutex_unlock(&c->lock);
 	c->self = tn_cl_map_find(&k->map, tern_ctx_address(c->ctx), c->incarnation);
 	if (c->self == TN_CL_NONE)
-		status = tn_coord_join(k, now, tern_ctx_address(c->ctx), c->incarnation, &c->self);
+		status = tn_coord_join(k, now, tern_ctx_address(c->ctx), c->incarnation, TN_CL_VERSION,
+				       &c->self);
 	if (status == TERN_OK && n)
 		status = tn_coord_facts(k, now, c->self, c->incarnation, c->facts, n);
 	if (status == TERN_OK && drain && k->map.server[c->self].state == TN_CL_UP)
@@ -167,8 +179,8 @@ static void reply(tn_cluster *c, tern_rpc_request *request, tern_status status)
 	e->asked = NULL;
 	pthread_mutex_unlock(&c->lock);
 	if (e->msg.version < c->map.version)
-		a.map_bytes =
-			(uint32_t)tn_cl_map_encode(e->out + TN_CL_ANSWER_HEAD, TN_CL_MAP_BYTES_MAX, &c->map);
+		a.map_bytes = (uint32_t)tn_cl_map_encode(e->out + TN_CL_ANSWER_HEAD, TN_CL_MAP_BYTES_MAX,
+							 &c->map, tn_cl_map_version(e->msg.maps));
 	tn_cl_answer_encode(e->out, &a);
 	if (status == TERN_OK)
 		tern_rpc_reply(request, TERN_OK, e->out, TN_CL_ANSWER_HEAD + a.map_bytes);
@@ -246,7 +258,7 @@ static tern_status begin_lease(tn_cluster *c)
 		 sent = tn_ctx_now(c->ctx);
 
 	TN_TRY(tn_etcd_grant(&e->kv, seconds, &e->lease, &seconds));
-	TN_TRY(tn_etcd_member(&e->kv, c->incarnation, e->lease));
+	TN_TRY(tn_etcd_member(&e->kv, c->incarnation, e->lease, TN_CL_VERSION));
 	e->ttl_ns = seconds * TN_NS_PER_SEC;
 	lease_from(c, sent);
 	return TERN_OK;
@@ -285,7 +297,7 @@ static bool busy(tn_cluster *c)
 		const tn_cl_slot *s = &c->map.slot[i];
 
 		if ((s->backup != TN_CL_NONE && !(s->flags & TN_CL_IN_SYNC)) || (s->flags & TN_CL_MOVE) ||
-		    c->pending[i].what)
+		    s->next != TN_CL_NONE || c->pending[i].what)
 			return true;
 	}
 	return false;

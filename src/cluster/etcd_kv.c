@@ -203,10 +203,12 @@ static json_t *member_key(const tn_etcd *etcd, uint64_t incarnation)
 	return key(etcd, name);
 }
 
-tern_status tn_etcd_member(tn_etcd *etcd, uint64_t incarnation, uint64_t lease)
+tern_status tn_etcd_member(tn_etcd *etcd, uint64_t incarnation, uint64_t lease, uint32_t maps)
 {
-	json_t *answer, *request = json_pack("{s:o,s:s,s:o}", "key", member_key(etcd, incarnation), "value",
-					     "", "lease", json_number(lease));
+	char value[16];
+	int n = snprintf(value, sizeof(value), "%u", maps);
+	json_t *answer, *request = json_pack("{s:o,s:o,s:o}", "key", member_key(etcd, incarnation), "value",
+					     json_base64(value, (uint64_t)n), "lease", json_number(lease));
 
 	TN_TRY(ask(etcd, "/v3/kv/put", request, &answer));
 	json_decref(answer);
@@ -219,6 +221,7 @@ void tn_etcd_state_free(tn_etcd_state *state)
 {
 	free(state->blob);
 	free(state->members);
+	free(state->maps);
 	*state = (tn_etcd_state){0};
 }
 
@@ -241,13 +244,26 @@ static bool take_map(const json_t *answer, tn_etcd_state *state)
 	return state->revision && state->blob;
 }
 
+/* 0: it says nothing of that. */
+static uint32_t maps_of(const json_t *kv)
+{
+	const char *text = json_string_value(json_object_get(kv, "value"));
+	uint64_t bytes = 0;
+	uint8_t *value = text ? tn_unbase64(text, &bytes) : NULL;
+	uint32_t maps = value && bytes == 1 && value[0] >= '0' && value[0] <= '9' ? value[0] - '0' : 0;
+
+	free(value);
+	return maps;
+}
+
 static bool take_members(const json_t *answer, tn_etcd_state *state)
 {
 	const json_t *kvs = kvs_of(answer, 1);
 	size_t n = json_array_size(kvs);
 
 	state->members = calloc(n + 1, sizeof(*state->members));
-	for (size_t i = 0; state->members && i < n; i++) {
+	state->maps = calloc(n + 1, sizeof(*state->maps));
+	for (size_t i = 0; state->members && state->maps && i < n; i++) {
 		const char *text = json_string_value(json_object_get(json_array_get(kvs, i), "key"));
 		uint64_t bytes = 0;
 		uint8_t *name = text ? tn_unbase64(text, &bytes) : NULL;
@@ -255,11 +271,12 @@ static bool take_members(const json_t *answer, tn_etcd_state *state)
 
 		if (name && bytes > 16) {
 			memcpy(hex, name + bytes - 16, 16);
+			state->maps[state->member_count] = maps_of(json_array_get(kvs, i));
 			state->members[state->member_count++] = strtoull(hex, NULL, 16);
 		}
 		free(name);
 	}
-	return state->members != NULL;
+	return state->members && state->maps;
 }
 
 tern_status tn_etcd_read(tn_etcd *etcd, tn_etcd_state *state)

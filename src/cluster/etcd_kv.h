@@ -45,14 +45,15 @@ tern_status tn_etcd_grant(tn_etcd *etcd, uint64_t seconds, uint64_t *lease, uint
 /* *ttl_s 0: the lease is over. */
 tern_status tn_etcd_keep(tn_etcd *etcd, uint64_t lease, uint64_t *ttl_s);
 tern_status tn_etcd_revoke(tn_etcd *etcd, uint64_t lease);
-/* A member's key, under the lease. */
-tern_status tn_etcd_member(tn_etcd *etcd, uint64_t incarnation, uint64_t lease);
+/* A member's key, under the lease; its value is the newest version of maps that it reads. */
+tern_status tn_etcd_member(tn_etcd *etcd, uint64_t incarnation, uint64_t lease, uint32_t maps);
 
 typedef struct tn_etcd_state {
 	uint64_t revision; /* of the map; 0: there is none */
 	uint8_t *blob;     /* malloc'ed */
 	uint64_t blob_bytes;
 	uint64_t *members; /* incarnations, malloc'ed */
+	uint32_t *maps;    /* what each reads, malloc'ed; 0: it does not say */
 	uint32_t member_count;
 } tn_etcd_state;
 

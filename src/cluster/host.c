@@ -44,7 +44,7 @@ tern_status tn_cl_apply(tn_coord *c, uint64_t now, tn_cl_msg *msg)
 		tn_coord_heard(c, now, msg->server, msg->incarnation, msg->seen);
 	switch (msg->op) {
 	case TN_CL_JOIN:
-		return tn_coord_join(c, now, msg->address, msg->incarnation, &msg->server);
+		return tn_coord_join(c, now, msg->address, msg->incarnation, msg->maps, &msg->server);
 	case TN_CL_RENEW:
 		return renew(c, now, msg);
 	case TN_CL_DRAIN:
@@ -97,7 +97,8 @@ static uint64_t put_answer(tn_cl_host *host, const tn_cl_msg *msg, tern_status s
 	uint64_t at = TN_CL_ANSWER_HEAD;
 
 	if (msg->version < c->map.version) {
-		a.map_bytes = (uint32_t)tn_cl_map_encode(out + at, TN_CL_MAP_BYTES_MAX, &c->map);
+		a.map_bytes = (uint32_t)tn_cl_map_encode(out + at, TN_CL_MAP_BYTES_MAX, &c->map,
+							 tn_cl_map_version(msg->maps));
 		TN_ASSERT(a.map_bytes > 0);
 		at += a.map_bytes;
 	}
@@ -116,15 +117,16 @@ static void reply(tern_rpc_request *request, const uint8_t *out, uint64_t bytes)
 
 /* ---- watchers ---- */
 
-/* Takes those whose time is over, or all. Their answers are the caller's to give. */
-static uint32_t take_watchers(tn_cl_host *host, uint64_t now, bool all, tern_rpc_request **taken)
+/* Takes those whose time is over, or all, that read this version of maps. Their answers are the caller's to give. */
+static uint32_t take_watchers(tn_cl_host *host, uint64_t now, bool all, unsigned version,
+			      tern_rpc_request **taken)
 {
 	uint32_t n = 0;
 
 	for (uint32_t i = 0; i < TN_CL_SERVERS_MAX; i++) {
 		tn_cl_watcher *w = &host->watchers[i];
 
-		if (w->request && (all || now >= w->end_ns)) {
+		if (w->request && w->version == version && (all || now >= w->end_ns)) {
 			taken[n++] = w->request;
 			w->request = NULL;
 		}
@@ -132,32 +134,46 @@ static uint32_t take_watchers(tn_cl_host *host, uint64_t now, bool all, tern_rpc
 	return n;
 }
 
+typedef struct tellings { /* to those who read one version of maps */
+	tern_rpc_request *to[TN_CL_SERVERS_MAX];
+	uint32_t count;
+	uint64_t bytes;
+	uint8_t out[TN_CL_ANSWER_MAX];
+} tellings;
+
+/* Lock held. */
+static void prepare(tn_cl_host *host, uint64_t now, bool news, unsigned version, tellings *t)
+{
+	tn_cl_msg nobody = {.op = TN_CL_WATCH, .server = TN_CL_NONE, .maps = version};
+
+	nobody.version = news ? 0 : host->coord.map.version;
+	t->count = take_watchers(host, now, news || host->closing, version, t->to);
+	if (t->count)
+		t->bytes = put_answer(host, &nobody, TERN_OK, t->out);
+}
+
 /* After the coordinator did something: watchers are told, this process too. Not under the lock. */
 static void spread(tn_cl_host *host)
 {
-	tern_rpc_request *taken[TN_CL_SERVERS_MAX];
-	tn_cl_msg nobody = {.op = TN_CL_WATCH, .server = TN_CL_NONE};
-	uint8_t *out = malloc(TN_CL_ANSWER_MAX);
-	uint64_t now = tn_ctx_now(host->ctx), bytes = 0;
-	uint32_t n = 0;
+	static const unsigned versions[] = {TN_CL_VERSION, TN_CL_VERSION_OLD};
+	tellings *t = calloc(TN_COUNT_OF(versions), sizeof(*t));
+	uint64_t now = tn_ctx_now(host->ctx);
 	bool news;
 
 	pthread_mutex_lock(&host->lock);
 	news = host->told != host->coord.map.version;
-	if (out) {
-		n = take_watchers(host, now, news || host->closing, taken);
-		nobody.version = news ? 0 : host->coord.map.version;
+	for (unsigned v = 0; t && v < TN_COUNT_OF(versions); v++)
+		prepare(host, now, news, versions[v], &t[v]);
+	if (t)
 		host->told = host->coord.map.version;
-		if (n)
-			bytes = put_answer(host, &nobody, TERN_OK, out);
-	}
 	if (!host->closing)
 		tn_ctx_timer_set(host->ctx, &host->timer,
 				 TN_MIN(tn_coord_wake(&host->coord), now + host->coord.p.lease_ns / 16 + 1));
 	pthread_mutex_unlock(&host->lock);
-	for (uint32_t i = 0; i < n; i++)
-		reply(taken[i], out, bytes);
-	free(out);
+	for (unsigned v = 0; t && v < TN_COUNT_OF(versions); v++)
+		for (uint32_t i = 0; i < t[v].count; i++)
+			reply(t[v].to[i], t[v].out, t[v].bytes);
+	free(t);
 	if (news)
 		host->changed(host->arg);
 }
@@ -184,6 +200,7 @@ static bool hold(tn_cl_host *host, tern_rpc_request *request, tn_cl_msg *msg, te
 	w = &host->watchers[msg->server];
 	*before = w->request;
 	*w = (tn_cl_watcher){.request = request,
+			     .version = tn_cl_map_version(msg->maps),
 			     .end_ns = tn_deadline(tn_ctx_now(host->ctx), TN_MAX(msg->wait_ns, 1))};
 	return true;
 }

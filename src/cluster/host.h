@@ -20,6 +20,7 @@
 typedef struct tn_cl_watcher {
 	tern_rpc_request *request; /* NULL: none */
 	uint64_t end_ns;
+	unsigned version; /* of maps that it reads */
 } tn_cl_watcher;
 
 typedef struct tn_cl_host {

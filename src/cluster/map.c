@@ -25,6 +25,7 @@ void tn_cl_map_spread(tn_cl_map *map, uint64_t version, uint32_t n, uint32_t rep
 
 		map->slot[i] = (tn_cl_slot){.primary = (uint16_t)owner,
 					    .backup = (uint16_t)(two ? (owner + 1) % n : TN_CL_NONE),
+					    .next = TN_CL_NONE,
 					    .epoch = 1,
 					    .flags = two ? TN_CL_IN_SYNC : 0};
 	}
@@ -49,7 +50,11 @@ static bool names(const tn_cl_map *map, uint16_t server)
 
 static bool slot_valid(const tn_cl_map *map, const tn_cl_slot *slot)
 {
-	if (!names(map, slot->primary) || !names(map, slot->backup) || (slot->flags & ~SLOT_FLAGS))
+	if (!names(map, slot->primary) || !names(map, slot->backup) || !names(map, slot->next) ||
+	    (slot->flags & ~SLOT_FLAGS))
+		return false;
+	if (slot->next != TN_CL_NONE && (!(slot->flags & TN_CL_IN_SYNC) || slot->next == slot->primary ||
+					 slot->next == slot->backup || slot->next_epoch <= slot->epoch))
 		return false;
 	if (slot->backup == TN_CL_NONE)
 		return (slot->flags & ~TN_CL_FRESH) == 0 && (slot->flags == 0 || slot->primary != TN_CL_NONE);
@@ -74,10 +79,10 @@ bool tn_cl_map_valid(const tn_cl_map *map)
 static bool slot_equal(const tn_cl_slot *a, const tn_cl_slot *b)
 {
 	return a->primary == b->primary && a->backup == b->backup && a->epoch == b->epoch &&
-	       a->flags == b->flags;
+	       a->flags == b->flags && a->next == b->next && a->next_epoch == b->next_epoch;
 }
 
-static uint32_t put_runs(tn_writer *w, const tn_cl_map *map)
+static uint32_t put_runs(tn_writer *w, const tn_cl_map *map, bool next)
 {
 	uint32_t runs = 0;
 
@@ -89,18 +94,23 @@ static uint32_t put_runs(tn_writer *w, const tn_cl_map *map)
 		tn_put_u16(w, (uint16_t)(end - i - 1));
 		tn_put_u16(w, slot->primary);
 		tn_put_u16(w, slot->backup);
+		if (next)
+			tn_put_u16(w, slot->next);
 		tn_put_u32(w, slot->epoch);
+		if (next)
+			tn_put_u32(w, slot->next_epoch);
 		tn_put_u8(w, slot->flags);
 	}
 	return runs;
 }
 
-uint64_t tn_cl_map_encode(uint8_t *out, uint64_t bytes, const tn_cl_map *map)
+uint64_t tn_cl_map_encode(uint8_t *out, uint64_t bytes, const tn_cl_map *map, unsigned version)
 {
 	tn_writer w;
 
 	tn_writer_init(&w, out, bytes);
-	tn_put_u8(&w, TN_CL_VERSION);
+	TN_ASSERT(version == TN_CL_VERSION || version == TN_CL_VERSION_OLD);
+	tn_put_u8(&w, (uint8_t)version);
 	tn_put_u8(&w, 0);
 	tn_put_u16(&w, (uint16_t)map->servers);
 	tn_put_u32(&w, 0);
@@ -110,11 +120,11 @@ uint64_t tn_cl_map_encode(uint8_t *out, uint64_t bytes, const tn_cl_map *map)
 		tn_put_u64(&w, map->server[i].incarnation);
 		tn_put_u8(&w, map->server[i].state);
 	}
-	tn_patch_u32(&w, 4, put_runs(&w, map));
+	tn_patch_u32(&w, 4, put_runs(&w, map, version == TN_CL_VERSION));
 	return w.bad ? 0 : w.at;
 }
 
-static bool get_runs(tn_reader *r, uint32_t runs, tn_cl_map *map)
+static bool get_runs(tn_reader *r, uint32_t runs, tn_cl_map *map, bool next)
 {
 	uint32_t at = 0;
 
@@ -123,7 +133,9 @@ static bool get_runs(tn_reader *r, uint32_t runs, tn_cl_map *map)
 		tn_cl_slot slot = {.primary = tn_get_u16(r)};
 
 		slot.backup = tn_get_u16(r);
+		slot.next = next ? tn_get_u16(r) : TN_CL_NONE;
 		slot.epoch = tn_get_u32(r);
+		slot.next_epoch = next ? tn_get_u32(r) : 0;
 		slot.flags = tn_get_u8(r);
 		if (r->bad || n > TN_CL_SLOTS - at)
 			return false;
@@ -146,13 +158,14 @@ bool tn_cl_map_decode(const void *data, uint64_t bytes, tn_cl_map *map)
 	map->servers = tn_get_u16(&r);
 	runs = tn_get_u32(&r);
 	map->version = tn_get_u64(&r);
-	if (r.bad || version != TN_CL_VERSION || zero || map->servers > TN_CL_SERVERS_MAX ||
-	    runs > TN_CL_SLOTS)
+	if (r.bad || (version != TN_CL_VERSION && version != TN_CL_VERSION_OLD) || zero ||
+	    map->servers > TN_CL_SERVERS_MAX || runs > TN_CL_SLOTS)
 		return false;
 	for (uint32_t i = 0; i < map->servers; i++) {
 		tn_get_str(&r, map->server[i].address, sizeof(map->server[i].address));
 		map->server[i].incarnation = tn_get_u64(&r);
 		tn_cl_server_set_state(&map->server[i], tn_get_u8(&r));
 	}
-	return get_runs(&r, runs, map) && tn_reader_done(&r) && tn_cl_map_valid(map);
+	return get_runs(&r, runs, map, version == TN_CL_VERSION) && tn_reader_done(&r) &&
+	       tn_cl_map_valid(map);
 }

@@ -47,6 +47,7 @@ static tn_cl_msg message(const tn_cluster *c, tn_cl_op op)
 	return (tn_cl_msg){.op = op,
 			   .server = c->self,
 			   .incarnation = c->incarnation,
+			   .maps = c->maps,
 			   .seen = c->seen,
 			   .version = c->map.version};
 }
@@ -139,6 +140,8 @@ static tern_status join_once(tn_cluster *c, uint64_t left_ns)
 	snprintf(msg.address, sizeof(msg.address), "%s", tern_ctx_address(c->ctx));
 	msg.version = 0; /* the map, whatever this side has */
 	status = say(c, &msg, TN_MIN(c->lease_ns, left_ns + 1), &answer);
+	if (status == TERN_E_PROTOCOL && c->maps > TN_CL_VERSION_OLD)
+		c->maps = 0; /* an older coordinator, perhaps */
 	if (status != TERN_OK)
 		return status;
 	if (answer.status != TERN_OK)

@@ -17,7 +17,7 @@ uint64_t tn_cl_msg_encode(uint8_t *out, uint64_t bytes, const tn_cl_msg *msg, co
 	tn_put_u8(&w, TN_CL_MSG_VERSION);
 	tn_put_u8(&w, (uint8_t)msg->op);
 	tn_put_u16(&w, msg->server);
-	tn_put_u32(&w, 0);
+	tn_put_u32(&w, msg->maps);
 	tn_put_u64(&w, msg->incarnation);
 	tn_put_u64(&w, msg->seen);
 	tn_put_u64(&w, msg->version);
@@ -63,7 +63,6 @@ static bool get_lists(tn_reader *r, tn_cl_msg *msg)
 bool tn_cl_msg_decode(const void *data, uint64_t bytes, tn_cl_msg *msg)
 {
 	uint8_t version, op;
-	uint32_t zero;
 	tn_reader r;
 
 	memset(msg, 0, sizeof(*msg));
@@ -72,12 +71,12 @@ bool tn_cl_msg_decode(const void *data, uint64_t bytes, tn_cl_msg *msg)
 	op = tn_get_u8(&r);
 	msg->op = (tn_cl_op)op;
 	msg->server = tn_get_u16(&r);
-	zero = tn_get_u32(&r);
+	msg->maps = tn_get_u32(&r);
 	msg->incarnation = tn_get_u64(&r);
 	msg->seen = tn_get_u64(&r);
 	msg->version = tn_get_u64(&r);
 	msg->wait_ns = tn_get_u64(&r);
-	if (r.bad || version != TN_CL_MSG_VERSION || op == 0 || op >= TN_CL_OPS || zero)
+	if (r.bad || version != TN_CL_MSG_VERSION || op == 0 || op >= TN_CL_OPS)
 		return false;
 	if (op == TN_CL_JOIN)
 		tn_get_str(&r, msg->address, sizeof(msg->address));

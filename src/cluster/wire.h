@@ -36,10 +36,12 @@ typedef struct tn_cl_load {
 	uint32_t keys; /* a second */
 } tn_cl_load;
 
-/* u8 version | u8 op | u16 server | u32 zero | u64 incarnation | u64 seen | u64 map version | u64 wait ns | by op */
+/* u8 version | u8 op | u16 server | u32 maps | u64 incarnation | u64 seen | u64 map version | u64 wait ns | by op */
 typedef struct tn_cl_msg {
 	tn_cl_op op;
 	uint16_t server;
+	uint32_t
+		maps; /* the newest version of maps that the sender reads; 0: 2. Who reads 2 alone refuses others */
 	uint64_t incarnation;
 	uint64_t seen;    /* the coordinator's time in the newest answer */
 	uint64_t version; /* of the newest map */
@@ -49,6 +51,12 @@ typedef struct tn_cl_msg {
 	const uint8_t *facts;            /* decoded: u16 slot | u8 what | u32 epoch */
 	const uint8_t *loads;            /* decoded: u16 slot | u32 keys */
 } tn_cl_msg;
+
+/* What of the versions that this side writes somebody reads. */
+static inline unsigned tn_cl_map_version(uint32_t maps)
+{
+	return maps >= TN_CL_VERSION ? TN_CL_VERSION : TN_CL_VERSION_OLD;
+}
 
 #define TN_CL_HEAD    40u
 #define TN_CL_FACT    7u

@@ -17,7 +17,7 @@ void tn_repl_init(tn_repl *r)
 	memset(r, 0, sizeof(*r));
 	r->self = TN_CL_NONE;
 	for (unsigned s = 0; s < TN_CL_SLOTS; s++)
-		r->slot[s].peer = TN_CL_NONE;
+		r->slot[s].copy[TN_REPL_BACKUP].peer = r->slot[s].copy[TN_REPL_NEXT].peer = TN_CL_NONE;
 }
 
 void tn_repl_fini(tn_repl *r)
@@ -32,19 +32,32 @@ void tn_repl_fini(tn_repl *r)
 
 /* ---- the map ---- */
 
-static void slot_set_state(tn_repl *r, uint32_t s, tn_repl_state state)
+/* What this server sends of the slot to the peer; NULL: nothing. */
+static tn_repl_one *copy_to(tn_repl *r, uint32_t s, uint16_t peer)
 {
-	tn_repl_slot *slot = &r->slot[s];
-	bool was = slot->state >= TN_RS_COPYING, is = state >= TN_RS_COPYING;
+	for (unsigned k = 0; k < 2; k++)
+		if (r->slot[s].copy[k].peer == peer)
+			return &r->slot[s].copy[k];
+	return NULL;
+}
 
-	TN_ASSERT(state <= TN_RS_WAITING || (int)state == slot->state + 1 ||
-		  (slot->state == TN_RS_SYNCED && state == TN_RS_COPIED));
-	TN_ASSERT(!was || slot->peer != TN_CL_NONE);
+bool tn_repl_copies_to(const tn_repl *r, uint32_t s, uint16_t peer)
+{
+	return copy_to((tn_repl *)r, s, peer) != NULL;
+}
+
+static void copy_set_state(tn_repl *r, tn_repl_one *copy, tn_repl_state state)
+{
+	bool was = copy->state >= TN_RS_COPYING, is = state >= TN_RS_COPYING;
+
+	TN_ASSERT(state <= TN_RS_WAITING || (int)state == copy->state + 1 ||
+		  (copy->state == TN_RS_SYNCED && state == TN_RS_COPIED));
+	TN_ASSERT(!was || copy->peer != TN_CL_NONE);
 	if (was && !is)
-		r->begun[slot->peer]--;
+		r->begun[copy->peer]--;
 	if (!was && is)
-		r->begun[slot->peer]++;
-	slot->state = (uint8_t)state;
+		r->begun[copy->peer]++;
+	copy->state = (uint8_t)state;
 }
 
 static void thaw(tn_repl *r, uint32_t s)
@@ -57,21 +70,64 @@ static void freeze(tn_repl *r, uint32_t s)
 	atomic_fetch_or_explicit(&r->frozen[s / 64], 1ull << (s % 64), memory_order_acq_rel);
 }
 
-/* The slot's pair changed. */
-static void slot_renew(tn_repl *r, uint32_t s, const tn_cl_slot *now)
+static void copy_renew(tn_repl *r, tn_repl_one *copy, uint16_t peer, uint32_t epoch)
 {
-	bool paired = now->primary == r->self && now->backup != TN_CL_NONE;
+	copy_set_state(r, copy, TN_RS_NONE);
+	copy->peer = peer;
+	copy->epoch = epoch;
+	copy->since = 0;
+	copy->adopt = copy->refused = copy->handed = false;
+	if (peer != TN_CL_NONE)
+		copy_set_state(r, copy, TN_RS_WAITING);
+}
 
-	slot_set_state(r, s, TN_RS_NONE);
+/* Who was next is the backup: its copy goes on. */
+static void promote_next(tn_repl *r, tn_repl_slot *slot)
+{
+	tn_repl_one *next = &slot->copy[TN_REPL_NEXT], *backup = &slot->copy[TN_REPL_BACKUP];
+
+	copy_renew(r, backup, TN_CL_NONE, 0);
+	backup->peer = next->peer;
+	backup->epoch = next->epoch;
+	backup->since = next->since;
+	backup->refused = next->refused;
+	atomic_store(&backup->state, atomic_load(&next->state));
+	atomic_store(&next->state, TN_RS_NONE);
+	next->peer = TN_CL_NONE;
+}
+
+/* The slot's pair changed. */
+static void slot_renew(tn_repl *r, uint32_t s, const tn_cl_slot *now, uint16_t peer, bool first)
+{
+	tn_repl_slot *slot = &r->slot[s];
+	tn_repl_one *backup = &slot->copy[TN_REPL_BACKUP], *next = &slot->copy[TN_REPL_NEXT];
+
 	thaw(r, s);
-	r->slot[s].epoch = now->epoch;
-	r->slot[s].peer = paired ? now->backup : TN_CL_NONE;
-	r->slot[s].since = 0;
-	if (!paired)
+	slot->epoch = now->epoch;
+	if (!first && peer != TN_CL_NONE && next->peer == peer && next->epoch == now->epoch) {
+		promote_next(r, slot);
+		if (backup->refused)
+			freeze(r, s);
 		return;
-	slot_set_state(r, s, TN_RS_WAITING);
-	if (now->flags & TN_CL_IN_SYNC) /* it may be promoted: nothing may be acknowledged that it has not */
+	}
+	copy_renew(r, backup, peer, now->epoch);
+	if (peer == TN_CL_NONE || !(now->flags & TN_CL_IN_SYNC))
+		return;
+	backup->adopt = !TN_MUTANT(116);
+	if (!TN_MUTANT(115)) /* it may be promoted: nothing may be acknowledged that it has not */
 		freeze(r, s);
+}
+
+static void slot_map(tn_repl *r, uint32_t s, const tn_cl_slot *now, bool first)
+{
+	tn_repl_one *next = &r->slot[s].copy[TN_REPL_NEXT];
+	bool mine = now->primary == r->self;
+	uint16_t peer = mine ? now->next : TN_CL_NONE;
+
+	if (first || now->epoch != r->slot[s].epoch)
+		slot_renew(r, s, now, mine ? now->backup : TN_CL_NONE, first);
+	if (first || next->peer != peer || (peer != TN_CL_NONE && next->epoch != now->next_epoch))
+		copy_renew(r, next, peer, now->next_epoch);
 }
 
 void tn_repl_map(tn_repl *r, const tn_cl_map *map, uint16_t self, tn_ps_slots *gone, tn_ps_slots *fresh)
@@ -88,16 +144,15 @@ void tn_repl_map(tn_repl *r, const tn_cl_map *map, uint16_t self, tn_ps_slots *g
 	for (uint32_t s = 0; s < TN_CL_SLOTS; s++) {
 		const tn_cl_slot *now = &map->slot[s];
 
-		if (first || now->epoch != r->slot[s].epoch)
-			slot_renew(r, s, now);
+		slot_map(r, s, now, first);
 		if (self == TN_CL_NONE)
 			continue;
-		if (now->primary == self || now->backup == self)
+		if (now->primary == self || tn_cl_copy_epoch(now, self))
 			tn_ps_slots_add(&kept, s);
 		if (now->primary != self)
 			continue;
 		tn_ps_slots_add(&r->mine, s);
-		if (now->flags & TN_CL_MOVE)
+		if (now->flags & TN_CL_MOVE && now->next == TN_CL_NONE)
 			tn_ps_slots_add(&r->move, s);
 		if (now->flags & TN_CL_FRESH && !tn_ps_slots_has(&mine, s))
 			tn_ps_slots_add(fresh, s);
@@ -130,13 +185,16 @@ bool tn_repl_next(const tn_repl *r, uint32_t max, tn_ps_slots *slots, uint16_t *
 
 	memset(slots, 0, sizeof(*slots));
 	*peer = TN_CL_NONE;
-	for (uint32_t s = 0; s < TN_CL_SLOTS && n < max; s++) {
-		if (r->slot[s].state != TN_RS_WAITING || (n && r->slot[s].peer != *peer))
-			continue;
-		*peer = r->slot[s].peer;
-		tn_ps_slots_add(slots, s);
-		n++;
-	}
+	for (uint32_t s = 0; s < TN_CL_SLOTS && n < max; s++)
+		for (unsigned k = 0; k < 2; k++) {
+			const tn_repl_one *copy = &r->slot[s].copy[k];
+
+			if (copy->state != TN_RS_WAITING || (n && copy->peer != *peer))
+				continue;
+			*peer = copy->peer;
+			tn_ps_slots_add(slots, s);
+			n++;
+		}
 	return n > 0;
 }
 
@@ -147,14 +205,28 @@ bool tn_repl_next_move(const tn_repl *r, tn_ps_slots *slots, uint16_t *peer)
 	memset(slots, 0, sizeof(*slots));
 	*peer = TN_CL_NONE;
 	for (uint32_t s = 0; s < TN_CL_SLOTS; s++) {
-		if (!tn_ps_slots_has(&r->move, s) || r->slot[s].state != TN_RS_SYNCED ||
-		    tn_repl_frozen(r, s) || (n && r->slot[s].peer != *peer))
+		const tn_repl_one *copy = &r->slot[s].copy[TN_REPL_BACKUP];
+
+		if (!tn_ps_slots_has(&r->move, s) || copy->state != TN_RS_SYNCED || tn_repl_frozen(r, s) ||
+		    (n && copy->peer != *peer))
 			continue;
-		*peer = r->slot[s].peer;
+		*peer = copy->peer;
 		tn_ps_slots_add(slots, s);
 		n++;
 	}
 	return n > 0;
+}
+
+void tn_repl_to_hand(const tn_repl *r, uint16_t peer, const tn_ps_slots *group, tn_ps_slots *slots)
+{
+	memset(slots, 0, sizeof(*slots));
+	for (uint32_t s = 0; s < TN_CL_SLOTS; s++) {
+		const tn_repl_one *copy = &r->slot[s].copy[TN_REPL_BACKUP];
+
+		if (tn_ps_slots_has(group, s) && tn_ps_slots_has(&r->move, s) && copy->peer == peer &&
+		    copy->state == TN_RS_COPYING)
+			tn_ps_slots_add(slots, s);
+	}
 }
 
 tn_repl_out *tn_repl_stream(tn_repl *r, uint16_t peer, uint64_t id)
@@ -240,25 +312,29 @@ static bool add_table(tn_repl_buf *buf, const ps_share *share)
 	return true;
 }
 
-/* BEGIN or SYNCED of those slots that `state` holds for. */
-static bool add_slots(const tn_repl *r, tn_repl_buf *buf, tn_repl_kind kind, const tn_ps_slots *slots,
-		      uint16_t peer, bool (*may)(const tn_repl *r, uint32_t slot))
+/* Those slots of the stream of which `may` holds, each with the epoch of its copy. */
+static bool add_slots(tn_repl *r, tn_repl_buf *buf, tn_repl_kind kind, const tn_ps_slots *slots,
+		      uint16_t peer, bool (*may)(const tn_repl *r, uint32_t slot, const tn_repl_one *copy))
 {
 	tn_repl_entry e = {.kind = kind, .item_bytes = 8};
 
 	if (!tn_repl_entry_open(buf, &e))
 		return false;
 	for (uint32_t s = 0; s < TN_CL_SLOTS; s++) {
+		const tn_repl_one *copy = tn_ps_slots_has(slots, s) ? copy_to(r, s, peer) : NULL;
 		uint8_t *item;
 
-		if (!tn_ps_slots_has(slots, s) || r->slot[s].peer != peer || !may(r, s))
+		if (!copy || !may(r, s, copy))
 			continue;
 		item = tn_repl_item(buf);
 		if (!item)
 			return false;
-		tn_repl_slot_encode(item, (uint16_t)s, r->slot[s].epoch);
+		tn_repl_slot_encode(item, (uint16_t)s, copy->epoch);
 	}
-	tn_repl_entry_close(buf);
+	if (buf->used == buf->entry + TN_REPL_ENTRY && kind != TN_REPL_SYNCED)
+		tn_repl_entry_give_up(buf); /* none */
+	else
+		tn_repl_entry_close(buf);
 	return true;
 }
 
@@ -268,9 +344,30 @@ static void cut_back(tn_repl_buf *buf, uint64_t used)
 	buf->used = used;
 }
 
-static bool may_begin(const tn_repl *r, uint32_t s)
+static bool may_begin(const tn_repl *r, uint32_t s, const tn_repl_one *copy)
 {
-	return r->slot[s].state == TN_RS_WAITING;
+	(void)r, (void)s;
+	return copy->state == TN_RS_WAITING && !copy->adopt;
+}
+
+static bool may_adopt(const tn_repl *r, uint32_t s, const tn_repl_one *copy)
+{
+	(void)r, (void)s;
+	return copy->state == TN_RS_WAITING && copy->adopt;
+}
+
+static void slots_begin(tn_repl *r, uint16_t peer, const tn_ps_slots *slots)
+{
+	for (uint32_t s = 0; s < TN_CL_SLOTS; s++) {
+		tn_repl_one *copy = tn_ps_slots_has(slots, s) ? copy_to(r, s, peer) : NULL;
+
+		if (!copy || copy->state != TN_RS_WAITING)
+			continue;
+		copy_set_state(r, copy, TN_RS_COPYING);
+		copy->since = r->out[peer]->seq + 1;
+		if (copy->adopt)
+			thaw(r, s);
+	}
 }
 
 bool tn_repl_begin(tn_repl *r, uint16_t peer, const tn_ps_slots *slots, ps_share *const *shares,
@@ -278,24 +375,26 @@ bool tn_repl_begin(tn_repl *r, uint16_t peer, const tn_ps_slots *slots, ps_share
 {
 	tn_repl_out *out = r->out[peer];
 	uint64_t used = out->open.used;
+	tn_ps_slots fresh = {{0}};
 	bool ok = true;
 
+	for (uint32_t s = 0; s < TN_CL_SLOTS; s++) {
+		const tn_repl_one *copy = tn_ps_slots_has(slots, s) ? copy_to(r, s, peer) : NULL;
+
+		if (copy && may_begin(r, s, copy))
+			tn_ps_slots_add(&fresh, s);
+	}
 	for (uint32_t i = 0; i < count && ok; i++)
 		ok = add_table(&out->open, shares[i]);
-	ok = ok && add_slots(r, &out->open, TN_REPL_BEGIN, slots, peer, may_begin);
+	ok = ok && add_slots(r, &out->open, TN_REPL_BEGIN, slots, peer, may_begin) &&
+	     add_slots(r, &out->open, TN_REPL_ADOPT, slots, peer, may_adopt);
 	for (uint32_t i = 0; i < count && ok && !TN_MUTANT(111); i++)
-		ok = add_facts(&out->open, shares[i], slots);
+		ok = add_facts(&out->open, shares[i], &fresh);
 	if (!ok) {
 		cut_back(&out->open, used);
 		return false;
 	}
-	for (uint32_t s = 0; s < TN_CL_SLOTS; s++) {
-		if (!tn_ps_slots_has(slots, s) || r->slot[s].peer != peer || !may_begin(r, s))
-			continue;
-		slot_set_state(r, s, TN_RS_COPYING);
-		r->slot[s].since = out->seq + 1;
-		thaw(r, s);
-	}
+	slots_begin(r, peer, slots);
 	return true;
 }
 
@@ -342,6 +441,7 @@ tern_status tn_repl_copy(tn_repl *r, uint16_t peer, ps_share *share, uint32_t sl
 			 uint64_t max)
 {
 	tn_repl_buf *buf = &r->out[peer]->open;
+	const tn_repl_one *copy = copy_to(r, slot, peer);
 	writer rows = {.buf = buf, .share = share};
 	tn_repl_entry e = {.kind = TN_REPL_ROWS,
 			   .table = share->id,
@@ -350,8 +450,7 @@ tern_status tn_repl_copy(tn_repl *r, uint16_t peer, ps_share *share, uint32_t sl
 	uint64_t used = buf->used;
 	tern_status status;
 
-	if (r->slot[slot].state != TN_RS_COPYING || r->slot[slot].peer != peer ||
-	    (TN_MUTANT(114) && slot % 8 == 0)) {
+	if (!copy || copy->state != TN_RS_COPYING || copy->adopt || (TN_MUTANT(114) && slot % 8 == 0)) {
 		*cursor = TN_SCAN_END;
 		return TERN_OK;
 	}
@@ -369,13 +468,12 @@ tern_status tn_repl_copy(tn_repl *r, uint16_t peer, ps_share *share, uint32_t sl
 	return TERN_OK;
 }
 
-static bool may_finish(const tn_repl *r, uint32_t s)
+static bool may_finish(const tn_repl *r, uint32_t s, const tn_repl_one *copy)
 {
-	return r->slot[s].state == TN_RS_COPYING ||
-	       (r->slot[s].state == TN_RS_SYNCED && tn_repl_frozen(r, s));
+	return copy->state == TN_RS_COPYING || (copy->state == TN_RS_SYNCED && tn_repl_frozen(r, s));
 }
 
-bool tn_repl_finish(tn_repl *r, uint16_t peer, const tn_ps_slots *slots)
+bool tn_repl_finish(tn_repl *r, uint16_t peer, const tn_ps_slots *slots, const tn_ps_slots *handed)
 {
 	tn_repl_buf *buf = &r->out[peer]->open;
 	uint64_t used = buf->used;
@@ -384,28 +482,41 @@ bool tn_repl_finish(tn_repl *r, uint16_t peer, const tn_ps_slots *slots)
 		cut_back(buf, used);
 		return false;
 	}
-	for (uint32_t s = 0; s < TN_CL_SLOTS; s++)
-		if (tn_ps_slots_has(slots, s) && r->slot[s].peer == peer && may_finish(r, s))
-			slot_set_state(r, s, TN_RS_COPIED);
+	for (uint32_t s = 0; s < TN_CL_SLOTS; s++) {
+		tn_repl_one *copy = tn_ps_slots_has(slots, s) ? copy_to(r, s, peer) : NULL;
+
+		if (!copy || !may_finish(r, s, copy))
+			continue;
+		copy->handed = tn_ps_slots_has(handed, s) && tn_repl_frozen(r, s);
+		copy_set_state(r, copy, TN_RS_COPIED);
+	}
 	return true;
 }
 
 /* ---- writes ---- */
 
-static uint16_t stream_of(const tn_repl *r, uint64_t key)
+/* Where images of the key go: one of two. */
+static uint16_t stream_of(const tn_repl *r, uint64_t key, unsigned k)
 {
-	const tn_repl_slot *slot = &r->slot[tn_table_slot(key)];
+	const tn_repl_one *copy = &r->slot[tn_table_slot(key)].copy[k];
 
-	return slot->state >= (TN_MUTANT(112) ? TN_RS_COPIED : TN_RS_COPYING) ? slot->peer : TN_CL_NONE;
+	return copy->state >= (TN_MUTANT(112) ? TN_RS_COPIED : TN_RS_COPYING) ? copy->peer : TN_CL_NONE;
+}
+
+static uint16_t stream_at(const tn_repl *r, const uint64_t *keys, uint64_t i, uint64_t *key)
+{
+	*key = keys[i / 2]; /* a peer may change it meanwhile: bounds hold whatever it is now */
+	return stream_of(r, *key, (unsigned)(i & 1));
 }
 
 uint32_t tn_repl_sort(const tn_repl *r, const uint64_t *keys, uint64_t n, uint64_t *sorted, uint32_t *first)
 {
 	uint32_t next[TN_CL_SERVERS_MAX], streams = 0, at = 0;
+	uint64_t key;
 
 	memset(next, 0, sizeof(next));
-	for (uint64_t i = 0; i < n; i++) {
-		uint16_t peer = stream_of(r, keys[i]);
+	for (uint64_t i = 0; i < 2 * n; i++) {
+		uint16_t peer = stream_at(r, keys, i, &key);
 
 		if (peer != TN_CL_NONE)
 			next[peer]++;
@@ -418,9 +529,8 @@ uint32_t tn_repl_sort(const tn_repl *r, const uint64_t *keys, uint64_t n, uint64
 		at += count;
 	}
 	first[TN_CL_SERVERS_MAX] = at;
-	for (uint64_t i = 0; i < n; i++) {
-		uint64_t key = keys[i]; /* a peer may change it meanwhile: bounds hold whatever it is now */
-		uint16_t peer = stream_of(r, key);
+	for (uint64_t i = 0; i < 2 * n; i++) {
+		uint16_t peer = stream_at(r, keys, i, &key);
 
 		if (peer != TN_CL_NONE && next[peer] < first[peer + 1])
 			sorted[next[peer]++] = key;
@@ -486,16 +596,19 @@ static void synced_in(tn_repl *r, uint16_t peer, const tn_ps_slots *refused, con
 		      tn_repl_told *synced, tn_repl_told *released)
 {
 	for (uint32_t i = 0; i < e->count; i++) {
+		tn_repl_one *copy;
 		uint16_t s;
 		uint32_t epoch;
 
 		tn_repl_slot_decode(e->items + 8ull * i, &s, &epoch);
-		if (r->slot[s].state != TN_RS_COPIED || r->slot[s].epoch != epoch ||
-		    r->slot[s].peer != peer || tn_ps_slots_has(refused, s))
+		copy = copy_to(r, s, peer);
+		if (!copy || copy->state != TN_RS_COPIED || copy->epoch != epoch ||
+		    tn_ps_slots_has(refused, s))
 			continue;
-		slot_set_state(r, s, TN_RS_SYNCED);
+		copy_set_state(r, copy, TN_RS_SYNCED);
 		tell(synced, s, epoch);
-		if (tn_ps_slots_has(&r->move, s) && (tn_repl_frozen(r, s) || TN_MUTANT(113)))
+		if (copy == &r->slot[s].copy[TN_REPL_BACKUP] && tn_ps_slots_has(&r->move, s) &&
+		    (copy->handed || TN_MUTANT(113)))
 			tell(released, s, epoch);
 	}
 }
@@ -510,13 +623,14 @@ void tn_repl_answered(tn_repl *r, uint16_t peer, tn_ps_slots *refused, tn_repl_t
 	TN_ASSERT(out->flying);
 	synced->count = released->count = 0;
 	for (uint32_t s = 0; s < TN_CL_SLOTS; s++) {
-		if (!tn_ps_slots_has(refused, s))
-			continue;
-		if (r->slot[s].peer == peer && r->slot[s].state >= TN_RS_COPYING &&
-		    r->slot[s].since <= out->seq)
+		tn_repl_one *copy = tn_ps_slots_has(refused, s) ? copy_to(r, s, peer) : NULL;
+
+		if (copy && copy->state >= TN_RS_COPYING && copy->since <= out->seq) {
+			copy->refused = true;
 			freeze(r, s);
-		else
+		} else {
 			refused->bits[s / 64] &= ~(1ull << (s % 64));
+		}
 	}
 	while (at < out->sent.used && tn_repl_entry_next(out->sent.at, out->sent.used, &at, &e))
 		if (e.kind == TN_REPL_SYNCED)
@@ -526,7 +640,10 @@ void tn_repl_answered(tn_repl *r, uint16_t peer, tn_ps_slots *refused, tn_repl_t
 void tn_repl_of_peer(const tn_repl *r, uint16_t peer, tn_repl_told *told)
 {
 	told->count = 0;
-	for (uint32_t s = 0; s < TN_CL_SLOTS; s++)
-		if (r->slot[s].peer == peer)
-			tell(told, s, r->slot[s].epoch);
+	for (uint32_t s = 0; s < TN_CL_SLOTS; s++) {
+		const tn_repl_one *copy = copy_to((tn_repl *)r, s, peer);
+
+		if (copy)
+			tell(told, s, copy->epoch);
+	}
 }

@@ -13,6 +13,10 @@
  *     NONE, WAITING -begin-> COPYING -finish-> COPIED -answer-> SYNCED -(MOVE: frozen, finish)-> COPIED -> handed over
  *     a new epoch: back to NONE or WAITING, whatever it was
  *
+ *   copies   a slot may have two: of its backup, and of who is next (cluster/map.h), each with a state of its own; a write
+ *            waits for both. When the map makes who was next the backup, its copy goes on as it is
+ *   adopt    a backup that the map calls in sync from the beginning of an epoch has everything: it was the primary, and has let
+ *            go. ADOPT instead of BEGIN, and no rows
  *   frozen   the slot is not served: its hand-over is under way, or its backup refused what this server sent, which
  *            says that a newer map is on its way. Until the epoch changes
  *   order    what is written to a table's slots, and its images put into the streams, under one lock of the table: so
@@ -38,11 +42,22 @@ typedef enum tn_repl_state {
 	TN_RS_SYNCED,
 } tn_repl_state;
 
-typedef struct tn_repl_slot {
+typedef struct tn_repl_one {
 	_Atomic uint8_t state; /* looked at by writers of other streams */
-	uint16_t peer;         /* its backup; TN_CL_NONE */
+	bool adopt;
+	bool refused;  /* it did not take something: another map is on its way */
+	bool handed;   /* frozen, and no write at work, when SYNCED went into the stream */
+	uint16_t peer; /* TN_CL_NONE */
 	uint32_t epoch;
 	uint64_t since; /* COPYING and later: the frame that has BEGIN */
+} tn_repl_one;
+
+#define TN_REPL_BACKUP 0u
+#define TN_REPL_NEXT   1u
+
+typedef struct tn_repl_slot {
+	tn_repl_one copy[2]; /* peers differ */
+	uint32_t epoch;
 } tn_repl_slot;
 
 typedef struct tn_repl {
@@ -50,8 +65,8 @@ typedef struct tn_repl {
 	uint64_t version;
 	tn_repl_slot slot[TN_CL_SLOTS];
 	tn_ps_slots mine; /* primary */
-	tn_ps_slots kept; /* primary or backup */
-	tn_ps_slots move; /* mine, and to be handed over */
+	tn_ps_slots kept; /* primary, backup or next */
+	tn_ps_slots move; /* mine, and to be handed over to the backup */
 	_Atomic uint64_t frozen[64];
 	tn_repl_out *out[TN_CL_SERVERS_MAX];
 	uint32_t begun[TN_CL_SERVERS_MAX]; /* slots of each stream, COPYING and later */
@@ -70,6 +85,8 @@ static inline bool tn_repl_frozen(const tn_repl *r, uint32_t slot)
 }
 /* Is any of them? */
 bool tn_repl_any_frozen(const tn_repl *r, const tn_ps_slots *slots);
+/* Those of a group that was copied to the peer which it is to serve then: they may be frozen before tn_repl_finish. */
+void tn_repl_to_hand(const tn_repl *r, uint16_t peer, const tn_ps_slots *group, tn_ps_slots *slots);
 /* Slots of this server alone; from any thread. Who wants writes at work to have ended takes hold exclusively once. */
 void tn_repl_freeze(tn_repl *r, const tn_ps_slots *slots);
 
@@ -88,12 +105,13 @@ bool tn_repl_begin(tn_repl *r, uint16_t peer, const tn_ps_slots *slots, struct p
    the stream. */
 tern_status tn_repl_copy(tn_repl *r, uint16_t peer, struct ps_share *share, uint32_t slot, uint64_t *cursor,
 			 uint64_t max);
-/* All that were copied, or are handed over, of these: SYNCED goes into the stream. False: no memory. */
-bool tn_repl_finish(tn_repl *r, uint16_t peer, const tn_ps_slots *slots);
+/* All that were copied, or are handed over, of these: SYNCED goes into the stream. handed: those that were frozen, and no write that
+   began before is at work. False: no memory. */
+bool tn_repl_finish(tn_repl *r, uint16_t peer, const tn_ps_slots *slots, const tn_ps_slots *handed);
 
 /*
  * Keys by the stream that their images go to: keys of peer p are sorted[first[p]] .. sorted[first[p + 1] - 1]; others
- * are left out. Returns how many streams there are. `sorted` has room for n keys, first for TN_CL_SERVERS_MAX + 1.
+ * are left out, those of two peers are there twice. Returns how many streams there are. `sorted` has room for 2 n keys, first for TN_CL_SERVERS_MAX + 1.
  */
 uint32_t tn_repl_sort(const tn_repl *r, const uint64_t *keys, uint64_t n, uint64_t *sorted, uint32_t *first);
 /* Images of keys into the stream, with what `e` says (PUSH, ROWS). The table's order, the stream. False: no memory,
@@ -115,6 +133,8 @@ typedef struct tn_repl_told {
  */
 void tn_repl_answered(tn_repl *r, uint16_t peer, tn_ps_slots *refused, tn_repl_told *synced,
 		      tn_repl_told *released);
+/* Is it a backup of the slot, or next? */
+bool tn_repl_copies_to(const tn_repl *r, uint32_t slot, uint16_t peer);
 /* Slots of the stream, for a report that its backup is lost. */
 void tn_repl_of_peer(const tn_repl *r, uint16_t peer, tn_repl_told *told);
 

@@ -87,14 +87,14 @@ static bool in_order(tn_repl_in *in, tn_repl_peer *p, const tn_repl_head *head, 
 static bool taken_from(const work *w, uint32_t slot)
 {
 	return w->in->from[slot] == w->from &&
-	       (w->in->epoch[slot] == w->map->slot[slot].epoch || TN_MUTANT(107));
+	       (w->in->epoch[slot] == tn_cl_copy_epoch(&w->map->slot[slot], w->self) || TN_MUTANT(107));
 }
 
 static bool pair_is(const work *w, uint32_t slot, uint32_t epoch)
 {
 	const tn_cl_slot *s = &w->map->slot[slot];
 
-	return s->epoch == epoch && s->primary == w->from && s->backup == w->self;
+	return epoch && s->primary == w->from && tn_cl_copy_epoch(s, w->self) == epoch;
 }
 
 static void refuse(work *w, uint32_t slot)
@@ -146,13 +146,13 @@ static tern_status look_through(const work *w, const void *frame, uint64_t bytes
 
 		if (!tn_repl_entry_next(frame, bytes, &at, &e))
 			return TERN_E_PROTOCOL;
-		if (e.kind == TN_REPL_BEGIN)
+		if (e.kind == TN_REPL_BEGIN || e.kind == TN_REPL_ADOPT)
 			for (uint32_t i = 0; i < e.count; i++) {
 				uint16_t slot;
 				uint32_t epoch;
 
 				tn_repl_slot_decode(e.items + 8ull * i, &slot, &epoch);
-				if (epoch > w->map->slot[slot].epoch)
+				if (epoch > TN_MAX(w->map->slot[slot].epoch, w->map->slot[slot].next_epoch))
 					return TERN_AGAIN;
 			}
 		if (e.kind != TN_REPL_ROWS && e.kind != TN_REPL_PUSH && e.kind != TN_REPL_FACT)
@@ -191,6 +191,24 @@ static void on_begin(work *w, const tn_repl_entry *e)
 	}
 	if (!TN_MUTANT(109))
 		w->store->each(w->store->arg, drop_slots, &begun);
+}
+
+/* Who was its primary, or got the same from another: the map says that nothing is missing. */
+static void on_adopt(work *w, const tn_repl_entry *e)
+{
+	for (uint32_t i = 0; i < e->count; i++) {
+		uint16_t slot;
+		uint32_t epoch;
+
+		tn_repl_slot_decode(e->items + 8ull * i, &slot, &epoch);
+		if (!pair_is(w, slot, epoch) || w->map->slot[slot].backup != w->self ||
+		    !(w->map->slot[slot].flags & TN_CL_IN_SYNC)) {
+			refuse(w, slot);
+			continue;
+		}
+		w->in->from[slot] = w->from;
+		w->in->epoch[slot] = epoch;
+	}
 }
 
 static void on_synced(work *w, const tn_repl_entry *e)
@@ -309,6 +327,9 @@ static void on_entry(work *w, tn_repl_entry *e)
 		return;
 	case TN_REPL_BEGIN:
 		on_begin(w, e);
+		return;
+	case TN_REPL_ADOPT:
+		on_adopt(w, e);
 		return;
 	case TN_REPL_SYNCED:
 		on_synced(w, e);

@@ -6,7 +6,8 @@
  *   peer      a primary, by its number: the stream that it sends on, the last frame of it that was applied
  *   slot      from, epoch: who began to send it, and of which epoch it was then
  *
- *   a record of slot s is taken from p  <=>  from[s] = p, and epoch[s] is the slot's epoch in this server's map
+ *   a record of slot s is taken from p  <=>  from[s] = p, and epoch[s] is, in this server's map, the epoch by which it
+ *                                            gets copies: the slot's, or that of who is next
  *
  * An epoch stands for one pair of servers, so a primary that the map has deposed is refused here, slot by slot: what a
  * frame says of other slots is applied all the same, because pushes are applied once per slot anyway. One frame of a

@@ -226,6 +226,7 @@ static bool entry_valid(const tn_repl_entry *e)
 	case TN_REPL_BYE:
 		return e->item_bytes == 0 && e->count == 0;
 	case TN_REPL_BEGIN:
+	case TN_REPL_ADOPT:
 	case TN_REPL_SYNCED:
 		return e->item_bytes == 8 && slots_valid(e, 8);
 	case TN_REPL_FACT:

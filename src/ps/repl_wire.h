@@ -15,6 +15,7 @@
  *   PUSH     records                 after-images of the keys of one push, and the fact that it was applied in their slots
  *   FACT     u16 slot                a push was applied in these slots; none: the client's mark alone
  *   SYNCED   slot, epoch             the backup has all of the slot
+ *   ADOPT    slot, epoch             the backup, in sync, has all of the slot already; from now on it gets everything from here
  *   BYE      -                       the client repeats nothing any more
  *
  *   record   u64 key | u64 last step | u32 frequency | u32 there (0: the key has no row) | row, padded to 4 | state |
@@ -50,6 +51,7 @@ typedef enum tn_repl_kind {
 	TN_REPL_FACT,
 	TN_REPL_SYNCED,
 	TN_REPL_BYE,
+	TN_REPL_ADOPT,
 } tn_repl_kind;
 
 typedef struct tn_repl_head {

@@ -255,7 +255,7 @@ void tn_ps_replicas_wrote(ps_task *t, tn_repl_kind kind, const uint64_t *keys, u
 
 	if (!t->commit)
 		return;
-	sorted = scratch(t->share, n);
+	sorted = scratch(t->share, 2 * n);
 	if (!sorted) {
 		t->commit->commit.refused = true;
 		for (uint32_t p = 0; p < TN_CL_SERVERS_MAX; p++)
@@ -599,9 +599,10 @@ static void give_up_waits(ps_replicas *r)
 	if (!none)
 		return;
 	tn_list_init(&over);
-	for (uint32_t s = 0; s < TN_CL_SLOTS; s++)
-		none->slot[s] =
-			(tn_cl_slot){.primary = TN_CL_NONE, .backup = TN_CL_NONE, .epoch = UINT32_MAX};
+	for (uint32_t s = 0; s < TN_CL_SLOTS; s++) {
+		none->slot[s] = TN_CL_SLOT_NONE;
+		none->slot[s].epoch = UINT32_MAX;
+	}
 	pthread_rwlock_wrlock(&r->server->hold);
 	none->version = r->repl.version + 1;
 	tn_repl_map(&r->repl, none, TN_CL_NONE, &gone, &fresh);

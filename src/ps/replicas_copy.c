@@ -157,13 +157,14 @@ static void writes_end(ps_replicas *r)
 	pthread_rwlock_unlock(&r->server->hold);
 }
 
-static bool finish(ps_replicas *r, ps_stream *s, uint16_t peer, const tn_ps_slots *slots)
+static bool finish(ps_replicas *r, ps_stream *s, uint16_t peer, const tn_ps_slots *slots,
+		   const tn_ps_slots *handed)
 {
 	bool ok;
 
 	pthread_rwlock_rdlock(&r->server->hold);
 	pthread_mutex_lock(&s->lock);
-	ok = tn_repl_finish(&r->repl, peer, slots);
+	ok = tn_repl_finish(&r->repl, peer, slots, handed);
 	tn_ps_stream_kick(s);
 	pthread_mutex_unlock(&s->lock);
 	pthread_rwlock_unlock(&r->server->hold);
@@ -171,18 +172,16 @@ static bool finish(ps_replicas *r, ps_stream *s, uint16_t peer, const tn_ps_slot
 }
 
 /* Those that are to be handed over are not served from now on. */
-static void let_go(group *g)
+static void let_go(group *g, tn_ps_slots *move)
 {
 	ps_replicas *r = g->r;
-	tn_ps_slots move;
 	uint64_t any = 0;
 
 	pthread_rwlock_rdlock(&r->server->hold);
-	for (unsigned w = 0; w < 64; w++) {
-		move.bits[w] = g->slots.bits[w] & r->repl.move.bits[w];
-		any |= move.bits[w];
-	}
-	tn_repl_freeze(&r->repl, &move);
+	tn_repl_to_hand(&r->repl, g->peer, &g->slots, move);
+	for (unsigned w = 0; w < 64; w++)
+		any |= move->bits[w];
+	tn_repl_freeze(&r->repl, move);
 	pthread_rwlock_unlock(&r->server->hold);
 	if (any)
 		writes_end(r);
@@ -193,6 +192,7 @@ static bool copy_some(ps_replicas *r)
 {
 	group *g = calloc(1, sizeof(*g));
 	bool any = false, failed = true;
+	tn_ps_slots handed;
 
 	if (g) {
 		g->r = r;
@@ -202,8 +202,8 @@ static bool copy_some(ps_replicas *r)
 		for (uint32_t slot = 0; slot < TN_CL_SLOTS && !stopping(r); slot++)
 			if (tn_ps_slots_has(&g->slots, slot))
 				copy_slot(g, slot);
-		let_go(g);
-		while (!stopping(r) && !finish(r, g->s, g->peer, &g->slots))
+		let_go(g, &handed);
+		while (!stopping(r) && !finish(r, g->s, g->peer, &g->slots, &handed))
 			nap(r);
 	}
 	for (uint32_t i = 0; g && i < g->count; i++)
@@ -234,7 +234,7 @@ static bool move_some(ps_replicas *r)
 		return false;
 	TN_ASSERT(s);
 	writes_end(r);
-	while (!stopping(r) && !finish(r, s, peer, &slots))
+	while (!stopping(r) && !finish(r, s, peer, &slots, &slots))
 		nap(r);
 	return true;
 }

@@ -102,7 +102,7 @@ void tn_ps_stream_break(ps_stream *s)
 
 	s->broken = true;
 	for (uint32_t i = 0; i < TN_CL_SLOTS; i++)
-		if (r->repl.slot[i].peer == s->peer)
+		if (tn_repl_copies_to(&r->repl, i, s->peer))
 			tn_ps_slots_add(&slots, i);
 	tn_repl_freeze(&r->repl, &slots);
 	tell_lost(s);

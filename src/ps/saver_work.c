@@ -151,7 +151,7 @@ static bool is_mine(uint64_t key, void *arg)
 	return tn_ps_slots_has(arg, tn_table_slot(key));
 }
 
-/* Slots whose rows belong here, as primary or as backup; returns the version of the map that says so. */
+/* Slots whose rows belong here, as primary, as backup or as the next one; returns the version of the map that says so. */
 static uint64_t kept(tn_ps_saver *saver, tn_ps_slots *slots)
 {
 	const ps_view *view;
@@ -161,7 +161,7 @@ static uint64_t kept(tn_ps_saver *saver, tn_ps_slots *slots)
 	view = tn_ps_view_enter(saver->server, &in);
 	*slots = view->mine;
 	for (uint32_t i = 0; view->index != TN_CL_NONE && i < TN_PS_SLOTS; i++)
-		if (view->map.slot[i].backup == view->index)
+		if (tn_cl_copy_epoch(&view->map.slot[i], view->index))
 			tn_ps_slots_add(slots, i);
 	version = view->map.version;
 	tn_ps_view_leave(saver->server, in);

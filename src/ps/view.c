@@ -61,7 +61,7 @@ tern_status tn_ps_view_list(tern_ctx *ctx, const tern_ps_server_params *p, ps_vi
 		return tn_fail(TERN_E_NOMEM, "no memory for a map");
 	if (p->join) { /* version 0: nobody has anything */
 		for (uint32_t i = 0; i < TN_PS_SLOTS; i++)
-			view->map.slot[i] = (tn_cl_slot){.primary = TN_CL_NONE, .backup = TN_CL_NONE};
+			view->map.slot[i] = TN_CL_SLOT_NONE;
 		own(view, TN_CL_NONE);
 		*out = view;
 		return TERN_OK;
@@ -144,7 +144,8 @@ void tn_ps_on_map(tern_rpc_request *request, const void *args, uint64_t bytes, v
 		return;
 	}
 	view = tn_ps_view_enter(server, &in);
-	bytes = tn_cl_map_encode(out, TN_CL_MAP_BYTES_MAX, &view->map);
+	bytes = tn_cl_map_encode(out, TN_CL_MAP_BYTES_MAX, &view->map,
+				 TN_CL_VERSION_OLD); /* what clients need of it, old ones too */
 	tn_ps_view_leave(server, in);
 	tern_rpc_reply(request, TERN_OK, out, bytes);
 	free(out);

@@ -3,6 +3,8 @@
  * Servers that are killed, or come and go, while four clients push ones into counters:
  *
  *   failover   kill -9 of a server that is primary of slots; another process takes its place; TERN_TEST_KILLS times (5)
+ *   moving     kill -9 of a server whose slots are on their way to others: it is drained, and slots are copied to a third one
+ *              beside their backups; TERN_TEST_KILLS times (3). So are servers that slots are on their way to
  *   resize     a server is added, one is drained and ended; TERN_TEST_ROUNDS times (3)
  *
  * At the end each row counts what was acknowledged for its key, not less, not more; no client had an error. What the longest
@@ -29,7 +31,7 @@
 #include "base/rand.h"
 #include "base/time.h"
 #include "channel/ctx_slots.h"
-#include "cluster/map.h"
+#include "cluster/wire.h"
 #include "cmocka_all.h"
 #include "ps/wire.h"
 
@@ -55,9 +57,10 @@ static tern_ps *ps;
 static tn_cl_map map;
 
 /* A lease short enough for a test, and long enough for a host that does other things too. */
-static char *const extra[] = {(char *)"TERN_CLUSTER_LEASE=500ms", (char *)"TERN_CLUSTER_MARGIN=100ms",
-			      (char *)"TERN_PS_REPLICA_PATIENCE=300ms", (char *)"TERN_CLUSTER_BALANCE=1h",
-			      NULL};
+static char *extra[] = {(char *)"TERN_CLUSTER_LEASE=500ms",       (char *)"TERN_CLUSTER_MARGIN=100ms",
+			(char *)"TERN_PS_REPLICA_PATIENCE=300ms", (char *)"TERN_CLUSTER_BALANCE=1h",
+			(char *)"TERN_CLUSTER_MOVES=4096",        NULL};
+#define MOVES 4u /* of extra */
 
 /* The environment of servers: of this test's own variables they know nothing. */
 static char **server_environment(void)
@@ -124,6 +127,36 @@ static void server_end(server *s, int signal)
 		fail_msg("a server that was to end ended with status %d", status);
 }
 
+static tern_rpc *rpc_to_first(void)
+{
+	static tern_rpc *rpc;
+
+	if (!rpc)
+		assert_int_equal(tern_rpc_connect(ctx, servers[0].address, NULL, &rpc), TERN_OK);
+	return rpc;
+}
+
+/* Something for the coordinator; its map, with what is next. */
+static void ask_coordinator(tn_cl_op op, uint16_t which)
+{
+	static uint8_t bytes[TN_CL_ANSWER_MAX];
+	uint8_t msg[TN_CL_HEAD];
+	tn_cl_msg m = {.op = op, .server = which, .maps = TN_CL_VERSION};
+	tern_rpc_call_params call = {.method = TN_CL_METHOD,
+				     .args = msg,
+				     .answer = bytes,
+				     .answer_capacity = sizeof(bytes),
+				     .flags = TERN_RPC_IDEMPOTENT};
+	tn_cl_answer a;
+	uint64_t n;
+
+	call.args_bytes = tn_cl_msg_encode(msg, sizeof(msg), &m, NULL, NULL);
+	if (tern_rpc_call_wait(rpc_to_first(), &call, 10000000000ull, &n) != TERN_OK)
+		fail_msg("the coordinator: %s", tern_detail());
+	assert_true(tn_cl_answer_decode(bytes, n, &a) && a.map);
+	assert_true(tn_cl_map_decode(a.map, a.map_bytes, &map));
+}
+
 /* The map, as server 0 has it. */
 static void fetch_map(void)
 {
@@ -132,12 +165,9 @@ static void fetch_map(void)
 				     .answer = bytes,
 				     .answer_capacity = sizeof(bytes),
 				     .flags = TERN_RPC_IDEMPOTENT};
-	static tern_rpc *rpc;
 	uint64_t n;
 
-	if (!rpc)
-		assert_int_equal(tern_rpc_connect(ctx, servers[0].address, NULL, &rpc), TERN_OK);
-	if (tern_rpc_call_wait(rpc, &call, 10000000000ull, &n) != TERN_OK)
+	if (tern_rpc_call_wait(rpc_to_first(), &call, 10000000000ull, &n) != TERN_OK)
 		fail_msg("the map: %s", tern_detail());
 	assert_true(tn_cl_map_decode(bytes, n, &map));
 }
@@ -409,6 +439,68 @@ static void killed(void **state)
 	free(stalls);
 }
 
+static uint16_t number_of(const char *address)
+{
+	for (uint16_t i = 0; i < map.servers; i++)
+		if (tn_cl_alive(&map, i) && strcmp(map.server[i].address, address) == 0)
+			return i;
+	fail_msg("%s is not in the map", address);
+	return TN_CL_NONE;
+}
+
+/* How many slots are being copied from, or to, this one, beside a backup. */
+static uint32_t copied(uint16_t which)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < TN_CL_SLOTS; i++) {
+		const tn_cl_slot *s = &map.slot[i];
+
+		n += s->next != TN_CL_NONE && (s->primary == which || s->backup == which || s->next == which);
+	}
+	return n;
+}
+
+/* In the middle of a move the one that slots come from dies, or one that they go to. */
+static void moved(void **state)
+{
+	unsigned rounds = kills_wanted, middle = 0;
+	uint64_t *stalls = calloc(rounds, sizeof(*stalls));
+	tern_table *table;
+
+	(void)state;
+	assert_non_null(stalls);
+	extra[MOVES] = (char *)"TERN_CLUSTER_MOVES=64"; /* so that it takes a while */
+	table = begin();
+	for (unsigned i = 0; i < rounds; i++) {
+		server *from = &servers[1 + i % (SERVERS - 1)], *to = &servers[2 - i % (SERVERS - 1)];
+		uint16_t drained;
+		uint32_t under_way = 0;
+
+		settle(from->address);
+		drained = number_of(from->address);
+		ask_coordinator(TN_CL_DRAIN, drained);
+		for (unsigned tries = 0; tries < 5000 && under_way == 0; tries++) {
+			usleep(500);
+			ask_coordinator(TN_CL_STATUS, TN_CL_NONE);
+			under_way = copied(drained);
+		}
+		middle += under_way > 0;
+		(void)longest();
+		server_end(i % 3 == 2 ? to : from, SIGKILL);
+		let_them_push(3);
+		stalls[i] = longest();
+		ask_coordinator(TN_CL_STATUS, TN_CL_NONE);
+		if (map.server[drained].state == TN_CL_DRAINING)
+			ask_coordinator(TN_CL_UNDRAIN, drained);
+		server_start(i % 3 == 2 ? to : from, servers[0].address);
+	}
+	assert_true(middle > 0);
+	printf("%u of %u died while slots were on their way\n", middle, rounds);
+	end(table, "moving", stalls, rounds);
+	free(stalls);
+}
+
 static void resized(void **state)
 {
 	unsigned rounds = rounds_wanted;
@@ -449,17 +541,20 @@ static int drop_servers(void **state)
 int main(void)
 {
 	const struct CMUnitTest kills[] = {cmocka_unit_test_teardown(killed, drop_servers)};
+	const struct CMUnitTest moves[] = {cmocka_unit_test_teardown(moved, drop_servers)};
 	const struct CMUnitTest resizes[] = {cmocka_unit_test_teardown(resized, drop_servers)};
 	const char *what = getenv("TERN_TEST_WHAT");
-	bool resize = what && strcmp(what, "resize") == 0;
+	bool resize = what && strcmp(what, "resize") == 0, move = what && strcmp(what, "moving") == 0;
 
 	if (!getenv("TERN"))
 		return 77;
-	kills_wanted = times("TERN_TEST_KILLS", 5);
+	kills_wanted = times("TERN_TEST_KILLS", move ? 3 : 5);
 	rounds_wanted = times("TERN_TEST_ROUNDS", 3);
 	unsetenv("TERN_TEST_WHAT"); /* these are no options of the library */
 	unsetenv("TERN_TEST_KILLS");
 	unsetenv("TERN_TEST_ROUNDS");
+	if (move)
+		return cmocka_run_group_tests(moves, NULL, NULL);
 	if (resize)
 		return cmocka_run_group_tests(resizes, NULL, NULL);
 	return cmocka_run_group_tests(kills, NULL, NULL);

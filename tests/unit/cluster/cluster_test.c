@@ -46,11 +46,16 @@ static void report(node *n, const tn_cl_map *map, bool released)
 	for (uint32_t i = 0; i < TN_CL_SLOTS; i++) {
 		const tn_cl_slot *s = &map->slot[i];
 
-		if (s->primary != n->self || s->backup == TN_CL_NONE ||
-		    ((s->flags & TN_CL_MOVE) != 0) != released || (!released && (s->flags & TN_CL_IN_SYNC)))
+		bool next = s->next != TN_CL_NONE;
+
+		if (s->primary != n->self || s->backup == TN_CL_NONE)
+			continue;
+		if (next ? released
+			 : ((s->flags & TN_CL_MOVE) != 0) != released ||
+				    (!released && (s->flags & TN_CL_IN_SYNC)))
 			continue;
 		n->slots[k] = (uint16_t)i;
-		n->epochs[k++] = s->epoch;
+		n->epochs[k++] = next ? s->next_epoch : s->epoch;
 	}
 	if (released)
 		tn_cluster_released(n->cluster, n->slots, n->epochs, k);

@@ -96,6 +96,7 @@ typedef struct world {
 	bool healing;
 	tn_coord *c;
 	uint32_t replicas;
+	uint32_t maps[SERVERS];
 	server s[SERVERS];
 	uint64_t cut[SERVERS + 1][SERVERS + 1]; /* no messages until then */
 	uint64_t pushed;                        /* version that was told to all */
@@ -437,7 +438,7 @@ static void at_coordinator(world *w, event *e)
 	}
 	snprintf(address, sizeof(address), "s:%d", e->from);
 	if (e->kind == JOIN) {
-		status = tn_coord_join(w->c, w->now, address, e->incarnation, &e->number);
+		status = tn_coord_join(w->c, w->now, address, e->incarnation, w->maps[e->from], &e->number);
 		if (status != TERN_OK)
 			return;
 	} else {
@@ -697,6 +698,7 @@ static bool one_seed(uint64_t seed, uint64_t *work)
 	p.moves = below(w, 2) ? 4096 : 300;
 	tn_coord_init(w->c, &p, NULL, 0);
 	for (int i = 0; i < SERVERS; i++) {
+		w->maps[i] = 0;
 		w->s[i].rate = 0.97 + 0.06 * tn_rand_double(&w->rand);
 		w->s[i].start_at = below(w, 2) ? 0 : below(w, 10 * LEASE);
 	}

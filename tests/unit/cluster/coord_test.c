@@ -40,7 +40,7 @@ static uint16_t join(const char *address, uint64_t incarnation)
 {
 	uint16_t server;
 
-	assert_ok(tn_coord_join(c, now, address, incarnation, &server));
+	assert_ok(tn_coord_join(c, now, address, incarnation, TN_CL_VERSION, &server));
 	return server;
 }
 
@@ -208,7 +208,8 @@ static void incarnations(void **state)
 	(void)state;
 	begin(1, 1, 100);
 	join("a:1", 11);
-	assert_status(tn_coord_join(c, now, "a:1", 21, &server), TERN_AGAIN); /* its lease runs */
+	assert_status(tn_coord_join(c, now, "a:1", 21, TN_CL_VERSION, &server),
+		      TERN_AGAIN); /* its lease runs */
 	now += 1100;
 	tn_coord_tick(c, now);
 	assert_int_equal(join("a:1", 21), 1); /* another number: it has no rows */

@@ -74,8 +74,8 @@ static void swaps_and_leases(void **state)
 	assert_status(tn_etcd_swap(&kv, 0, NULL, 0, "two", 3), TERN_AGAIN); /* somebody was first */
 	assert_ok(tn_etcd_grant(&kv, 1, &lease, &ttl));
 	assert_true(ttl >= 1);
-	assert_ok(tn_etcd_member(&kv, 0xabcdef0123456789ull, lease));
-	assert_ok(tn_etcd_member(&kv, 7, lease));
+	assert_ok(tn_etcd_member(&kv, 0xabcdef0123456789ull, lease, 3));
+	assert_ok(tn_etcd_member(&kv, 7, lease, 2));
 	assert_ok(tn_etcd_read(&kv, &s));
 	assert_int_equal(s.blob_bytes, 3);
 	assert_memory_equal(s.blob, "one", 3);

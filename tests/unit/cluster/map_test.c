@@ -60,8 +60,8 @@ static void golden(void **state)
 	map->server[0].incarnation = 0x0102030405060708ull;
 	map->server[1].incarnation = 1;
 	map->server[1].state = TN_CL_DOWN;
-	map->slot[2048] = (tn_cl_slot){.primary = 1, .backup = TN_CL_NONE, .epoch = 5};
-	assert_int_equal(tn_cl_map_encode(bytes, sizeof(bytes), map), sizeof(want));
+	map->slot[2048] = (tn_cl_slot){.primary = 1, .backup = TN_CL_NONE, .next = TN_CL_NONE, .epoch = 5};
+	assert_int_equal(tn_cl_map_encode(bytes, sizeof(bytes), map, TN_CL_VERSION_OLD), sizeof(want));
 	assert_memory_equal(bytes, want, sizeof(want));
 	assert_true(tn_cl_map_decode(bytes, sizeof(want), got));
 	assert_true(same(map, got));
@@ -72,7 +72,7 @@ static void golden(void **state)
 		assert_false(tn_cl_map_decode(cut, n, got));
 		free(cut);
 	}
-	assert_int_equal(tn_cl_map_encode(bytes, sizeof(want) - 1, map), 0);
+	assert_int_equal(tn_cl_map_encode(bytes, sizeof(want) - 1, map, TN_CL_VERSION_OLD), 0);
 }
 
 static void largest(void **state)
@@ -90,7 +90,7 @@ static void largest(void **state)
 	for (uint32_t i = 0; i < TN_CL_SLOTS; i++)
 		map->slot[i].epoch = i; /* a run for each */
 	assert_true(tn_cl_map_valid(map));
-	n = tn_cl_map_encode(bytes, sizeof(bytes), map);
+	n = tn_cl_map_encode(bytes, sizeof(bytes), map, TN_CL_VERSION_OLD);
 	assert_true(n > 0 && n <= TN_CL_MAP_BYTES_MAX);
 	assert_true(tn_cl_map_decode(bytes, n, got));
 	assert_true(same(map, got));
@@ -113,22 +113,23 @@ static void refuses(const tn_cl_slot *slot)
 	assert_true(tn_cl_map_valid(map));
 	map->slot[77] = *slot;
 	assert_false(tn_cl_map_valid(map));
-	assert_false(tn_cl_map_decode(bytes, tn_cl_map_encode(bytes, sizeof(bytes), map), got));
+	assert_false(
+		tn_cl_map_decode(bytes, tn_cl_map_encode(bytes, sizeof(bytes), map, TN_CL_VERSION_OLD), got));
 }
 
 static void not_valid(void **state)
 {
 	static const tn_cl_slot bad[] = {
 		{.primary = 1, .backup = 1},
-		{.primary = 3, .backup = TN_CL_NONE},
-		{.primary = 2, .backup = TN_CL_NONE}, /* nobody's number */
+		{.primary = 3, .backup = TN_CL_NONE, .next = TN_CL_NONE},
+		{.primary = 2, .backup = TN_CL_NONE, .next = TN_CL_NONE}, /* nobody's number */
 		{.primary = 0, .backup = 2},
 		{.primary = 0, .backup = 4000},
 		{.primary = TN_CL_NONE, .backup = 1},
-		{.primary = 0, .backup = TN_CL_NONE, .flags = TN_CL_IN_SYNC},
-		{.primary = 0, .backup = TN_CL_NONE, .flags = TN_CL_MOVE},
-		{.primary = TN_CL_NONE, .backup = TN_CL_NONE, .flags = TN_CL_MOVE},
-		{.primary = TN_CL_NONE, .backup = TN_CL_NONE, .flags = TN_CL_FRESH},
+		{.primary = 0, .backup = TN_CL_NONE, .next = TN_CL_NONE, .flags = TN_CL_IN_SYNC},
+		{.primary = 0, .backup = TN_CL_NONE, .next = TN_CL_NONE, .flags = TN_CL_MOVE},
+		{.primary = TN_CL_NONE, .backup = TN_CL_NONE, .next = TN_CL_NONE, .flags = TN_CL_MOVE},
+		{.primary = TN_CL_NONE, .backup = TN_CL_NONE, .next = TN_CL_NONE, .flags = TN_CL_FRESH},
 		{.primary = 0, .backup = 1, .flags = 8},
 	};
 

@@ -51,7 +51,7 @@ static void splits(void **state)
 		tn_cl_map_spread(map, 1, n, 1);
 		if (n > 3) /* keys that nobody serves */
 			tn_cl_server_set_state(&map->server[2], TN_CL_DOWN);
-		map->slot[5] = (tn_cl_slot){.primary = TN_CL_NONE, .backup = TN_CL_NONE};
+		map->slot[5] = TN_CL_SLOT_NONE;
 		tn_ps_owners_set(owners, map);
 		assert_int_equal(owners->owner[5], TN_PS_NOBODY);
 		for (uint32_t i = 0; i < TN_PS_SLOTS; i++)

@@ -36,8 +36,20 @@ static bool somebody_says_lost(const world *w)
 	return false;
 }
 
+/* The last one takes all from who is drained, and is alone then. */
+static bool few_are_left(const world *w)
+{
+	uint32_t up = 0, draining = 0;
+
+	for (uint32_t i = 0; i < w->coord.map.servers; i++) {
+		up += w->coord.map.server[i].state == TN_CL_UP && process_of(w, (uint16_t)i) >= 0;
+		draining += w->coord.map.server[i].state == TN_CL_DRAINING;
+	}
+	return draining > 0 && up <= 2;
+}
+
 typedef struct having {
-	uint32_t primary, backup, moving;
+	uint32_t primary, backup, next, moving;
 } having;
 
 /* Would what it has be lost with it? */
@@ -47,7 +59,7 @@ static bool may_die(const world *w, uint32_t p, having *has)
 
 	memset(has, 0, sizeof(*has));
 	if (!n || n->self == TN_CL_NONE || w->coord.map.slot[0].primary == TN_CL_NONE ||
-	    somebody_says_lost(w))
+	    somebody_says_lost(w) || few_are_left(w))
 		return false;
 	for (uint32_t i = 0; i < TN_CL_SLOTS; i++) {
 		const tn_cl_slot *s = &w->coord.map.slot[i];
@@ -56,11 +68,12 @@ static bool may_die(const world *w, uint32_t p, having *has)
 		if ((primary || backup) &&
 		    (!(s->flags & TN_CL_IN_SYNC) || !is_well(w, primary ? s->backup : s->primary)))
 			return false;
-		if (s->flags & TN_CL_MOVE && backup)
+		if (w->old && s->flags & TN_CL_MOVE && backup)
 			return false; /* it may be that it has been handed over already, and is the only one */
 		has->primary += primary;
 		has->backup += backup;
-		has->moving += (primary || backup) && s->flags & TN_CL_MOVE;
+		has->next += s->next == n->self;
+		has->moving += (primary || backup) && (s->flags & TN_CL_MOVE || s->next != TN_CL_NONE);
 	}
 	return has->primary + has->backup > 0;
 }
@@ -79,6 +92,9 @@ static void die(world *w, uint32_t p)
 	w->n.deaths_primary += has.primary > 0;
 	w->n.deaths_backup += has.backup > 0;
 	w->n.deaths_moving += has.moving > 0;
+	w->n.deaths_next += has.next > 0;
+	if (!w->old)
+		return;
 	w->quiet_until = w->now + 5ull * LEASE;
 	tn_coord_pause(&w->coord, true); /* a copy that is given up just now would be the only one */
 }

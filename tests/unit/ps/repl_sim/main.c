@@ -33,6 +33,7 @@ static void world_free(world *w)
 		for (uint32_t k = 0; k < KEYS; k++)
 			history_free(&w->histories[t][k]);
 	snap_drop(w->newest);
+	snap_drop(w->newest_old);
 	free(w);
 }
 
@@ -47,7 +48,9 @@ static world *world_new(uint64_t seed)
 	p.first = 1 + (uint32_t)below(w, 4);
 	p.moves = chance(w, 2) ? TN_CL_SLOTS : 300;
 	tn_coord_init(&w->coord, &p, NULL, 0);
+	w->old = chance(w, 6);
 	for (uint32_t i = 0; i < PROCESSES; i++) {
+		w->maps[i] = w->old && i == PROCESSES / 2 ? 0 : TN_CL_VERSION;
 		w->rate[i] = 0.97 + 0.06 * tn_rand_double(&w->rand);
 		w->start_at[i] = i < p.first || chance(w, 2) ? 0 : below(w, 8ull * LEASE);
 	}
@@ -81,8 +84,19 @@ static void print_stuck(const world *w)
 
 		if ((s->flags & ~TN_CL_FRESH) == TN_CL_IN_SYNC && process_of(w, s->primary) >= 0)
 			continue;
-		printf("  slot %u: (%d, %d) epoch %u flags %u\n", i, (int16_t)s->primary, (int16_t)s->backup,
-		       s->epoch, s->flags);
+		printf("  slot %u: (%d, %d, next %d) epochs %u, %u flags %u\n", i, (int16_t)s->primary,
+		       (int16_t)s->backup, (int16_t)s->next, s->epoch, s->next_epoch, s->flags);
+		if (process_of(w, s->primary) >= 0) {
+			const node *n = w->nodes[process_of(w, s->primary)];
+			const tn_repl_one *c = &n->r.slot[i].copy[TN_REPL_BACKUP];
+
+			printf("    at its primary: epoch %u, to %d: state %u, adopt %d, refused %d, handed "
+			       "%d, frozen %d, "
+			       "move %d; report %u\n",
+			       n->r.slot[i].epoch, (int16_t)c->peer, c->state, c->adopt, c->refused,
+			       c->handed, tn_repl_frozen(&n->r, i), tn_ps_slots_has(&n->r.move, i),
+			       n->what[i]);
+		}
 		told++;
 	}
 	for (uint32_t c = 0; c < CLIENTS; c++)

@@ -94,11 +94,11 @@ void message_send(world *w, message *m)
 
 /* ---- the coordinator ---- */
 
-static snap *snap_new(const tn_cl_map *map)
+static snap *snap_new(const tn_cl_map *map, unsigned version)
 {
 	static uint8_t bytes[TN_CL_MAP_BYTES_MAX];
 	snap *s = calloc(1, sizeof(*s));
-	uint64_t n = tn_cl_map_encode(bytes, sizeof(bytes), map);
+	uint64_t n = tn_cl_map_encode(bytes, sizeof(bytes), map, version);
 
 	assert_non_null(s);
 	assert_true(n > 0 && tn_cl_map_decode(bytes, n, &s->map));
@@ -116,13 +116,19 @@ static void tell(world *w, uint32_t to, const message *asked, uint16_t number, t
 	m->number = number;
 	m->status = status;
 	m->now = w->now;
-	m->snap = snap_hold(w->newest);
+	m->snap = snap_hold(w->maps[to] < TN_CL_VERSION ? w->newest_old : w->newest);
 	message_send(w, m);
 }
 
 /* What a new version says that the old one did not. */
 static void count_changes(world *w, const tn_cl_map *was, const tn_cl_map *is)
 {
+	uint32_t first = tn_table_slot(w->keys[0]);
+	const tn_cl_slot *f = &is->slot[first];
+
+	if (memcmp(f, &was->slot[first], sizeof(*f)) != 0)
+		trace(w, "slot %u: (%d, %d, next %d) epochs %u, %u flags %u", first, (int16_t)f->primary,
+		      (int16_t)f->backup, (int16_t)f->next, f->epoch, f->next_epoch, f->flags);
 	for (uint32_t i = 0; i < TN_CL_SLOTS; i++) {
 		const tn_cl_slot *a = &was->slot[i], *b = &is->slot[i];
 
@@ -130,11 +136,17 @@ static void count_changes(world *w, const tn_cl_map *was, const tn_cl_map *is)
 			w->n.moved += (a->flags & TN_CL_MOVE) != 0 && tn_cl_alive(is, a->primary);
 			w->n.took_over += !tn_cl_alive(is, a->primary);
 		}
+		w->n.next_begun += b->next != TN_CL_NONE && b->next_epoch != a->next_epoch;
+		w->n.next_copied += a->next != TN_CL_NONE && b->backup == a->next;
+		w->n.next_given_up += a->next != TN_CL_NONE && b->backup != a->next && b->next != a->next;
 		w->n.alone += a->backup != TN_CL_NONE && b->backup == TN_CL_NONE;
 		w->n.copied += !(a->flags & TN_CL_IN_SYNC) && (b->flags & TN_CL_IN_SYNC);
 	}
-	for (uint32_t i = 0; i < was->servers; i++)
+	for (uint32_t i = 0; i < was->servers; i++) {
+		if (was->server[i].state != is->server[i].state)
+			trace(w, "server %u: state %u", i, is->server[i].state);
 		w->n.expired += tn_cl_alive(was, (uint16_t)i) && is->server[i].state == TN_CL_DOWN;
+	}
 }
 
 void spread(world *w)
@@ -145,11 +157,15 @@ void spread(world *w)
 		return;
 	tn_coord_check(&w->coord);
 	w->told = w->coord.map.version;
-	s = snap_new(&w->coord.map);
+	s = snap_new(&w->coord.map, TN_CL_VERSION);
 	if (w->newest)
 		count_changes(w, &w->newest->map, &s->map);
 	snap_drop(w->newest);
 	w->newest = s;
+	if (w->old) {
+		snap_drop(w->newest_old);
+		w->newest_old = snap_new(&w->coord.map, TN_CL_VERSION_OLD);
+	}
 	for (uint32_t p = 0; p < PROCESSES; p++)
 		if (w->nodes[p] && w->nodes[p]->self != TN_CL_NONE)
 			tell(w, p, NULL, w->nodes[p]->self, TERN_OK);

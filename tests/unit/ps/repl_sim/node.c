@@ -283,6 +283,8 @@ void node_request(world *w, uint32_t p, const request *r)
 static void report(node *n, tn_coord_report what, const tn_repl_told *told)
 {
 	for (uint32_t i = 0; i < told->count; i++) {
+		if (n->what[told->slot[i]] && n->epoch[told->slot[i]] > told->epoch[i])
+			continue; /* as cluster.c */
 		n->what[told->slot[i]] = (uint8_t)what;
 		n->epoch[told->slot[i]] = told->epoch[i];
 		n->dirty = true;
@@ -303,6 +305,7 @@ static void renew(world *w, uint32_t p)
 	node *n = w->nodes[p];
 	tn_cl_msg msg = {.op = n->self == TN_CL_NONE ? TN_CL_JOIN : TN_CL_RENEW,
 			 .server = n->self,
+			 .maps = w->maps[p],
 			 .incarnation = n->incarnation,
 			 .seen = n->seen,
 			 .version = n->snap ? n->snap->map.version : 0};
@@ -383,7 +386,7 @@ void node_map(world *w, uint32_t p, snap *s)
 static void copy(world *w, uint32_t p)
 {
 	node *n = w->nodes[p];
-	tn_ps_slots move = n->r.move;
+	tn_ps_slots move;
 
 	if (n->copying_to == TN_CL_NONE) {
 		if (!tn_repl_next(&n->r, 256 + (uint32_t)below(w, 2000), &n->copying, &n->copying_to)) {
@@ -410,10 +413,9 @@ static void copy(world *w, uint32_t p)
 	}
 	if (n->copy_at < KEYS)
 		return;
-	for (unsigned k = 0; k < 64; k++)
-		move.bits[k] &= n->copying.bits[k];
+	tn_repl_to_hand(&n->r, n->copying_to, &n->copying, &move);
 	tn_repl_freeze(&n->r, &move);
-	assert_true(tn_repl_finish(&n->r, n->copying_to, &n->copying));
+	assert_true(tn_repl_finish(&n->r, n->copying_to, &n->copying, &move));
 	n->copying_to = TN_CL_NONE;
 }
 
@@ -425,7 +427,7 @@ static void hand_over(node *n)
 	if (!tn_repl_next_move(&n->r, &slots, &peer))
 		return;
 	tn_repl_freeze(&n->r, &slots);
-	assert_true(tn_repl_finish(&n->r, peer, &slots));
+	assert_true(tn_repl_finish(&n->r, peer, &slots, &slots));
 }
 
 /* ---- frames ---- */

@@ -131,10 +131,12 @@ typedef struct client {
 #define COUNTS(X)                                                                                           \
 	X(pushes)                                                                                           \
 	X(pulls)                                                                                            \
-	X(deaths) X(deaths_primary) X(deaths_backup) X(deaths_moving) X(restarts) X(stalls) X(cut_coord)    \
-		X(cut_peer) X(lost) X(late) X(twice) X(drains) X(busy_slots) X(moved) X(took_over) X(alone) \
-			X(copied) X(refused) X(again) X(wrong) X(known) X(backup_lost) X(expired)           \
-				X(elsewhere)
+	X(deaths)                                                                                           \
+	X(deaths_primary)                                                                                   \
+	X(deaths_backup) X(deaths_moving) X(deaths_next) X(restarts) X(stalls) X(cut_coord) X(cut_peer)     \
+		X(lost) X(late) X(twice) X(drains) X(busy_slots) X(moved) X(took_over) X(alone) X(copied)   \
+			X(next_begun) X(next_copied) X(next_given_up) X(refused) X(again) X(wrong) X(known) \
+				X(backup_lost) X(expired) X(elsewhere)
 typedef struct tally {
 #define FIELD(name) uint64_t name;
 	COUNTS(FIELD)
@@ -144,13 +146,14 @@ typedef struct tally {
 typedef struct world {
 	uint64_t seed, now, stamp; /* stamp: order of invocations and returns */
 	tn_rand rand;
-	bool calm, trace;
+	bool calm, trace, old; /* old: one process reads old maps alone */
 	tn_coord coord;
-	uint64_t told; /* version of the map that all were told */
-	snap *newest;
+	uint64_t told;             /* version of the map that all were told */
+	snap *newest, *newest_old; /* as it went over the wire to those who read old maps alone */
 	node *nodes[PROCESSES];
 	uint64_t start_at[PROCESSES];
 	double rate[PROCESSES];
+	uint32_t maps[PROCESSES]; /* what it reads: an old one alone, and slots give copies up to be moved */
 	uint64_t cut[PROCESSES + 1][PROCESSES + 1];
 	message *messages;
 	client clients[CLIENTS];
