@@ -179,6 +179,8 @@ static void mend(plan *p, uint32_t slot)
 			flag_move(p, slot);
 		return;
 	}
+	if (bad_backup && p->keeps && s->flags & TN_CL_MOVE && s->flags & TN_CL_IN_SYNC)
+		return; /* it is being handed over, and not served: that ends first */
 	if (bad_backup && !drain && p->up == 1) { /* the last two, one of which is to go */
 		if (!p->silent)
 			tn_coord_slot_set(c, slot, s->primary, TN_CL_NONE, 0);

@@ -118,6 +118,19 @@ static void slot_renew(tn_repl *r, uint32_t s, const tn_cl_slot *now, uint16_t p
 		freeze(r, s);
 }
 
+/* Who was next is not any more, or another one is: what it refused is no reason to wait. */
+static void next_renew(tn_repl *r, uint32_t s, uint16_t peer, uint32_t epoch)
+{
+	tn_repl_one *next = &r->slot[s].copy[TN_REPL_NEXT];
+	const tn_repl_one *backup = &r->slot[s].copy[TN_REPL_BACKUP];
+	bool refused = next->refused;
+
+	copy_renew(r, next, peer, epoch);
+	if (refused && !backup->refused && !backup->handed &&
+	    !(backup->adopt && backup->state == TN_RS_WAITING) && !TN_MUTANT(117))
+		thaw(r, s);
+}
+
 static void slot_map(tn_repl *r, uint32_t s, const tn_cl_slot *now, bool first)
 {
 	tn_repl_one *next = &r->slot[s].copy[TN_REPL_NEXT];
@@ -127,7 +140,7 @@ static void slot_map(tn_repl *r, uint32_t s, const tn_cl_slot *now, bool first)
 	if (first || now->epoch != r->slot[s].epoch)
 		slot_renew(r, s, now, mine ? now->backup : TN_CL_NONE, first);
 	if (first || next->peer != peer || (peer != TN_CL_NONE && next->epoch != now->next_epoch))
-		copy_renew(r, next, peer, now->next_epoch);
+		next_renew(r, s, peer, now->next_epoch);
 }
 
 void tn_repl_map(tn_repl *r, const tn_cl_map *map, uint16_t self, tn_ps_slots *gone, tn_ps_slots *fresh)

@@ -36,16 +36,24 @@ static bool somebody_says_lost(const world *w)
 	return false;
 }
 
-/* The last one takes all from who is drained, and is alone then. */
+/* Servers that take slots, and are there. */
+static uint32_t takers(const world *w)
+{
+	uint32_t up = 0;
+
+	for (uint32_t i = 0; i < w->coord.map.servers; i++)
+		up += w->coord.map.server[i].state == TN_CL_UP && process_of(w, (uint16_t)i) >= 0;
+	return up;
+}
+
+/* The last one takes all from who is drained, and is alone then: that it dies as well is too much. */
 static bool few_are_left(const world *w)
 {
-	uint32_t up = 0, draining = 0;
+	uint32_t draining = 0;
 
-	for (uint32_t i = 0; i < w->coord.map.servers; i++) {
-		up += w->coord.map.server[i].state == TN_CL_UP && process_of(w, (uint16_t)i) >= 0;
+	for (uint32_t i = 0; i < w->coord.map.servers; i++)
 		draining += w->coord.map.server[i].state == TN_CL_DRAINING;
-	}
-	return draining > 0 && up <= 2;
+	return draining > 0 && takers(w) <= 2;
 }
 
 typedef struct having {
@@ -119,7 +127,7 @@ static void drain(world *w, uint32_t p)
 	for (uint32_t i = 0; i < w->coord.map.servers; i++)
 		if (chance(w, 2))
 			(void)tn_coord_undrain(&w->coord, w->now, (uint16_t)i);
-	if (w->nodes[p] && w->nodes[p]->self != TN_CL_NONE &&
+	if (takers(w) > 2 && w->nodes[p] && w->nodes[p]->self != TN_CL_NONE &&
 	    tn_coord_drain(&w->coord, w->now, w->nodes[p]->self) == TERN_OK)
 		w->n.drains++;
 }

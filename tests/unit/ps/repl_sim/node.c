@@ -362,6 +362,17 @@ static void streams_renew(world *w, uint32_t p)
 	}
 }
 
+/* Others have nothing: to look for it takes most of a run. */
+static void only_with_keys(const world *w, tn_ps_slots *slots)
+{
+	tn_ps_slots some = {{0}};
+
+	for (uint32_t k = 0; k < KEYS; k++)
+		if (tn_ps_slots_has(slots, tn_table_slot(w->keys[k])))
+			tn_ps_slots_add(&some, tn_table_slot(w->keys[k]));
+	*slots = some;
+}
+
 void node_map(world *w, uint32_t p, snap *s)
 {
 	node *n = w->nodes[p];
@@ -373,6 +384,8 @@ void node_map(world *w, uint32_t p, snap *s)
 	n->snap = snap_hold(s);
 	reports_answered(n);
 	tn_repl_map(&n->r, &s->map, n->self, &gone, &fresh);
+	only_with_keys(w, &gone);
+	only_with_keys(w, &fresh);
 	for (unsigned t = 0; t < TABLES; t++)
 		if (n->shares[t]) {
 			tn_ps_share_drop_slots(n->shares[t], &fresh);
