@@ -184,6 +184,11 @@ bool tn_repl_any_frozen(const tn_repl *r, const tn_ps_slots *slots)
 	return any != 0;
 }
 
+bool tn_repl_serves(const tn_repl *r, const tn_ps_slots *slots, bool lease)
+{
+	return (lease || TN_MUTANT(103)) && (!tn_repl_any_frozen(r, slots) || TN_MUTANT(105));
+}
+
 void tn_repl_freeze(tn_repl *r, const tn_ps_slots *slots)
 {
 	for (unsigned w = 0; w < 64; w++)
@@ -513,6 +518,8 @@ static uint16_t stream_of(const tn_repl *r, uint64_t key, unsigned k)
 {
 	const tn_repl_one *copy = &r->slot[tn_table_slot(key)].copy[k];
 
+	if (TN_MUTANT(104) && k == TN_REPL_NEXT && copy->state >= TN_RS_COPIED)
+		return TN_CL_NONE;
 	return copy->state >= (TN_MUTANT(112) ? TN_RS_COPIED : TN_RS_COPYING) ? copy->peer : TN_CL_NONE;
 }
 

@@ -85,6 +85,8 @@ static inline bool tn_repl_frozen(const tn_repl *r, uint32_t slot)
 }
 /* Is any of them? */
 bool tn_repl_any_frozen(const tn_repl *r, const tn_ps_slots *slots);
+/* May what is asked of these slots be done, or what was read of them told? lease: is it valid, now? */
+bool tn_repl_serves(const tn_repl *r, const tn_ps_slots *slots, bool lease);
 /* Those of a group that was copied to the peer which it is to serve then: they may be frozen before tn_repl_finish. */
 void tn_repl_to_hand(const tn_repl *r, uint16_t peer, const tn_ps_slots *group, tn_ps_slots *slots);
 /* Slots of this server alone; from any thread. Who wants writes at work to have ended takes hold exclusively once. */

@@ -57,8 +57,7 @@ tn_commit_end tn_commit_judge(const tn_commit *c, const tn_repl *r, bool lease)
 {
 	if (!tn_ps_slots_within(&c->slots, &r->mine))
 		return TN_COMMIT_WRONG;
-	if ((!lease && !TN_MUTANT(103)) || (c->refused && !TN_MUTANT(104)) ||
-	    (c->reader && tn_repl_any_frozen(r, &c->slots) && !TN_MUTANT(105)))
+	if (!lease || c->refused || (c->reader && tn_repl_any_frozen(r, &c->slots)))
 		return TN_COMMIT_AGAIN;
 	return TN_COMMIT_OK;
 }

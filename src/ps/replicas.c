@@ -171,7 +171,7 @@ bool tn_ps_replicas_enter(ps_task *t)
 		t->answer.status = TERN_E_TOO_LARGE;
 		return false;
 	}
-	if (!r->env.lease(r->env.arg) || tn_repl_any_frozen(&r->repl, &t->slots) || !room_for(t)) {
+	if (!tn_repl_serves(&r->repl, &t->slots, r->env.lease(r->env.arg)) || !room_for(t)) {
 		t->answer.flags |= TN_PS_RUNNING;
 		return false;
 	}
@@ -328,7 +328,7 @@ bool tn_ps_replicas_read(ps_task *t)
 		t->answer = (tn_ps_answer){.flags = TN_PS_WRONG_SERVER};
 		return false;
 	}
-	if (!r->env.lease(r->env.arg) || tn_repl_any_frozen(&r->repl, &t->slots)) {
+	if (!tn_repl_serves(&r->repl, &t->slots, r->env.lease(r->env.arg))) {
 		t->answer = (tn_ps_answer){.flags = TN_PS_RUNNING};
 		return false;
 	}

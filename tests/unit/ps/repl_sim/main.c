@@ -217,9 +217,9 @@ static const struct {
 } planted[] = {
 	{101, "a write waits for the frame before its own"},
 	{102, "a read does not wait for writes before it"},
-	{103, "a server answers after its lease"},
-	{104, "what a backup refused is acknowledged"},
-	{105, "a read of a slot that is handed over is answered"},
+	{103, "a server serves after its lease"},
+	{104, "writes behind SYNCED do not go to who is next"},
+	{105, "a slot that is handed over is served"},
 	{106, "a frame that comes late is taken once more"},
 	{107, "a backup takes writes of a deposed primary"},
 	{108, "a backup does not note pushes"},

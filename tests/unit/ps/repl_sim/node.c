@@ -262,7 +262,7 @@ void node_request(world *w, uint32_t p, const request *r)
 		free(c);
 		return;
 	}
-	if (!node_lease(w, p) || tn_repl_any_frozen(&n->r, &c->commit.slots)) {
+	if (!tn_repl_serves(&n->r, &c->commit.slots, node_lease(w, p))) {
 		reply(w, p, r, TN_COMMIT_AGAIN);
 		free(c);
 		return;
