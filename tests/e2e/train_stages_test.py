@@ -162,7 +162,7 @@ class Ending(DataCase):
     def test_goes_on_without_a_worker(self):
         """A worker is gone with any of its stages."""
         with tempfile.TemporaryDirectory(prefix="tern-test-") as folder:
-            process, parts = self.start("--sync", "--steps", 3000, "--on-failure", "shrink", "--save", folder,
+            process, parts = self.start("--sync", "--steps", 600, "--on-failure", "shrink", "--save", folder,
                                         "--save-every", 50, "--json")
             os.kill(parts["worker1"], signal.SIGKILL)
             out, err = process.communicate(timeout=120)
