@@ -113,6 +113,8 @@ static void set_place(const run_place *p, const run_options *o)
 	set_number("LOCAL_RANK", p->local_rank);
 	setenv("MASTER_ADDR", p->master, 1);
 	set_number("MASTER_PORT", p->port);
+	/* Debian 13's PyTorch asks its store for what it was built without, and fails. */
+	setenv("USE_LIBUV", "0", 0);
 	if (!o->gloo) {
 		setenv("TERN_RDMA_OPT", "1", 0); /* 0 of the user's own stays */
 		set_python();

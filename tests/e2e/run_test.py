@@ -39,6 +39,11 @@ class RunTest(unittest.TestCase):
         self.assertEqual(len(ports), 1)
         self.assertEqual(tern("run", "echo", "alone", env=clean(), check=0)[1], "alone\n")
 
+    def test_store_without_libuv(self):
+        say = [sys.executable, "-c", "import os; print(os.environ['USE_LIBUV'])"]
+        self.assertEqual(tern("run", "--", *say, env=clean(RANK="0", WORLD_SIZE="1", MASTER_ADDR="h"), check=0)[1], "0\n")
+        self.assertEqual(tern("run", "--nproc", 1, "--", *say, env=clean(USE_LIBUV="1"), check=0)[1].split()[-1], "1")
+
     def test_one_fails(self):
         program = "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(7)\ntime.sleep(60)"
         start = time.monotonic()
