@@ -24,6 +24,11 @@ uint64_t tn_now(void)
 	return read_clock(CLOCK_MONOTONIC);
 }
 
+uint64_t tn_now_coarse(void)
+{
+	return read_clock(CLOCK_MONOTONIC_COARSE);
+}
+
 uint64_t tn_wall(void)
 {
 	return read_clock(CLOCK_REALTIME);

@@ -34,3 +34,19 @@ uint64_t tn_ctx_now(tern_ctx *ctx)
 {
 	return tn_clock_now(ctx->clock);
 }
+
+uint64_t tn_ctx_soon(tern_ctx *ctx, uint64_t timeout_ns, bool *exact)
+{
+	*exact = *exact || timeout_ns < TN_SOON_FROM_NS || ctx->clock != &tn_clock_monotonic;
+	return *exact ? tn_clock_now(ctx->clock) : tn_now_coarse() + TN_SOON_NS;
+}
+
+bool tn_ctx_single_owner(const tern_ctx *ctx)
+{
+	return ctx->single_owner;
+}
+
+tern_status tn_ctx_usable(const tern_ctx *ctx)
+{
+	return tn_ctx_enter(ctx);
+}

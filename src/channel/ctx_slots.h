@@ -41,6 +41,23 @@ tn_ctx_slot *tn_ctx_slot_set(tern_ctx *ctx, tn_ctx_slot_id id, tn_ctx_slot *slot
 
 const tn_options *tn_ctx_options(tern_ctx *ctx);
 uint64_t tn_ctx_now(tern_ctx *ctx);
+/*
+ * The present, as the begin of a time-out: not before it, and where the time-out is TN_SOON_FROM_NS or more up to TN_SOON_NS
+ * after it, for a tenth of the price. Deadlines never come early.
+ */
+#define TN_SOON_NS      40000000u
+#define TN_SOON_FROM_NS 1000000000u
+/* *exact: in, it has to be the present whatever that costs; out, it is. */
+uint64_t tn_ctx_soon(tern_ctx *ctx, uint64_t timeout_ns, bool *exact);
+/* When tn_ctx_soon was asked, to some milliseconds. */
+static inline uint64_t tn_ctx_then(uint64_t soon_ns, bool exact)
+{
+	return exact || soon_ns < TN_SOON_NS ? soon_ns : soon_ns - TN_SOON_NS;
+}
+/* May only one thread use the context? */
+bool tn_ctx_single_owner(const tern_ctx *ctx);
+/* TERN_OK, or why this thread may not use it. */
+tern_status tn_ctx_usable(const tern_ctx *ctx);
 /* Where what takes how long is recorded, if tn_spans_on(). */
 tn_spans *tn_ctx_spans(tern_ctx *ctx);
 

@@ -31,10 +31,13 @@ static TN_ALWAYS_INLINE bool tn_event_receive(tern_link *link, tn_shell_dev *sde
 
 	if (TN_MUTANT(19))
 		sdev->dev->ops->recv_done(sdev->dev, ev);
-	if (ev->type == TN_EV_RECV)
-		tn_link_on_frame(link->m, slane->handle, ev->buf, ev->bytes, tn_event_time(link, now), &rx);
-	else if (!(plain = tn_link_fast_imm(link->m, slane->handle, ev->imm, ev->bytes, &rx)))
+	if (ev->type == TN_EV_RECV) {
+		if (!tn_link_fast_frame(link->m, slane->handle, ev->buf, ev->bytes, &rx))
+			tn_link_on_frame(link->m, slane->handle, ev->buf, ev->bytes, tn_event_time(link, now),
+					 &rx);
+	} else if (!(plain = tn_link_fast_imm(link->m, slane->handle, ev->imm, ev->bytes, &rx))) {
 		tn_link_on_imm(link->m, slane->handle, ev->imm, ev->bytes, tn_event_time(link, now), &rx);
+	}
 	if (plain)
 		tn_channel_notified(link, &rx);
 	else if (rx.type != TN_RX_NONE)
@@ -80,8 +83,8 @@ static TN_ALWAYS_INLINE bool tn_event_handle(tern_link *link, tn_shell_dev *sdev
 
 static inline void tn_event_leave(tern_link *link, bool more, uint64_t *now)
 {
-	if (more)
-		tn_shell_settle(link, tn_event_time(link, now));
+	if (more && tn_shell_unsettled(link))
+		tn_shell_run(link, tn_event_time(link, now));
 	tn_lock_drop(&link->lock);
 }
 

@@ -246,12 +246,13 @@ void tn_shell_run(tern_link *link, uint64_t now_ns)
 	set_timer(link);
 }
 
-void tn_shell_settle(tern_link *link, uint64_t now_ns)
+bool tn_shell_unsettled(tern_link *link)
 {
 	if (TN_UNLIKELY(tn_link_pending(link->m)))
-		tn_shell_run(link, now_ns);
-	else if (!link->gone)
+		return true;
+	if (!link->gone)
 		set_timer(link);
+	return false;
 }
 
 void tn_shell_timer(tn_ctx_timer *timer)

@@ -153,8 +153,8 @@ void tn_shell_adopt(tern_link *link, tn_conn *conn);
 
 /* Lock held: carry out what the machine wants, up to an action of the driver's; set the timer. */
 void tn_shell_run(tern_link *link, uint64_t now_ns);
-/* The same, where the machine usually has nothing to say. */
-void tn_shell_settle(tern_link *link, uint64_t now_ns);
+/* The same, where the machine usually has nothing to say. True: it has, run it. */
+bool tn_shell_unsettled(tern_link *link);
 /* Lock held: queue for the driver. */
 void tn_shell_attention(tern_link *link);
 /* Driver: do what links queued. Returns the number of links. */

@@ -510,6 +510,12 @@ tn_link_fast_result tn_link_fast_posted(tn_link *link, tn_link_fast *fast, tern_
 bool tn_link_fast_imm(tn_link *link, uint32_t lane, uint32_t imm, uint64_t bytes, tn_link_rx *rx);
 
 /*
+ * A frame that is as most are, a whole message in its turn, instead of tn_link_on_frame: without the time. *rx is the
+ * message. False: nothing happened, call that.
+ */
+bool tn_link_fast_frame(tn_link *link, uint32_t lane, const void *bytes, uint64_t n, tn_link_rx *rx);
+
+/*
  * A small access over a device that has done it, visible at the target, when its post returns: the machine keeps nothing
  * of it. The lane's user, if nothing stands in the way of so many bytes of the channel over a device with these
  * capabilities; when the device took it, tn_link_accessed before any other call. NULL, or the device did not take it:

@@ -17,9 +17,9 @@ static void on_done_sent(tern_op *op, void *arg)
 	tern_rpc *rpc = stream->rpc;
 
 	(void)op;
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	stream->done_sending = false;
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	tn_rpc_unref(rpc);
 }
 
@@ -30,18 +30,18 @@ static void send_done(rpc_stream *stream)
 	tn_rpc_reply_head head = {.type = TN_RPC_DONE};
 	rpc_pipe *pipe;
 
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	pipe = stream->pipe;
 	if (stream->done_sending || !pipe || rpc->over) {
-		pthread_mutex_unlock(&rpc->lock);
+		rpc_lock_drop(&rpc->lock);
 		return;
 	}
 	stream->done_sending = true;
 	rpc->refs++;
-	atomic_fetch_add_explicit(&pipe->refs, 1, memory_order_relaxed);
+	rpc_refs_add(&pipe->refs, pipe->stream->rpc->counters->own);
 	head.value = stream->low_water;
 	tn_rpc_reply_encode(stream->done_msg, &head);
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	tern_op_init(&stream->done_op, on_done_sent, stream);
 	if (tern_send(pipe->channel, stream->done_msg, sizeof(stream->done_msg), &stream->done_op) != TERN_OK)
 		on_done_sent(&stream->done_op, stream);
@@ -103,7 +103,7 @@ static void note_answer(rpc_call *c, const tn_rpc_reply_head *head)
 	rpc->line.failures = 0;
 	if (rpc->budget < rpc->budget_max)
 		rpc->budget++;
-	if (head->type != TN_RPC_RESPONSE || head->status != TERN_OK)
+	if (!c->exact || head->type != TN_RPC_RESPONSE || head->status != TERN_OK)
 		return;
 	/* An estimate that goes up 19 times as far as it goes down settles where 1 of 20 calls takes longer. */
 	took = tn_ctx_now(rpc->ctx) - c->started_ns;
@@ -132,7 +132,7 @@ static void finish(rpc_call *c, tern_status status, uint64_t length, const char 
 	if (status == TERN_E_INDETERMINATE)
 		TN_RPC_COUNT(rpc->counters, indeterminate, 1);
 	end = tn_rpc_take_end(rpc);
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	TN_RPC_COUNT(rpc->counters, answers, 1);
 	if (large && !end)
 		send_done(stream);
@@ -157,9 +157,9 @@ static void on_answer(rpc_stream *stream, const tn_rpc_reply_head *head, const v
 	tern_status status;
 	uint64_t length;
 
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	if (c->state == CALL_FREE || c->seq != head->seq) {
-		pthread_mutex_unlock(&rpc->lock); /* a duplicate: its call is over */
+		rpc_lock_drop(&rpc->lock); /* a duplicate: its call is over */
 		return;
 	}
 	note_answer(c, head);
@@ -169,7 +169,7 @@ static void on_answer(rpc_stream *stream, const tn_rpc_reply_head *head, const v
 		c->placed = (uint32_t)head->value;
 		c->result = status;
 		c->length = length;
-		pthread_mutex_unlock(&rpc->lock);
+		rpc_lock_drop(&rpc->lock);
 		return;
 	}
 	finish(c, status, length, detail, head->bytes >= TN_RPC_LARGE_BYTES);
@@ -185,16 +185,16 @@ void tn_rpc_on_landed(tern_channel *channel, uint32_t value, uint64_t bytes, voi
 
 	(void)channel;
 	(void)bytes;
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	seq = stream->low_water + ((value - stream->low_water) & TN_RPC_PLACED_MASK);
 	c = &stream->calls[seq % TN_RPC_WINDOW];
 	if (c->state == CALL_FREE || c->seq != seq || c->session != pipe->session) {
-		pthread_mutex_unlock(&rpc->lock); /* its call is over */
+		rpc_lock_drop(&rpc->lock); /* its call is over */
 		return;
 	}
 	c->landed++;
 	if (!c->answered || c->landed < c->placed) {
-		pthread_mutex_unlock(&rpc->lock);
+		rpc_lock_drop(&rpc->lock);
 		return;
 	}
 	if (c->state == CALL_ZOMBIE)

@@ -69,9 +69,9 @@ void tn_rpc_call_end(rpc_call *c, tern_status status, uint64_t length, const cha
 	tn_rpc_call_timed(c);
 	if (status == TERN_E_INDETERMINATE)
 		TN_RPC_COUNT(rpc->counters, indeterminate, 1);
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	tn_op_complete(rpc->ctx, op, status, length, text);
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 }
 
 void tn_rpc_call_strand(rpc_call *c, tern_status status, const char *text)
@@ -92,10 +92,10 @@ static void on_cancel_sent(tern_op *op, void *arg)
 	tern_rpc *rpc = c->stream->rpc;
 
 	(void)op;
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	c->cancel_sending = false;
 	tn_rpc_stream_advance(c->stream);
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	tn_rpc_unref(rpc);
 }
 
@@ -111,20 +111,20 @@ static void send_cancel(rpc_call *c)
 		return;
 	c->cancel_sending = true;
 	rpc->refs++;
-	atomic_fetch_add_explicit(&pipe->refs, 1, memory_order_relaxed);
+	rpc_refs_add(&pipe->refs, pipe->stream->rpc->counters->own);
 	tn_rpc_reply_encode(c->cancel, &head);
 	tern_op_init(&c->cancel_op, on_cancel_sent, c);
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	status = tern_send(pipe->channel, c->cancel, sizeof(c->cancel), &c->cancel_op);
 	if (status != TERN_OK) {
-		pthread_mutex_lock(&rpc->lock);
+		rpc_lock_take(&rpc->lock);
 		c->wake_ns = tn_ctx_now(rpc->ctx) + CANCEL_RETRY_NS; /* the slot is ours: cancel_sending */
 		tn_rpc_arm(rpc, c->wake_ns);
-		pthread_mutex_unlock(&rpc->lock);
+		rpc_lock_drop(&rpc->lock);
 		on_cancel_sent(&c->cancel_op, c);
 	}
 	tn_rpc_pipe_unref(pipe);
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 }
 
 void tn_rpc_call_give_up(rpc_call *c, tern_status why, const char *text)
@@ -149,9 +149,9 @@ void tn_rpc_call_give_up(rpc_call *c, tern_status why, const char *text)
 	tn_rpc_arm(rpc, c->wake_ns);
 	send_cancel(c);
 	if (user) {
-		pthread_mutex_unlock(&rpc->lock);
+		rpc_lock_drop(&rpc->lock);
 		tn_op_complete(rpc->ctx, user, why, 0, text);
-		pthread_mutex_lock(&rpc->lock);
+		rpc_lock_take(&rpc->lock);
 	}
 }
 
@@ -196,7 +196,7 @@ static void on_sent(tern_op *op, void *arg)
 	tern_status status = op->status; /* the slot, op included, may be another call's later */
 	bool end;
 
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	c->sending = false;
 	if (c->state == CALL_FREE || !tn_rpc_line_lasts(rpc)) { /* it is not sent again */
 		tn_rpc_spare_give(&rpc->spare, c->args_copy);
@@ -213,7 +213,7 @@ static void on_sent(tern_op *op, void *arg)
 	}
 	tn_rpc_stream_advance(c->stream);
 	end = tn_rpc_take_end(rpc);
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	if (end)
 		tn_rpc_end(rpc);
 	tn_rpc_unref(rpc);
@@ -278,10 +278,10 @@ tern_status tn_rpc_call_post(rpc_call *c)
 	c->landed = c->placed = 0;
 	fill_head(c, waited);
 	rpc->refs++;
-	atomic_fetch_add_explicit(&pipe->refs, 1, memory_order_relaxed);
+	rpc_refs_add(&pipe->refs, pipe->stream->rpc->counters->own);
 	tern_op_init(&c->send_op, on_sent, c);
 	c->send_op.flags = TN_OP_INLINE; /* no lock of ours is held */
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	status = tern_sendv(pipe->channel, iov, args_bytes ? 2 : 1, &c->send_op);
 	tn_rpc_pipe_unref(pipe);
 	return status;

@@ -21,10 +21,10 @@ void tn_rpc_unref(tern_rpc *rpc)
 {
 	bool last;
 
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	TN_ASSERT(rpc->refs >= 1);
 	last = --rpc->refs == 0;
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	if (!last)
 		return;
 	for (unsigned k = 0; k < TN_RPC_CLASSES; k++) {
@@ -33,7 +33,7 @@ void tn_rpc_unref(tern_rpc *rpc)
 		free(rpc->streams[k]);
 	}
 	tn_rpc_spare_end(&rpc->spare);
-	pthread_mutex_destroy(&rpc->lock);
+	rpc_lock_fini(&rpc->lock);
 	free(rpc);
 }
 
@@ -52,7 +52,7 @@ static void on_timer(tn_ctx_timer *timer)
 	tern_rpc *rpc = TN_CONTAINER_OF(timer, tern_rpc, timer);
 	uint64_t now = tn_ctx_now(rpc->ctx), next;
 
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	rpc->timer_at = TN_TIME_NEVER;
 	rpc->refs++; /* completions may close the client */
 	next = tn_rpc_line_tick(rpc, now);
@@ -63,7 +63,7 @@ static void on_timer(tn_ctx_timer *timer)
 	}
 	if (next != TN_TIME_NEVER && rpc->ended == TERN_OK)
 		tn_rpc_arm(rpc, next);
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	tn_rpc_unref(rpc);
 }
 
@@ -83,14 +83,14 @@ static void stop_client(tern_rpc *rpc)
 	rpc_pipe *pipes[TN_RPC_CLASSES] = {NULL};
 
 	tn_ctx_timer_cancel(rpc->ctx, &rpc->timer);
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	for (unsigned k = 0; k < TN_RPC_CLASSES; k++) {
 		if (!rpc->streams[k])
 			continue;
 		pipes[k] = rpc->streams[k]->pipe;
 		rpc->streams[k]->pipe = NULL;
 	}
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	for (unsigned k = 0; k < TN_RPC_CLASSES; k++)
 		if (pipes[k])
 			tn_rpc_pipe_unref(pipes[k]);
@@ -128,7 +128,7 @@ void tn_rpc_fail_all(tern_rpc *rpc, tern_status status, const char *detail, bool
 	bool end;
 
 	snprintf(text, sizeof(text), "%s", detail);
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	rpc->refs++; /* a completion may close the client */
 	if (rpc->status == TERN_OK)
 		rpc->status = status;
@@ -140,7 +140,7 @@ void tn_rpc_fail_all(tern_rpc *rpc, tern_status status, const char *detail, bool
 	if (close)
 		rpc->closing = true;
 	end = tn_rpc_take_end(rpc);
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	if (end)
 		tn_rpc_end(rpc);
 	tn_rpc_unref(rpc);
@@ -151,16 +151,16 @@ static void end_with_context(tern_rpc *rpc)
 {
 	tern_link *link;
 
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	rpc->refs++;
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	tn_rpc_fail_all(rpc, TERN_E_FLUSHED, "the context was destroyed", false);
 	stop_client(rpc);
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	rpc->orphan = true;
 	link = rpc->line.link;
 	rpc->line.link = NULL;
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	if (link) {
 		tern_link_release(link);
 		tn_rpc_unref(rpc); /* the link's */
@@ -170,16 +170,16 @@ static void end_with_context(tern_rpc *rpc)
 
 void tn_rpc_clients_end(tn_rpc_server *server)
 {
-	pthread_mutex_lock(&server->lock);
+	rpc_lock_take(&server->lock);
 	while (!tn_list_empty(&server->clients)) {
 		tern_rpc *rpc = TN_LIST_FIRST(&server->clients, tern_rpc, node);
 
 		tn_list_remove(&rpc->node);
-		pthread_mutex_unlock(&server->lock);
+		rpc_lock_drop(&server->lock);
 		end_with_context(rpc);
-		pthread_mutex_lock(&server->lock);
+		rpc_lock_take(&server->lock);
 	}
-	pthread_mutex_unlock(&server->lock);
+	rpc_lock_drop(&server->lock);
 }
 
 void tern_rpc_close(tern_rpc *rpc)
@@ -221,7 +221,7 @@ static tern_rpc *client_new(tern_ctx *ctx)
 	rpc->counters = tn_rpc_counters_of(server);
 	rpc->spans = tn_ctx_spans(ctx);
 	rpc->call_span = tn_spans_kind(rpc->spans, "rpc.call");
-	pthread_mutex_init(&rpc->lock, NULL);
+	rpc_lock_init(&rpc->lock, rpc->counters->own);
 	rpc->refs = 1;
 	rpc->timer_at = TN_TIME_NEVER;
 	rpc->timer.run = on_timer;
@@ -244,11 +244,11 @@ tern_status tern_rpc_open(tern_link *link, tern_rpc **out)
 	if (!rpc)
 		return tn_fail(TERN_E_NOMEM, "no memory for an RPC client (%zu bytes)", sizeof(rpc_stream));
 	rpc->line.link = link; /* for the first channel alone: later that keeps it */
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	rpc->refs++;
 	status = tn_rpc_stream_connect(rpc->streams[TERN_RPC_NORMAL]);
 	rpc->line.link = NULL;
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	if (status != TERN_OK) {
 		tn_rpc_unref(rpc);
 		tern_rpc_close(rpc);
@@ -278,14 +278,14 @@ tern_status tern_rpc_connect(tern_ctx *ctx, const char *address, const tern_conn
 		tn_rpc_unref(rpc);
 		return tn_fail(TERN_E_INVALID, "an address, or a list of transports, that is too long");
 	}
-	pthread_mutex_lock(&rpc->server->lock);
+	rpc_lock_take(&rpc->server->lock);
 	tn_list_push_back(&rpc->server->clients, &rpc->node);
-	pthread_mutex_unlock(&rpc->server->lock);
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_drop(&rpc->server->lock);
+	rpc_lock_take(&rpc->lock);
 	rpc->refs++;
 	tn_rpc_line_kick(rpc);
 	status = rpc->line.state == LINE_WAIT ? rpc->line.status : TERN_OK;
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	tn_rpc_unref(rpc);
 	if (status == TERN_E_INVALID || status == TERN_E_NO_DEVICE || status == TERN_E_OPTION) {
 		tern_rpc_close(rpc); /* it can never work: say so at once */

@@ -58,7 +58,8 @@ typedef struct rpc_call {
 	uint32_t first, session; /* sent in: TN_RPC_NEVER_SENT, and latest */
 	uint32_t tries;
 	uint64_t seq;
-	uint64_t started_ns;
+	bool exact;           /* started_ns is: it may be hedged, or is recorded */
+	uint64_t started_ns;  /* else as tn_ctx_soon */
 	uint64_t deadline_ns; /* TN_TIME_NEVER = none */
 	uint64_t wake_ns;     /* of the timer: ACTIVE: the deadline; ZOMBIE: when CANCEL goes (again) */
 	tern_op *op;          /* NULL once completed */
@@ -83,7 +84,7 @@ struct rpc_stream {
 	uint64_t flush_ns; /* when calls that want to be sent are tried again, TN_TIME_NEVER */
 	uint64_t next_seq;
 	uint64_t low_water; /* every slot below is FREE */
-	uint64_t p95_ns;    /* of calls that were answered; 0: none was */
+	uint64_t p95_ns;    /* of idempotent calls that were answered; 0: none was */
 	bool done_sending;
 	tern_op done_op;
 	uint8_t done_msg[TN_RPC_REPLY_BYTES];
@@ -122,7 +123,7 @@ struct tern_rpc {
 	tn_rpc_counters *counters;
 	tn_spans *spans;
 	tn_span_kind *call_span;
-	pthread_mutex_t lock;
+	rpc_lock lock;
 	tn_rpc_client_id id;
 	uint64_t default_timeout_ns;
 	uint64_t tries_max;
@@ -189,7 +190,8 @@ static inline void tn_rpc_call_timed(const rpc_call *c)
 	const tern_rpc *rpc = c->stream->rpc;
 
 	if (TN_UNLIKELY(tn_spans_on(rpc->spans)))
-		tn_spans_add(rpc->spans, rpc->call_span, c->started_ns, tn_ctx_now(rpc->ctx), c->method);
+		tn_spans_add(rpc->spans, rpc->call_span, tn_ctx_then(c->started_ns, c->exact),
+			     tn_ctx_now(rpc->ctx), c->method);
 }
 
 /* ---- stream.c: lock held ---- */

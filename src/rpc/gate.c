@@ -49,7 +49,7 @@ rpc_gate *tn_rpc_gate_new(tn_rpc_server *server, const tern_rpc_limits *own)
 		own = &none;
 	gate->work.run = pump;
 	gate->server = server;
-	pthread_mutex_init(&gate->lock, NULL);
+	rpc_lock_init(&gate->lock, server->counters.own);
 	for (unsigned c = 0; c < TN_RPC_CLASSES; c++) {
 		tn_list_init(&gate->ready[c]);
 		tn_list_init(&gate->waiting[c]);
@@ -66,10 +66,10 @@ rpc_gate *tn_rpc_gate_new(tn_rpc_server *server, const tern_rpc_limits *own)
 		.starve = tn_opt_u64(o, tn_rpc_options, "starve"),
 		.retry_after_ns = tn_opt_u64(o, tn_rpc_options, "retry_after"),
 	};
-	pthread_mutex_lock(&server->lock);
+	rpc_lock_take(&server->lock);
 	gate->next = server->gates;
 	server->gates = gate;
-	pthread_mutex_unlock(&server->lock);
+	rpc_lock_drop(&server->lock);
 	return gate;
 }
 
@@ -77,19 +77,19 @@ void tn_rpc_gate_kick(rpc_gate *gate)
 {
 	bool work = false;
 
-	pthread_mutex_lock(&gate->lock);
+	rpc_lock_take(&gate->lock);
 	for (unsigned c = 0; c < TN_RPC_CLASSES; c++)
 		work |= gate->queued[c] > 0;
 	work = work && !gate->pumping;
 	gate->pumping |= work;
 	if (work)
 		tn_ctx_defer(gate->server->ctx, &gate->work);
-	pthread_mutex_unlock(&gate->lock);
+	rpc_lock_drop(&gate->lock);
 }
 
 static void gate_free(rpc_gate *gate)
 {
-	pthread_mutex_destroy(&gate->lock);
+	rpc_lock_fini(&gate->lock);
 	free(gate);
 }
 
@@ -100,10 +100,10 @@ void tn_rpc_gates_free(tn_rpc_server *server)
 		bool pumping;
 
 		server->gates = gate->next;
-		pthread_mutex_lock(&gate->lock);
+		rpc_lock_take(&gate->lock);
 		gate->dead = true;
 		pumping = gate->pumping; /* its work is in the context's queue, which is run once more */
-		pthread_mutex_unlock(&gate->lock);
+		rpc_lock_drop(&gate->lock);
 		if (!pumping)
 			gate_free(gate);
 	}
@@ -258,16 +258,16 @@ static void collect_late(rpc_gate *gate, unsigned c, uint64_t now_ns, tn_list *l
 
 bool tn_rpc_gate_drain(rpc_gate *gate, tn_list *calls)
 {
-	pthread_mutex_lock(&gate->lock);
+	rpc_lock_take(&gate->lock);
 	gate->pumping = false;
 	if (gate->dead) {
-		pthread_mutex_unlock(&gate->lock);
+		rpc_lock_drop(&gate->lock);
 		gate_free(gate);
 		return false;
 	}
 	for (unsigned c = 0; c < TN_RPC_CLASSES; c++)
 		collect_late(gate, by_rank[c], TN_TIME_NEVER, calls);
-	pthread_mutex_unlock(&gate->lock);
+	rpc_lock_drop(&gate->lock);
 	return true;
 }
 
@@ -296,9 +296,9 @@ static void sweep(rpc_gate *gate, unsigned c)
 	gate->swept_ns = now;
 	tn_list_init(&late);
 	collect_late(gate, c, now, &late);
-	pthread_mutex_unlock(&gate->lock);
+	rpc_lock_drop(&gate->lock);
 	refuse_late(&late);
-	pthread_mutex_lock(&gate->lock);
+	rpc_lock_take(&gate->lock);
 }
 
 /* gate->lock held. */
@@ -331,7 +331,7 @@ tern_status tn_rpc_gate_enter(rpc_gate *gate, tern_rpc_request *req, const void 
 	flow = flow_get(gate, req->record);
 	if (!flow)
 		return TERN_E_NOMEM;
-	pthread_mutex_lock(&gate->lock);
+	rpc_lock_take(&gate->lock);
 	if (is_next(gate, flow)) {
 		run_begin(flow);
 		req->flow = flow;
@@ -341,7 +341,7 @@ tern_status tn_rpc_gate_enter(rpc_gate *gate, tern_rpc_request *req, const void 
 		status = fits(gate, flow, bytes) ? enqueue(flow, req, args, bytes) : TERN_E_OVERLOAD;
 		pump_soon(gate);
 	}
-	pthread_mutex_unlock(&gate->lock);
+	rpc_lock_drop(&gate->lock);
 	if (status == TERN_AGAIN)
 		TN_RPC_COUNT(&gate->server->counters, queued, 1);
 	return status;
@@ -357,7 +357,7 @@ void tn_rpc_gate_leave(tern_rpc_request *req)
 	if (!flow) /* it never ran: refused, unknown, expired */
 		return;
 	gate = flow->gate;
-	pthread_mutex_lock(&gate->lock);
+	rpc_lock_take(&gate->lock);
 	TN_ASSERT(flow->running > 0 && gate->running > 0);
 	req->flow = NULL;
 	flow->running--;
@@ -365,7 +365,7 @@ void tn_rpc_gate_leave(tern_rpc_request *req)
 	gate->running_class[flow->record->service_class]--;
 	flow_update(flow);
 	pump_soon(gate);
-	pthread_mutex_unlock(&gate->lock);
+	rpc_lock_drop(&gate->lock);
 }
 
 bool tn_rpc_gate_drop(tern_rpc_request *req)
@@ -376,11 +376,11 @@ bool tn_rpc_gate_drop(tern_rpc_request *req)
 	/* which flow a request is in may change until its gate's lock is held */
 	for (rpc_flow *flow = atomic_load_explicit(&req->record->flows, memory_order_acquire); flow && !gate;
 	     flow = flow->next) {
-		pthread_mutex_lock(&flow->gate->lock);
+		rpc_lock_take(&flow->gate->lock);
 		if (req->flow == flow)
 			gate = flow->gate;
 		else
-			pthread_mutex_unlock(&flow->gate->lock);
+			rpc_lock_drop(&flow->gate->lock);
 	}
 	if (!gate)
 		return false;
@@ -392,7 +392,7 @@ bool tn_rpc_gate_drop(tern_rpc_request *req)
 		req->flow = NULL;
 		flow_update(flow);
 	}
-	pthread_mutex_unlock(&gate->lock);
+	rpc_lock_drop(&gate->lock);
 	return waited;
 }
 
@@ -457,18 +457,18 @@ static void pump(tn_work *work)
 	rpc_gate *gate = (rpc_gate *)work;
 	tern_rpc_request *req = NULL;
 
-	pthread_mutex_lock(&gate->lock);
+	rpc_lock_take(&gate->lock);
 	if (gate->dead) {
-		pthread_mutex_unlock(&gate->lock);
+		rpc_lock_drop(&gate->lock);
 		gate_free(gate);
 		return;
 	}
 	for (unsigned n = 0; n < PUMP_MAX && (req = take_next(gate)); n++) {
-		pthread_mutex_unlock(&gate->lock);
+		rpc_lock_drop(&gate->lock);
 		run_queued(req);
-		pthread_mutex_lock(&gate->lock);
+		rpc_lock_take(&gate->lock);
 	}
 	gate->pumping = false;
 	pump_soon(gate);
-	pthread_mutex_unlock(&gate->lock);
+	rpc_lock_drop(&gate->lock);
 }

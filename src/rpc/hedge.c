@@ -65,12 +65,12 @@ static void settle(rpc_hedge *h)
 		h->user = NULL;
 	}
 	if (user) {
-		pthread_mutex_unlock(&rpc->lock);
+		rpc_lock_drop(&rpc->lock);
 		tn_op_complete(ctx, user, h->status, h->length, h->text[0] ? h->text : NULL);
-		pthread_mutex_lock(&rpc->lock);
+		rpc_lock_take(&rpc->lock);
 	}
 	over = --h->holds == 0;
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	if (!over)
 		return;
 	TN_ASSERT(!h->user && h->in_flight == 0 && !h->timer_set);
@@ -91,7 +91,7 @@ static void decide(rpc_hedge *h, tern_status status, uint64_t length, const char
 	snprintf(h->text, sizeof(h->text), "%s", text);
 	tn_list_remove(&h->node);
 	h->timer_set = false;
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	if (timer)
 		tn_ctx_timer_cancel(rpc->ctx, &h->timer);
 	for (unsigned i = 0; i < 2; i++) /* one that has completed is not found */
@@ -104,7 +104,7 @@ static void decide(rpc_hedge *h, tern_status status, uint64_t length, const char
 	}
 	if (h->params.hedge_won)
 		*h->params.hedge_won = winner == 1;
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	h->holds -= timer;
 	h->ready = true;
 }
@@ -134,7 +134,7 @@ static void on_copy(tern_op *op, void *arg)
 	char text[TN_DETAIL_MAX];
 
 	snprintf(text, sizeof(text), "%s", op->status == TERN_OK ? "" : tern_detail());
-	pthread_mutex_lock(&h->rpc->lock);
+	rpc_lock_take(&h->rpc->lock);
 	TN_ASSERT(h->in_flight > 0);
 	h->in_flight--;
 	copy->flying = false;
@@ -189,32 +189,32 @@ static void on_timer(tn_ctx_timer *timer)
 	tern_status status;
 	bool send;
 
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	if (!h->timer_set) { /* decided meanwhile, and whoever did it waits for us */
-		pthread_mutex_unlock(&rpc->lock);
+		rpc_lock_drop(&rpc->lock);
 		return;
 	}
 	h->timer_set = false; /* its hold is ours now */
 	send = may_hedge(h);
 	if (send)
 		take_off(h, 1, to, tn_time_left(tn_ctx_now(rpc->ctx), h->deadline_ns) + 1);
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	if (send) {
 		params.sinks = h->sinks[1];
 		params.answer = h->second_answer;
 		TN_RPC_COUNT(rpc->counters, hedges, 1);
 		status = tn_rpc_call_one(to, &params, &h->copies[1].op);
-		pthread_mutex_lock(&rpc->lock);
+		rpc_lock_take(&rpc->lock);
 		if (status != TERN_OK)
 			ground(h, 1);
 		/* decided while it was on its way out: then nobody has cancelled it */
 		if (status == TERN_OK && h->decided && h->copies[1].flying) {
-			pthread_mutex_unlock(&rpc->lock);
+			rpc_lock_drop(&rpc->lock);
 			tern_rpc_cancel(to, &h->copies[1].op);
-			pthread_mutex_lock(&rpc->lock);
+			rpc_lock_take(&rpc->lock);
 		}
 	} else {
-		pthread_mutex_lock(&rpc->lock);
+		rpc_lock_take(&rpc->lock);
 	}
 	if (!h->decided && h->in_flight == 0) /* copy 0 failed while this one was not accepted */
 		decide(h, h->copies[0].op.status, 0, "the call failed, and its second copy could not be sent",
@@ -251,9 +251,9 @@ static uint64_t delay_of(tern_rpc *rpc, const tern_rpc_call_params *params)
 
 	if (delay != TERN_RPC_HEDGE_AUTO)
 		return delay;
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	delay = rpc->streams[params->service_class] ? rpc->streams[params->service_class]->p95_ns : 0;
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	return delay;
 }
 
@@ -263,14 +263,14 @@ static tern_status first_copy(rpc_hedge *h, uint64_t timeout_ns, uint64_t delay_
 	tern_status status;
 
 	h->deadline_ns = tn_deadline(tn_ctx_now(rpc->ctx), timeout_ns);
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	rpc->refs++; /* the hedge's */
 	tn_list_push_back(&rpc->hedges, &h->node);
 	h->holds = 1; /* ours */
 	take_off(h, 0, rpc, timeout_ns);
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	status = tn_rpc_call_one(rpc, &h->params, &h->copies[0].op);
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	if (status != TERN_OK) {
 		ground(h, 0);
 		tn_list_remove(&h->node);
@@ -310,7 +310,7 @@ tern_status tn_rpc_hedge_cancel(tern_rpc *rpc, tern_op *op)
 {
 	rpc_hedge *found = NULL;
 
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	TN_LIST_FOREACH(node, &rpc->hedges) {
 		rpc_hedge *h = TN_LIST_ENTRY(node, rpc_hedge, node);
 
@@ -318,7 +318,7 @@ tern_status tn_rpc_hedge_cancel(tern_rpc *rpc, tern_op *op)
 			found = h;
 	}
 	if (!found) {
-		pthread_mutex_unlock(&rpc->lock);
+		rpc_lock_drop(&rpc->lock);
 		return TERN_E_NOT_FOUND;
 	}
 	found->holds++;

@@ -158,11 +158,11 @@ static tern_rpc_request *find_request(rpc_record *record, uint64_t seq)
 {
 	tern_rpc_request *req;
 
-	pthread_mutex_lock(&record->lock);
+	rpc_lock_take(&record->lock);
 	req = record->window[seq % TN_RPC_WINDOW];
 	if (req && req->seq != seq)
 		req = NULL;
-	pthread_mutex_unlock(&record->lock);
+	rpc_lock_drop(&record->lock);
 	return req;
 }
 
@@ -179,9 +179,9 @@ static void on_control(rpc_conn *conn, const tn_rpc_reply_head *head)
 		else
 			tn_rpc_send_stray_ack(conn, head->seq);
 	} else if (head->type == TN_RPC_DONE && conn->record) {
-		pthread_mutex_lock(&conn->record->lock);
+		rpc_lock_take(&conn->record->lock);
 		freed = tn_rpc_record_advance(conn->record, head->value);
-		pthread_mutex_unlock(&conn->record->lock);
+		rpc_lock_drop(&conn->record->lock);
 		tn_rpc_record_unref(conn->record, freed);
 	}
 }

@@ -87,7 +87,8 @@ static void fill_call(rpc_call *c, const tern_rpc_call_params *params, uint64_t 
 	c->first = TN_RPC_NEVER_SENT;
 	c->tries = 0;
 	c->seq = stream->next_seq++;
-	c->started_ns = tn_ctx_now(rpc->ctx);
+	c->exact = c->idempotent || tn_spans_on(rpc->spans);
+	c->started_ns = tn_ctx_soon(rpc->ctx, timeout_ns, &c->exact);
 	c->wake_ns = c->deadline_ns = tn_deadline(c->started_ns, timeout_ns);
 	c->op = op;
 	c->answer = params->answer;
@@ -112,7 +113,7 @@ static tern_status not_posted(rpc_call *c, tern_status status)
 	bool ours;
 
 	snprintf(text, sizeof(text), "%s", status == TERN_AGAIN ? "" : tern_detail());
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	rpc->refs++; /* a completion may close the client */
 	tn_rpc_call_unpost(c);
 	if (status != TERN_AGAIN && c->state == CALL_ACTIVE && tn_rpc_line_lasts(rpc)) {
@@ -124,7 +125,7 @@ static tern_status not_posted(rpc_call *c, tern_status status)
 		tn_rpc_call_set_state(c, CALL_FREE);
 		tn_rpc_stream_advance(c->stream);
 	}
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	tn_rpc_unref(rpc);
 	return ours ? status : TERN_OK;
 }
@@ -158,7 +159,7 @@ static tern_status send_slowly(rpc_call *c)
 	} else {
 		status = TERN_OK;
 	}
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	tn_rpc_unref(rpc);
 	return status;
 }
@@ -174,10 +175,10 @@ static tern_status call_with(tern_rpc *rpc, const tern_rpc_call_params *params, 
 		tn_rpc_spare_give(&rpc->spare, copy);
 		return status;
 	}
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	status = take_slot(rpc, params->service_class, &c);
 	if (status != TERN_OK) {
-		pthread_mutex_unlock(&rpc->lock);
+		rpc_lock_drop(&rpc->lock);
 		tn_rpc_spare_give(&rpc->spare, copy);
 		tn_op_abort(op);
 		return status;
@@ -225,6 +226,7 @@ tern_status tn_rpc_call_built(tern_rpc *rpc, const tern_rpc_call_params *params,
 
 tern_status tern_rpc_call(tern_rpc *rpc, const tern_rpc_call_params *params, tern_op *op)
 {
+	TN_TRY(tn_ctx_usable(rpc->ctx));
 	TN_TRY(check_params(params));
 	return params->hedge_ns ? tn_rpc_call_hedged(rpc, params, op) : tn_rpc_call_one(rpc, params, op);
 }
@@ -251,12 +253,12 @@ tern_status tern_rpc_cancel(tern_rpc *rpc, tern_op *op)
 
 	if (tn_rpc_hedge_cancel(rpc, op) == TERN_OK)
 		return TERN_OK;
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	rpc->refs++; /* the completion may close the client */
 	c = find_call(rpc, op);
 	if (c)
 		tn_rpc_call_give_up(c, TERN_E_CANCELED, "the call was cancelled");
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	tn_rpc_unref(rpc);
 	return c ? TERN_OK : TERN_E_NOT_FOUND;
 }

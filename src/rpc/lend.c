@@ -11,12 +11,12 @@ tern_channel *tn_rpc_channel_lend(tern_rpc *rpc, tern_rpc_class service_class, v
 	rpc_stream *stream;
 	rpc_pipe *pipe;
 
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	stream = rpc->streams[service_class];
 	pipe = stream ? stream->pipe : NULL;
 	if (pipe)
-		atomic_fetch_add_explicit(&pipe->refs, 1, memory_order_relaxed);
-	pthread_mutex_unlock(&rpc->lock);
+		rpc_refs_add(&pipe->refs, pipe->stream->rpc->counters->own);
+	rpc_lock_drop(&rpc->lock);
 	*loan = pipe;
 	return pipe ? pipe->channel : NULL;
 }

@@ -56,7 +56,7 @@ tern_link *tn_rpc_line_get(tern_rpc *rpc, rpc_pipe **pipe)
 		*pipe = rpc->streams[TERN_RPC_NORMAL]->pipe;
 		if (!*pipe)
 			return NULL;
-		atomic_fetch_add_explicit(&(*pipe)->refs, 1, memory_order_relaxed);
+		rpc_refs_add(&(*pipe)->refs, (*pipe)->stream->rpc->counters->own);
 		return tern_channel_link((*pipe)->channel);
 	}
 	if (line->state != LINE_BORROWED && line->state != LINE_UP)
@@ -73,13 +73,13 @@ void tn_rpc_line_put(tern_rpc *rpc, rpc_pipe *pipe)
 		tn_rpc_pipe_unref(pipe);
 		return;
 	}
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	TN_ASSERT(rpc->line.users > 0);
 	if (--rpc->line.users == 0) {
 		gone = rpc->line.gone;
 		rpc->line.gone = NULL;
 	}
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	tern_link_release(gone);
 }
 
@@ -164,13 +164,13 @@ static void on_up(tern_link *link, void *arg)
 {
 	tern_rpc *rpc = arg;
 
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	rpc->refs++;
 	rpc->line.link = link;
 	set_state(rpc, LINE_UP);
 	if (!rpc->closing && rpc->ended == TERN_OK)
 		flush_all(rpc);
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	tn_rpc_unref(rpc);
 }
 
@@ -180,7 +180,7 @@ static void on_down(tern_link *link, tern_status status, const char *detail, voi
 	rpc_line *line = &rpc->line;
 
 	(void)detail;
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	line->link = NULL;
 	if (line->connecting) {
 		line->died_early = true; /* who dials lets go of it */
@@ -193,7 +193,7 @@ static void on_down(tern_link *link, tern_status status, const char *detail, voi
 		failed(rpc, status);
 	else
 		set_state(rpc, LINE_IDLE);
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	tern_link_release(link);
 	tn_rpc_unref(rpc); /* the link's */
 }
@@ -217,9 +217,9 @@ static void dial(tern_rpc *rpc)
 	line->died_early = false;
 	rpc->refs++; /* the link's */
 	TN_RPC_COUNT(rpc->counters, dials, 1);
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	status = tern_link_connect(rpc->ctx, line->address, &params, &link);
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	line->connecting = false;
 	if (status != TERN_OK) {
 		TN_ASSERT(rpc->refs > 1);
@@ -239,9 +239,9 @@ static void dial(tern_rpc *rpc)
 	}
 	if (!dead)
 		return;
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	tern_link_release(dead);
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 }
 
 void tn_rpc_line_kick(tern_rpc *rpc)
@@ -275,15 +275,15 @@ static void let_go(tn_work *work)
 	tern_rpc *rpc = TN_CONTAINER_OF(line, tern_rpc, line);
 	tern_link *link;
 
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	if (line->connecting || line->users > 0) { /* in another thread, and soon over */
-		pthread_mutex_unlock(&rpc->lock);
+		rpc_lock_drop(&rpc->lock);
 		tn_ctx_defer(rpc->ctx, work);
 		return;
 	}
 	link = line->link;
 	line->link = NULL;
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	if (link) {
 		tern_link_release(link);
 		tn_rpc_unref(rpc); /* the link's */
@@ -297,9 +297,9 @@ void tn_rpc_line_end(tern_rpc *rpc)
 		tn_rpc_unref(rpc);
 		return;
 	}
-	pthread_mutex_lock(&rpc->server->lock);
+	rpc_lock_take(&rpc->server->lock);
 	tn_list_remove(&rpc->node);
-	pthread_mutex_unlock(&rpc->server->lock);
+	rpc_lock_drop(&rpc->server->lock);
 	rpc->line.end.run = let_go;
 	tn_ctx_defer(rpc->ctx, &rpc->line.end);
 }

@@ -93,9 +93,9 @@ static tern_status method_set(tern_ctx *ctx, uint32_t method, tern_rpc_handler h
 	entry->method = method;
 	entry->handler = handler;
 	entry->arg = arg;
-	pthread_mutex_lock(&server->lock);
+	rpc_lock_take(&server->lock);
 	status = method_store(server, entry, &old);
-	pthread_mutex_unlock(&server->lock);
+	rpc_lock_drop(&server->lock);
 	if (status != TERN_OK)
 		free(entry);
 	else

@@ -22,20 +22,20 @@
 
 void tn_rpc_record_unref(rpc_record *record, uint32_t n)
 {
-	if (n == 0 || atomic_fetch_sub_explicit(&record->refs, n, memory_order_acq_rel) != n)
+	if (n == 0 || !rpc_refs_drop(&record->refs, n, record->server->counters.own))
 		return;
 	for (rpc_flow *flow = atomic_load(&record->flows), *next; flow; flow = next) {
 		TN_ASSERT(flow->queued == 0 && flow->running == 0);
 		next = flow->next;
 		free(flow);
 	}
-	pthread_mutex_destroy(&record->lock);
+	rpc_lock_fini(&record->lock);
 	free(record);
 }
 
 void tn_rpc_conn_unref(rpc_conn *conn)
 {
-	if (atomic_fetch_sub_explicit(&conn->refs, 1, memory_order_acq_rel) != 1)
+	if (!rpc_refs_drop(&conn->refs, 1, conn->server->counters.own))
 		return;
 	tern_channel_close(conn->channel);
 	free(conn);
@@ -83,7 +83,7 @@ tern_status tn_rpc_record_add(rpc_record *record, const tn_rpc_request_head *hea
 	tern_status status = TERN_OK;
 	uint32_t freed;
 
-	pthread_mutex_lock(&record->lock);
+	rpc_lock_take(&record->lock);
 	freed = tn_rpc_record_advance(record, head->low_water);
 	*old = NULL;
 	if (head->seq < record->low_water || head->seq - record->low_water >= TN_RPC_WINDOW)
@@ -95,11 +95,11 @@ tern_status tn_rpc_record_add(rpc_record *record, const tn_rpc_request_head *hea
 	if (status == TERN_OK) {
 		*place = req;
 		record->kept += sizeof(*req);
-		atomic_fetch_add_explicit(&record->refs, 1, memory_order_relaxed);
+		rpc_refs_add(&record->refs, record->server->counters.own);
 		if (head->first < record->created && !(head->flags & TN_RPC_IDEMPOTENT))
 			status = TERN_E_INDETERMINATE;
 	}
-	pthread_mutex_unlock(&record->lock);
+	rpc_lock_drop(&record->lock);
 	tn_rpc_record_unref(record, freed);
 	return status;
 }
@@ -113,9 +113,9 @@ static uint32_t unlink_record(tn_rpc_server *server, rpc_record *record)
 
 	tn_list_remove(&record->node);
 	server->record_count--;
-	pthread_mutex_lock(&record->lock);
+	rpc_lock_take(&record->lock);
 	refs = tn_rpc_record_advance(record, record->low_water + TN_RPC_WINDOW);
-	pthread_mutex_unlock(&record->lock);
+	rpc_lock_drop(&record->lock);
 	return refs + 1;
 }
 
@@ -125,9 +125,9 @@ static void evict(tn_rpc_server *server, rpc_record *record)
 	uint32_t refs = unlink_record(server, record);
 
 	TN_RPC_COUNT(&server->counters, evicted, 1);
-	pthread_mutex_unlock(&server->lock);
+	rpc_lock_drop(&server->lock);
 	tn_rpc_record_unref(record, refs);
-	pthread_mutex_lock(&server->lock);
+	rpc_lock_take(&server->lock);
 }
 
 /* server->lock held: the record that has been without a channel for longest, or NULL; *kept: of all of those. */
@@ -141,9 +141,9 @@ static rpc_record *oldest_orphan(tn_rpc_server *server, uint64_t *kept)
 
 		if (record->bound)
 			continue;
-		pthread_mutex_lock(&record->lock);
+		rpc_lock_take(&record->lock);
 		*kept += record->kept;
-		pthread_mutex_unlock(&record->lock);
+		rpc_lock_drop(&record->lock);
 		if (!oldest || record->orphan_ns < oldest->orphan_ns)
 			oldest = record;
 	}
@@ -155,10 +155,10 @@ void tn_rpc_records_trim(tn_rpc_server *server)
 	rpc_record *oldest;
 	uint64_t kept;
 
-	pthread_mutex_lock(&server->lock);
+	rpc_lock_take(&server->lock);
 	while ((oldest = oldest_orphan(server, &kept)) && kept > server->keep_bytes)
 		evict(server, oldest);
-	pthread_mutex_unlock(&server->lock);
+	rpc_lock_drop(&server->lock);
 }
 
 /* Evict what is too old; set the timer for the next one. */
@@ -168,26 +168,26 @@ void tn_rpc_keep_timer(tn_ctx_timer *timer)
 	uint64_t now = tn_ctx_now(server->ctx), kept;
 	rpc_record *oldest;
 
-	pthread_mutex_lock(&server->lock);
+	rpc_lock_take(&server->lock);
 	while ((oldest = oldest_orphan(server, &kept)) && now - oldest->orphan_ns >= server->keep_ns)
 		evict(server, oldest);
 	if (oldest)
 		tn_ctx_timer_set(server->ctx, timer, tn_deadline(oldest->orphan_ns, server->keep_ns));
-	pthread_mutex_unlock(&server->lock);
+	rpc_lock_drop(&server->lock);
 }
 
 void tn_rpc_records_free(tn_rpc_server *server)
 {
-	pthread_mutex_lock(&server->lock);
+	rpc_lock_take(&server->lock);
 	while (!tn_list_empty(&server->records)) {
 		rpc_record *record = TN_LIST_FIRST(&server->records, rpc_record, node);
 		uint32_t refs = unlink_record(server, record);
 
-		pthread_mutex_unlock(&server->lock);
+		rpc_lock_drop(&server->lock);
 		tn_rpc_record_unref(record, refs);
-		pthread_mutex_lock(&server->lock);
+		rpc_lock_take(&server->lock);
 	}
-	pthread_mutex_unlock(&server->lock);
+	rpc_lock_drop(&server->lock);
 }
 
 /* ---- binding ---- */
@@ -204,7 +204,7 @@ static rpc_record *record_new(tn_rpc_server *server, const tn_rpc_request_head *
 	record->service_class = head->service_class;
 	record->created = head->session;
 	record->refs = 1;
-	pthread_mutex_init(&record->lock, NULL);
+	rpc_lock_init(&record->lock, server->counters.own);
 	tn_list_push_front(&server->records, &record->node);
 	server->record_count++;
 	return record;
@@ -229,7 +229,7 @@ rpc_record *tn_rpc_record_bind(rpc_conn *conn, const tn_rpc_request_head *head)
 	rpc_record *record, *victim;
 	uint64_t kept;
 
-	pthread_mutex_lock(&server->lock);
+	rpc_lock_take(&server->lock);
 	record = find_record(server, head);
 	if (!record) {
 		if (server->record_count >= TN_RPC_RECORDS_MAX && (victim = oldest_orphan(server, &kept)))
@@ -238,14 +238,14 @@ rpc_record *tn_rpc_record_bind(rpc_conn *conn, const tn_rpc_request_head *head)
 		record = record_new(server, head);
 	}
 	if (record) {
-		atomic_fetch_add_explicit(&record->refs, 1, memory_order_relaxed);
+		rpc_refs_add(&record->refs, record->server->counters.own);
 		record->bound++;
-		pthread_mutex_lock(&record->lock);
+		rpc_lock_take(&record->lock);
 		record->conn = conn;
-		pthread_mutex_unlock(&record->lock);
+		rpc_lock_drop(&record->lock);
 	}
 	conn->record = record;
-	pthread_mutex_unlock(&server->lock);
+	rpc_lock_drop(&server->lock);
 	return record;
 }
 
@@ -259,18 +259,18 @@ void tn_rpc_record_unbind(rpc_conn *conn)
 	if (!record)
 		return;
 	conn->record = NULL;
-	pthread_mutex_lock(&server->lock);
+	rpc_lock_take(&server->lock);
 	TN_ASSERT(record->bound > 0);
 	orphan = --record->bound == 0;
 	if (orphan) {
 		record->orphan_ns = now;
 		tn_ctx_timer_set(server->ctx, &server->keep_timer, tn_deadline(now, server->keep_ns));
 	}
-	pthread_mutex_lock(&record->lock);
+	rpc_lock_take(&record->lock);
 	if (record->conn == conn)
 		record->conn = NULL;
-	pthread_mutex_unlock(&record->lock);
-	pthread_mutex_unlock(&server->lock);
+	rpc_lock_drop(&record->lock);
+	rpc_lock_drop(&server->lock);
 	tn_rpc_record_unref(record, 1);
 	if (orphan)
 		tn_rpc_records_trim(server);

@@ -18,11 +18,11 @@ static rpc_conn *record_conn(rpc_record *record)
 {
 	rpc_conn *conn;
 
-	pthread_mutex_lock(&record->lock);
+	rpc_lock_take(&record->lock);
 	conn = record->conn;
 	if (conn)
-		atomic_fetch_add_explicit(&conn->refs, 1, memory_order_relaxed);
-	pthread_mutex_unlock(&record->lock);
+		rpc_refs_add(&conn->refs, conn->server->counters.own);
+	rpc_lock_drop(&record->lock);
 	return conn;
 }
 
@@ -33,14 +33,14 @@ static void retry_later(tern_rpc_request *req, uint32_t bit)
 	bool first;
 
 	TN_RPC_COUNT(&server->counters, retries, 1);
-	pthread_mutex_lock(&server->lock);
+	rpc_lock_take(&server->lock);
 	first = !server->retry;
 	if (req->retry_bits == 0) {
 		req->retry_next = server->retry;
 		server->retry = req;
 	}
 	req->retry_bits |= bit;
-	pthread_mutex_unlock(&server->lock);
+	rpc_lock_drop(&server->lock);
 	if (first) /* later ones must not put the first ones off */
 		tn_ctx_timer_set(server->ctx, &server->timer, tn_ctx_now(server->ctx) + TN_RPC_RETRY_NS);
 }
@@ -50,7 +50,7 @@ static void on_answer_sent(tern_op *op, void *arg)
 	tern_rpc_request *req = arg;
 
 	(void)op; /* a failure means that the channel is gone: a retried call asks again */
-	pthread_mutex_lock(&req->record->lock);
+	rpc_lock_take(&req->record->lock);
 	req->sending = false;
 	if (req->told_early && req->placing == 0)
 		tn_rpc_answer_placed(req);
@@ -83,7 +83,7 @@ static void on_ack_sent(tern_op *op, void *arg)
 	tern_rpc_request *req = arg;
 
 	(void)op;
-	pthread_mutex_lock(&req->record->lock);
+	rpc_lock_take(&req->record->lock);
 	req->acking = false;
 	tn_rpc_request_settle(req);
 }
@@ -111,19 +111,19 @@ void tn_rpc_retry(tn_ctx_timer *timer)
 	tn_rpc_server *server = TN_CONTAINER_OF(timer, tn_rpc_server, timer);
 	tern_rpc_request *list;
 
-	pthread_mutex_lock(&server->lock);
+	rpc_lock_take(&server->lock);
 	list = server->retry;
 	server->retry = NULL;
-	pthread_mutex_unlock(&server->lock);
+	rpc_lock_drop(&server->lock);
 	while (list) {
 		tern_rpc_request *req = list;
 		uint32_t bits;
 
-		pthread_mutex_lock(&server->lock); /* bits != 0 so far: nobody relinked it */
+		rpc_lock_take(&server->lock); /* bits != 0 so far: nobody relinked it */
 		list = req->retry_next;
 		bits = req->retry_bits;
 		req->retry_bits = 0;
-		pthread_mutex_unlock(&server->lock);
+		rpc_lock_drop(&server->lock);
 		/* with both, the second flag keeps the request alive through the first */
 		if (bits & TN_RPC_RETRY_ANSWER)
 			tn_rpc_send_answer(req);
@@ -161,7 +161,7 @@ void tn_rpc_send_stray_ack(rpc_conn *conn, uint64_t seq)
 	if (!ack)
 		return;
 	ack->conn = conn;
-	atomic_fetch_add_explicit(&conn->refs, 1, memory_order_relaxed);
+	rpc_refs_add(&conn->refs, conn->server->counters.own);
 	tn_rpc_reply_encode(ack->msg, &head);
 	tern_op_init(&ack->op, on_stray_ack_sent, ack);
 	if (tern_send(conn->channel, ack->msg, sizeof(ack->msg), &ack->op) != TERN_OK)

@@ -29,13 +29,13 @@ static tern_rpc_request *take_unused(tn_rpc_server *server)
 {
 	tern_rpc_request *req;
 
-	pthread_mutex_lock(&server->unused_lock);
+	rpc_lock_take(&server->unused_lock);
 	req = server->unused;
 	if (req) {
 		server->unused = req->retry_next;
 		server->unused_count--;
 	}
-	pthread_mutex_unlock(&server->unused_lock);
+	rpc_lock_drop(&server->unused_lock);
 	return req;
 }
 
@@ -44,14 +44,14 @@ static bool keep_unused(tern_rpc_request *req)
 	tn_rpc_server *server = req->server;
 	bool keep;
 
-	pthread_mutex_lock(&server->unused_lock);
+	rpc_lock_take(&server->unused_lock);
 	keep = TN_RPC_KEEP_SPARES && server->unused_count < TN_RPC_UNUSED_MAX;
 	if (keep) {
 		req->retry_next = server->unused;
 		server->unused = req;
 		server->unused_count++;
 	}
-	pthread_mutex_unlock(&server->unused_lock);
+	rpc_lock_drop(&server->unused_lock);
 	return keep;
 }
 
@@ -76,10 +76,12 @@ tern_rpc_request *tn_rpc_request_new(rpc_conn *conn, const tn_rpc_request_head *
 	req->server = conn->server;
 	req->record = conn->record;
 	req->origin = conn;
-	atomic_fetch_add_explicit(&conn->refs, 1, memory_order_relaxed);
+	rpc_refs_add(&conn->refs, conn->server->counters.own);
 	req->method = head->method;
 	req->seq = head->seq;
-	req->came_ns = tn_ctx_now(conn->server->ctx);
+	req->exact = tn_spans_on(conn->server->spans);
+	req->came_ns =
+		tn_ctx_soon(conn->server->ctx, head->timeout_ns ? head->timeout_ns : UINT64_MAX, &req->exact);
 	req->deadline_ns = tn_deadline(req->came_ns, head->timeout_ns);
 	req->sink_count = head->sink_count;
 	req->early = head->flags & TN_RPC_EARLY;
@@ -110,7 +112,7 @@ void tn_rpc_request_settle(tern_rpc_request *req)
 	rpc_record *record = req->record;
 	bool over = tn_rpc_request_try_free(req);
 
-	pthread_mutex_unlock(&record->lock);
+	rpc_lock_drop(&record->lock);
 	if (over)
 		tn_rpc_record_unref(record, 1);
 }
@@ -120,11 +122,11 @@ void tn_rpc_request_again(tern_rpc_request *req, rpc_conn *conn)
 	rpc_conn *old = NULL;
 	bool send;
 
-	pthread_mutex_lock(&req->record->lock);
+	rpc_lock_take(&req->record->lock);
 	if (req->answered && req->told_early) { /* where it comes from now nobody counted the puts */
 		req->resend = true;
 		if (req->sending || req->placing > 0)
-			pthread_mutex_unlock(&req->record->lock);
+			rpc_lock_drop(&req->record->lock);
 		else
 			tn_rpc_answer_placed(req);
 		return;
@@ -135,9 +137,9 @@ void tn_rpc_request_again(tern_rpc_request *req, rpc_conn *conn)
 	if (!req->answered && req->origin != conn && req->puts == 0) {
 		old = req->origin;
 		req->origin = conn;
-		atomic_fetch_add_explicit(&conn->refs, 1, memory_order_relaxed);
+		rpc_refs_add(&conn->refs, conn->server->counters.own);
 	}
-	pthread_mutex_unlock(&req->record->lock);
+	rpc_lock_drop(&req->record->lock);
 	if (send)
 		tn_rpc_send_answer(req);
 	if (old)
@@ -168,9 +170,9 @@ static void run_on_cancel(tern_rpc_request *req)
 		return;
 	req->on_cancel = NULL;
 	req->cancel_runs = tn_os_thread_id();
-	pthread_mutex_unlock(&req->record->lock);
+	rpc_lock_drop(&req->record->lock);
 	fn(req, req->on_cancel_arg);
-	pthread_mutex_lock(&req->record->lock);
+	rpc_lock_take(&req->record->lock);
 	req->cancel_runs = 0;
 }
 
@@ -178,7 +180,7 @@ void tn_rpc_request_cancel(tern_rpc_request *req)
 {
 	bool ack;
 
-	pthread_mutex_lock(&req->record->lock);
+	rpc_lock_take(&req->record->lock);
 	if (!req->canceled && !req->answered) {
 		TN_RPC_COUNT(&req->server->counters, cancels, 1);
 		req->canceled = true;
@@ -199,7 +201,7 @@ void tn_rpc_request_cancel(tern_rpc_request *req)
 		tn_rpc_request_settle(req);
 		return;
 	}
-	pthread_mutex_unlock(&req->record->lock);
+	rpc_lock_drop(&req->record->lock);
 	tn_rpc_send_ack(req);
 }
 
@@ -207,9 +209,9 @@ int tern_rpc_request_canceled(const tern_rpc_request *req)
 {
 	bool canceled;
 
-	pthread_mutex_lock(&req->record->lock);
+	rpc_lock_take(&req->record->lock);
 	canceled = req->canceled;
-	pthread_mutex_unlock(&req->record->lock);
+	rpc_lock_drop(&req->record->lock);
 	return canceled;
 }
 
@@ -218,12 +220,12 @@ tern_status tern_rpc_request_on_cancel(tern_rpc_request *req,
 {
 	tern_status status = TERN_OK;
 
-	pthread_mutex_lock(&req->record->lock);
+	rpc_lock_take(&req->record->lock);
 	if (req->canceled)
 		status = TERN_E_CANCELED;
 	req->on_cancel = req->canceled ? NULL : fn;
 	req->on_cancel_arg = arg;
-	pthread_mutex_unlock(&req->record->lock);
+	rpc_lock_drop(&req->record->lock);
 	return status;
 }
 
@@ -233,9 +235,9 @@ tern_link *tern_rpc_request_link(const tern_rpc_request *req)
 {
 	tern_link *link;
 
-	pthread_mutex_lock(&req->record->lock);
+	rpc_lock_take(&req->record->lock);
 	link = tern_channel_link(req->origin->channel);
-	pthread_mutex_unlock(&req->record->lock);
+	rpc_lock_drop(&req->record->lock);
 	return link;
 }
 
@@ -265,9 +267,9 @@ static void await_on_cancel(tern_rpc_request *req)
 {
 	req->on_cancel = NULL;
 	while (req->cancel_runs && req->cancel_runs != tn_os_thread_id()) {
-		pthread_mutex_unlock(&req->record->lock);
+		rpc_lock_drop(&req->record->lock);
 		sched_yield(); /* it does not block: this is short */
-		pthread_mutex_lock(&req->record->lock);
+		rpc_lock_take(&req->record->lock);
 	}
 }
 
@@ -321,7 +323,7 @@ void tn_rpc_answer_placed(tern_rpc_request *req)
 	}
 	req->resend = false;
 	req->sending = true;
-	pthread_mutex_unlock(&req->record->lock);
+	rpc_lock_drop(&req->record->lock);
 	tn_rpc_send_answer(req);
 }
 
@@ -335,8 +337,8 @@ static void answer(tern_rpc_request *req, tern_status status, uint64_t value, co
 	bool held, orphan;
 
 	if (TN_UNLIKELY(tn_spans_on(server->spans)))
-		tn_spans_add(server->spans, server->serve_span, req->came_ns, tn_ctx_now(server->ctx),
-			     req->method);
+		tn_spans_add(server->spans, server->serve_span, tn_ctx_then(req->came_ns, req->exact),
+			     tn_ctx_now(server->ctx), req->method);
 	if (bytes > TN_RPC_INLINE_BYTES) {
 		copy = bytes <= TERN_RPC_INLINE_MAX ? tn_rpc_spare_take(&server->spare, bytes) : NULL;
 		if (!copy) {
@@ -349,13 +351,13 @@ static void answer(tern_rpc_request *req, tern_status status, uint64_t value, co
 	if (head.bytes)
 		memcpy(copy ? copy : req->answer, data, head.bytes);
 	tn_rpc_gate_leave(req);
-	pthread_mutex_lock(&req->record->lock);
+	rpc_lock_take(&req->record->lock);
 	await_on_cancel(req);
 	keep_answer(req, copy, head.bytes);
 	answer_head(req, &head);
 	held = req->held;
 	orphan = copy && !req->record->conn;
-	pthread_mutex_unlock(&req->record->lock);
+	rpc_lock_drop(&req->record->lock);
 	if (!held || TN_MUTANT(11))
 		tn_rpc_send_answer(req);
 	if (orphan)

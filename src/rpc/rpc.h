@@ -15,12 +15,13 @@
 #ifndef TN_RPC_RPC_H
 #define TN_RPC_RPC_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/counters.h"
 #include "base/mutant.h"
 #include "base/options.h"
 #include "channel/ctx_slots.h"
+#include "rpc/lock.h"
 #include "rpc/spare.h"
 #include "rpc/wire.h"
 
@@ -62,10 +63,16 @@ typedef struct tn_rpc_counters {
 #define TN_RPC_COUNTER_FIELD(name) _Atomic uint64_t name;
 	TN_RPC_COUNTERS(TN_RPC_COUNTER_FIELD)
 #undef TN_RPC_COUNTER_FIELD
+	bool own; /* one thread counts */
 } tn_rpc_counters;
 
-#define TN_RPC_COUNT(counters, name, n) \
-	atomic_fetch_add_explicit(&(counters)->name, (n), memory_order_relaxed)
+#define TN_RPC_COUNT(counters, name, n)                       \
+	do {                                                  \
+		if ((counters)->own)                          \
+			tn_count_own(&(counters)->name, (n)); \
+		else                                          \
+			tn_count(&(counters)->name, (n));     \
+	} while (0)
 
 typedef struct tn_rpc_server tn_rpc_server;
 

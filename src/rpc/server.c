@@ -67,8 +67,8 @@ static void server_free(tn_rpc_server *server)
 	tn_rpc_gates_free(server);
 	tn_rpc_requests_end(server);
 	tn_rpc_spare_end(&server->spare);
-	pthread_mutex_destroy(&server->unused_lock);
-	pthread_mutex_destroy(&server->lock);
+	rpc_lock_fini(&server->unused_lock);
+	rpc_lock_fini(&server->lock);
 	free(server);
 }
 
@@ -100,8 +100,9 @@ static tn_rpc_server *server_new(tern_ctx *ctx)
 	server->keep_timer.run = tn_rpc_keep_timer;
 	server->keep_ns = tn_opt_u64(tn_ctx_options(ctx), tn_rpc_options, "keep");
 	server->keep_bytes = tn_opt_u64(tn_ctx_options(ctx), tn_rpc_options, "keep_bytes");
-	pthread_mutex_init(&server->lock, NULL);
-	pthread_mutex_init(&server->unused_lock, NULL);
+	server->counters.own = tn_ctx_single_owner(ctx);
+	rpc_lock_init(&server->lock, server->counters.own);
+	rpc_lock_init(&server->unused_lock, server->counters.own);
 	tn_list_init(&server->records);
 	tn_list_init(&server->clients);
 	server->grown_ns =

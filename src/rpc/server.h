@@ -63,7 +63,7 @@ struct rpc_flow {
 struct rpc_gate {
 	tn_work work; /* first: the pump */
 	tn_rpc_server *server;
-	pthread_mutex_t lock;
+	rpc_lock lock;
 	rpc_limits limits;
 	uint64_t running, running_class[TN_RPC_CLASSES];
 	uint64_t queued[TN_RPC_CLASSES], queued_bytes[TN_RPC_CLASSES];
@@ -84,7 +84,7 @@ struct tn_rpc_server {
 	tn_rpc_counters counters;
 	tn_spans *spans;
 	tn_span_kind *serve_span;
-	pthread_mutex_t lock;
+	rpc_lock lock;
 	tn_list records; /* the newest first */
 	uint32_t record_count;
 	uint64_t keep_ns, keep_bytes; /* of records without a channel */
@@ -92,7 +92,7 @@ struct tn_rpc_server {
 	tern_rpc_request *retry;
 	tn_ctx_timer timer;
 	tn_rpc_spare spare; /* answers */
-	pthread_mutex_t unused_lock;
+	rpc_lock unused_lock;
 	tern_rpc_request *unused; /* requests for the next calls; by retry_next */
 	uint32_t unused_count;
 	_Atomic(rpc_method *) methods[TN_RPC_METHODS_MAX];
@@ -123,7 +123,7 @@ struct rpc_record {
 	uint32_t bound;     /* conns */
 	uint64_t orphan_ns; /* since when none */
 	/* lock */
-	pthread_mutex_t lock;
+	rpc_lock lock;
 	rpc_conn *conn; /* where answers go; NULL while it has no channel */
 	uint64_t low_water;
 	uint64_t kept;
@@ -146,6 +146,7 @@ struct tern_rpc_request {
 	tn_rpc_server *server;
 	rpc_record *record;
 	uint64_t seq;
+	bool exact; /* came_ns is, for it is recorded; else as tn_ctx_soon */
 	uint64_t came_ns;
 	uint64_t deadline_ns;
 	uint32_t method;
@@ -177,11 +178,11 @@ struct tern_rpc_request {
 	uint32_t retry_bits;
 	tern_rpc_request *retry_next;
 	/* the answer, kept for duplicates */
-	tern_op op, ack_op;
 	uint8_t *answer_copy;
 	uint64_t answer_bytes;
 	/* what is above is zero at first, what is below is not read before it was written */
 	tern_rpc_sink sinks[TERN_RPC_SINKS_MAX];
+	tern_op op, ack_op; /* initialised for each message */
 	rpc_sink_put put;
 	uint8_t head[TN_RPC_REPLY_BYTES];
 	uint8_t ack[TN_RPC_REPLY_BYTES];

@@ -40,7 +40,7 @@ static void put_ended(tern_rpc_request *req)
 		tn_rpc_request_settle(req);
 		return;
 	}
-	pthread_mutex_unlock(&req->record->lock);
+	rpc_lock_drop(&req->record->lock);
 	if (answer)
 		tn_rpc_send_answer(req);
 	if (ack)
@@ -64,10 +64,10 @@ static rpc_sink_put *put_new(tern_rpc_request *req)
 {
 	bool own;
 
-	pthread_mutex_lock(&req->record->lock);
+	rpc_lock_take(&req->record->lock);
 	own = !req->put_busy;
 	req->put_busy = true;
-	pthread_mutex_unlock(&req->record->lock);
+	rpc_lock_drop(&req->record->lock);
 	return own ? &req->put : malloc(sizeof(rpc_sink_put)); /* the first one at a time needs no memory */
 }
 
@@ -91,7 +91,7 @@ static void on_sink_put(tern_op *op, void *arg)
 	char detail[TN_DETAIL_MAX];
 
 	snprintf(detail, sizeof(detail), "%s", status == TERN_OK ? "" : tern_detail());
-	pthread_mutex_lock(&req->record->lock);
+	rpc_lock_take(&req->record->lock);
 	if (put->placed)
 		placed_over(req, status);
 	put_over(req, put);
@@ -103,7 +103,7 @@ static tern_status put_begin(tern_rpc_request *req, bool placed, rpc_conn **conn
 {
 	tern_status status = TERN_OK;
 
-	pthread_mutex_lock(&req->record->lock);
+	rpc_lock_take(&req->record->lock);
 	if (req->canceled || req->answered)
 		status = req->canceled ? TERN_E_DEADLINE : TERN_E_STATE;
 	else if (placed && req->placed == TN_RPC_PLACED_MAX)
@@ -115,7 +115,7 @@ static tern_status put_begin(tern_rpc_request *req, bool placed, rpc_conn **conn
 		req->placing += req->early;
 	}
 	*conn = req->origin;
-	pthread_mutex_unlock(&req->record->lock);
+	rpc_lock_drop(&req->record->lock);
 	return status;
 }
 
@@ -139,7 +139,7 @@ static tern_status put_counted(tern_rpc_request *req, bool placed, rpc_conn *con
 	}
 	if (status == TERN_OK)
 		return TERN_OK;
-	pthread_mutex_lock(&req->record->lock);
+	rpc_lock_take(&req->record->lock);
 	if (placed) { /* it never was */
 		req->placed--;
 		req->placing -= req->early;
@@ -196,7 +196,7 @@ tern_status tn_rpc_request_map(tern_rpc_request *req, unsigned sink, uint64_t of
 		map->req = req;
 		return TERN_OK;
 	}
-	pthread_mutex_lock(&req->record->lock);
+	rpc_lock_take(&req->record->lock);
 	put_ended(req); /* a cancel may have come in between and waits for us */
 	return status;
 }
@@ -204,6 +204,6 @@ tern_status tn_rpc_request_map(tern_rpc_request *req, unsigned sink, uint64_t of
 void tn_rpc_request_unmap(tn_rpc_map *map)
 {
 	tn_direct_end(&map->direct);
-	pthread_mutex_lock(&map->req->record->lock);
+	rpc_lock_take(&map->req->record->lock);
 	put_ended(map->req);
 }

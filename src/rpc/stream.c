@@ -48,7 +48,7 @@ void tn_rpc_pipe_unref(rpc_pipe *pipe)
 {
 	tern_rpc *rpc = pipe->stream->rpc;
 
-	if (atomic_fetch_sub_explicit(&pipe->refs, 1, memory_order_acq_rel) != 1)
+	if (!rpc_refs_drop(&pipe->refs, 1, pipe->stream->rpc->counters->own))
 		return;
 	if (pipe->channel)
 		tern_channel_close(pipe->channel);
@@ -88,13 +88,13 @@ static void on_closed(tern_channel *channel, tern_status status, void *arg)
 
 	(void)channel;
 	snprintf(text, sizeof(text), "%s", tern_detail());
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	pipe->ended = true;
 	mine = stream->pipe == pipe;
 	if (mine)
 		stream->pipe = NULL;
 	if (!tn_rpc_line_lasts(rpc) || status == TERN_E_FLUSHED) { /* closed here: with its context */
-		pthread_mutex_unlock(&rpc->lock);
+		rpc_lock_drop(&rpc->lock);
 		tn_rpc_fail_all(rpc, status, text, false);
 		if (mine)
 			tn_rpc_pipe_unref(pipe);
@@ -105,7 +105,7 @@ static void on_closed(tern_channel *channel, tern_status status, void *arg)
 	stream->flush_ns = tn_ctx_now(rpc->ctx) + tn_rpc_line_pause(rpc); /* if the link lives on */
 	tn_rpc_arm(rpc, stream->flush_ns);
 	end = tn_rpc_take_end(rpc);
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	if (end)
 		tn_rpc_end(rpc);
 	if (mine)
@@ -155,10 +155,10 @@ tern_status tn_rpc_stream_connect(rpc_stream *stream)
 	stream->opening = true;
 	session = stream->sessions++;
 	rpc->refs++; /* the pipe's */
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	status = open_pipe(stream, link, session, &pipe);
 	tn_rpc_line_put(rpc, keeper);
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	stream->opening = false;
 	if (status != TERN_OK) {
 		TN_ASSERT(rpc->refs > 1);
@@ -171,9 +171,9 @@ tern_status tn_rpc_stream_connect(rpc_stream *stream)
 		stream->pipe = pipe;
 		return TERN_OK;
 	}
-	pthread_mutex_unlock(&rpc->lock);
+	rpc_lock_drop(&rpc->lock);
 	tn_rpc_pipe_unref(pipe);
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	return TERN_OK;
 }
 
@@ -194,7 +194,7 @@ static bool flush_one(rpc_stream *stream, rpc_call *c)
 	status = tn_rpc_call_post(c);
 	if (status != TERN_OK)
 		snprintf(text, sizeof(text), "%s", tern_detail());
-	pthread_mutex_lock(&rpc->lock);
+	rpc_lock_take(&rpc->lock);
 	if (status == TERN_OK)
 		return true;
 	tn_rpc_call_unpost(c);

@@ -25,6 +25,7 @@ typedef struct rows {
 
 static void add(rows *r, const char *address, const rpc_call *c)
 {
+	uint64_t started_ns = tn_ctx_then(c->started_ns, c->exact);
 	row *at = NULL;
 
 	for (uint32_t i = 0; i < r->n && !at; i++)
@@ -34,11 +35,11 @@ static void add(rows *r, const char *address, const rpc_call *c)
 		if (r->n == ROWS_MAX)
 			return;
 		at = &r->row[r->n++];
-		*at = (row){.method = c->method, .oldest_ns = c->started_ns};
+		*at = (row){.method = c->method, .oldest_ns = started_ns};
 		snprintf(at->address, sizeof(at->address), "%s", address);
 	}
 	at->count++;
-	at->oldest_ns = TN_MIN(at->oldest_ns, c->started_ns);
+	at->oldest_ns = TN_MIN(at->oldest_ns, started_ns);
 }
 
 /* The client's lock is held. */
@@ -61,17 +62,17 @@ void tn_rpc_clients_waits(tn_ctx_slot *slot, void (*fn)(const tern_wait *wait, v
 
 	if (!r)
 		return;
-	pthread_mutex_lock(&server->lock);
+	rpc_lock_take(&server->lock);
 	TN_LIST_FOREACH(node, &server->clients) {
 		tern_rpc *rpc = TN_LIST_ENTRY(node, tern_rpc, node);
 
-		pthread_mutex_lock(&rpc->lock);
+		rpc_lock_take(&rpc->lock);
 		for (unsigned k = 0; k < TN_RPC_CLASSES; k++)
 			if (rpc->streams[k])
 				add_stream(r, rpc->streams[k]);
-		pthread_mutex_unlock(&rpc->lock);
+		rpc_lock_drop(&rpc->lock);
 	}
-	pthread_mutex_unlock(&server->lock);
+	rpc_lock_drop(&server->lock);
 	now = tn_ctx_now(server->ctx);
 	for (uint32_t i = 0; i < r->n; i++) {
 		snprintf(what, sizeof(what), "%s of method %#x", r->row[i].count > 1 ? "calls" : "a call",

@@ -4,6 +4,10 @@
  */
 #include "rpc/wire.h"
 
+#include <endian.h>
+#include <stddef.h>
+#include <string.h>
+
 #include "base/check.h"
 #include "base/wirebuf.h"
 
@@ -17,27 +21,49 @@ tn_rpc_type tn_rpc_type_of(const void *msg, uint64_t bytes)
 	return (tn_rpc_type)p[0];
 }
 
+/* Each as it lies in the message, little endian. */
+typedef struct wire_request {
+	uint8_t type, version;
+	uint16_t sink_count;
+	uint32_t method;
+	uint64_t seq;
+	uint8_t client[16];
+	uint64_t low_water, timeout_ns, args_bytes;
+	uint32_t session, first;
+	uint8_t service_class, flags;
+	uint16_t zero16;
+	uint32_t zero32;
+} wire_request;
+_Static_assert(sizeof(wire_request) == TN_RPC_REQUEST_BYTES && offsetof(wire_request, service_class) == 64,
+	       "no padding");
+
+typedef struct wire_reply {
+	uint8_t type, version;
+	uint16_t zero;
+	uint32_t status;
+	uint64_t seq, bytes, value;
+} wire_reply;
+_Static_assert(sizeof(wire_reply) == TN_RPC_REPLY_BYTES, "no padding");
+
 void tn_rpc_request_encode_head(uint8_t out[TN_RPC_REQUEST_BYTES], const tn_rpc_request_head *head)
 {
-	tn_writer w;
+	wire_request wire = {
+		.type = TN_RPC_REQUEST,
+		.version = TN_RPC_VERSION,
+		.sink_count = htole16(head->sink_count),
+		.method = htole32(head->method),
+		.seq = htole64(head->seq),
+		.low_water = htole64(head->low_water),
+		.timeout_ns = htole64(head->timeout_ns),
+		.args_bytes = htole64(head->args_bytes),
+		.session = htole32(head->session),
+		.first = htole32(head->first),
+		.service_class = head->service_class,
+		.flags = head->flags,
+	};
 
-	tn_writer_init(&w, out, TN_RPC_REQUEST_BYTES);
-	tn_put_u8(&w, TN_RPC_REQUEST);
-	tn_put_u8(&w, TN_RPC_VERSION);
-	tn_put_u16(&w, head->sink_count);
-	tn_put_u32(&w, head->method);
-	tn_put_u64(&w, head->seq);
-	tn_put_bytes(&w, head->client.bytes, sizeof(head->client.bytes));
-	tn_put_u64(&w, head->low_water);
-	tn_put_u64(&w, head->timeout_ns);
-	tn_put_u64(&w, head->args_bytes);
-	tn_put_u32(&w, head->session);
-	tn_put_u32(&w, head->first);
-	tn_put_u8(&w, head->service_class);
-	tn_put_u8(&w, head->flags);
-	tn_put_u16(&w, 0);
-	tn_put_u32(&w, 0);
-	TN_ASSERT(!w.bad && w.at == TN_RPC_REQUEST_BYTES);
+	memcpy(wire.client, head->client.bytes, sizeof(wire.client));
+	memcpy(out, &wire, sizeof(wire));
 }
 
 uint64_t tn_rpc_request_encode(uint8_t *out, const tn_rpc_request_head *head, const tern_rpc_sink *sinks)
@@ -61,68 +87,71 @@ static bool request_sane(const tn_rpc_request_head *head)
 	       head->service_class < TN_RPC_CLASSES && !(head->flags & ~(TN_RPC_IDEMPOTENT | TN_RPC_EARLY));
 }
 
+/* False: a field that must be zero is not. */
+static bool decode_head(const wire_request *wire, tn_rpc_request_head *head)
+{
+	head->sink_count = le16toh(wire->sink_count);
+	head->method = le32toh(wire->method);
+	head->seq = le64toh(wire->seq);
+	memcpy(head->client.bytes, wire->client, sizeof(wire->client));
+	head->low_water = le64toh(wire->low_water);
+	head->timeout_ns = le64toh(wire->timeout_ns);
+	head->args_bytes = le64toh(wire->args_bytes);
+	head->session = le32toh(wire->session);
+	head->first = le32toh(wire->first);
+	head->service_class = wire->service_class;
+	head->flags = wire->flags;
+	return wire->zero16 == 0 && wire->zero32 == 0;
+}
+
 bool tn_rpc_request_decode(const void *msg, uint64_t bytes, tn_rpc_request_head *head, tern_rpc_sink *sinks,
 			   const void **args)
 {
-	tn_reader r;
+	const uint8_t *at = (const uint8_t *)msg + sizeof(wire_request);
+	uint64_t left = bytes - sizeof(wire_request);
+	wire_request wire;
 
-	if (tn_rpc_type_of(msg, bytes) != TN_RPC_REQUEST)
+	if (bytes < sizeof(wire) || tn_rpc_type_of(msg, bytes) != TN_RPC_REQUEST)
 		return false;
-	tn_reader_init(&r, msg, bytes);
-	tn_get_u16(&r);
-	head->sink_count = tn_get_u16(&r);
-	head->method = tn_get_u32(&r);
-	head->seq = tn_get_u64(&r);
-	tn_get_bytes(&r, head->client.bytes, sizeof(head->client.bytes));
-	head->low_water = tn_get_u64(&r);
-	head->timeout_ns = tn_get_u64(&r);
-	head->args_bytes = tn_get_u64(&r);
-	head->session = tn_get_u32(&r);
-	head->first = tn_get_u32(&r);
-	head->service_class = tn_get_u8(&r);
-	head->flags = tn_get_u8(&r);
-	if (tn_get_u16(&r) != 0 || tn_get_u32(&r) != 0 || !request_sane(head))
+	memcpy(&wire, msg, sizeof(wire)); /* once: the peer may go on writing */
+	if (!decode_head(&wire, head) || !request_sane(head) || left < head->sink_count * TN_RPC_SINK_BYTES)
 		return false;
-	for (unsigned i = 0; i < head->sink_count; i++) {
-		tn_get_bytes(&r, sinks[i].key.bytes, sizeof(sinks[i].key.bytes));
-		sinks[i].bytes = tn_get_u64(&r);
+	for (unsigned i = 0; i < head->sink_count; i++, at += TN_RPC_SINK_BYTES) {
+		memcpy(sinks[i].key.bytes, at, sizeof(sinks[i].key.bytes));
+		memcpy(&sinks[i].bytes, at + sizeof(sinks[i].key.bytes), sizeof(sinks[i].bytes));
+		sinks[i].bytes = le64toh(sinks[i].bytes);
 	}
-	*args = tn_get_view(&r, head->args_bytes);
-	return tn_reader_done(&r);
+	*args = at;
+	return left - head->sink_count * TN_RPC_SINK_BYTES == head->args_bytes;
 }
 
 void tn_rpc_reply_encode(uint8_t out[TN_RPC_REPLY_BYTES], const tn_rpc_reply_head *head)
 {
-	tn_writer w;
+	wire_reply wire = {.type = (uint8_t)head->type,
+			   .version = TN_RPC_VERSION,
+			   .status = htole32((uint32_t)head->status),
+			   .seq = htole64(head->seq),
+			   .bytes = htole64(head->bytes),
+			   .value = htole64(head->value)};
 
-	tn_writer_init(&w, out, TN_RPC_REPLY_BYTES);
-	tn_put_u8(&w, (uint8_t)head->type);
-	tn_put_u8(&w, TN_RPC_VERSION);
-	tn_put_u16(&w, 0);
-	tn_put_u32(&w, (uint32_t)head->status);
-	tn_put_u64(&w, head->seq);
-	tn_put_u64(&w, head->bytes);
-	tn_put_u64(&w, head->value);
+	memcpy(out, &wire, sizeof(wire));
 }
 
 bool tn_rpc_reply_decode(const void *msg, uint64_t bytes, tn_rpc_reply_head *head, const void **data)
 {
 	tn_rpc_type type = tn_rpc_type_of(msg, bytes);
-	tn_reader r;
+	wire_reply wire;
 
 	if (type == 0 || type == TN_RPC_REQUEST)
 		return false;
-	tn_reader_init(&r, msg, bytes);
-	tn_get_u16(&r);
-	if (tn_get_u16(&r) != 0)
-		return false;
-	head->type = type;
-	head->status = (tern_status)(int32_t)tn_get_u32(&r);
-	head->seq = tn_get_u64(&r);
-	head->bytes = tn_get_u64(&r);
-	head->value = tn_get_u64(&r);
-	*data = tn_get_view(&r, head->bytes);
-	return tn_reader_done(&r) && head->seq <= TN_RPC_SEQ_MAX &&
+	memcpy(&wire, msg, sizeof(wire));
+	*head = (tn_rpc_reply_head){.type = type,
+				    .status = (tern_status)(int32_t)le32toh(wire.status),
+				    .seq = le64toh(wire.seq),
+				    .bytes = le64toh(wire.bytes),
+				    .value = le64toh(wire.value)};
+	*data = (const uint8_t *)msg + sizeof(wire);
+	return wire.zero == 0 && bytes - sizeof(wire) == head->bytes && head->seq <= TN_RPC_SEQ_MAX &&
 	       (type != TN_RPC_RESPONSE || head->status != TERN_OK || head->value <= TN_RPC_PLACED_MAX) &&
 	       (type != TN_RPC_DONE || head->value <= TN_RPC_SEQ_MAX);
 }
