@@ -115,8 +115,13 @@ def check(command, name, model, inputs, axes, symbolic, opset):
         want = model(*other).numpy()
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, 'model.onnx')
-        torch.onnx.export(model, inputs, path, input_names=names, output_names=['y'], opset_version=opset,
-                          dynamic_axes={**dict(zip(names, axes)), 'y': {0: 'batch'}})
+        try:
+            torch.onnx.export(model, inputs, path, input_names=names, output_names=['y'], opset_version=opset,
+                              dynamic_axes={**dict(zip(names, axes)), 'y': {0: 'batch'}})
+        except torch.onnx.errors.UnsupportedOperatorError as error:  # of PyTorch 2: encoders from opset 14 on
+            assert opset < 14, error
+            print(f'{name}, opset {opset}: PyTorch {torch.__version__} can\'t write it: {error}')
+            return True
         if symbolic:
             shown = tern(command, 'show', path)
             parameters = sum(p.numel() for p in model.parameters())
