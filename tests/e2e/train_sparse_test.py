@@ -48,7 +48,8 @@ class Sparse(unittest.TestCase):
         self.assertEqual(len(a), 6)
         self.assertLess(a[-1], a[0])
         for x, y in zip(a, b):
-            self.assertAlmostEqual(x, y, delta=2e-5 * abs(x))
+            # sums in another order; Adagrad divides by roots of small squares (Debian 13: 3.6e-5)
+            self.assertAlmostEqual(x, y, delta=2e-4 * abs(x))
         return dense, sparse
 
     def test_as_the_dense_way(self):
