@@ -294,11 +294,18 @@ static const proc *teller(const launch *l, uint32_t worker)
 
 static double mean_loss(const launch *l, uint64_t step)
 {
-	double sum = 0;
+	double sum = 0, n = 0;
 
-	for (uint32_t w = 0; w < l->options->workers; w++)
-		sum += teller(l, w)->losses ? teller(l, w)->losses[step] : NAN;
-	return sum / (double)l->options->workers;
+	/* One that was killed may not have said its last ones. */
+	for (uint32_t w = 0; w < l->options->workers; w++) {
+		const proc *p = teller(l, w);
+
+		if (!p->losses || step >= p->steps_done)
+			continue;
+		sum += p->losses[step];
+		n++;
+	}
+	return n > 0 ? sum / n : NAN;
 }
 
 /* Steps that all workers have done, and the mean of their losses at the last of them, in worker order. */

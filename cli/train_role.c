@@ -311,10 +311,13 @@ static tern_status here(const part *p, tern_status status)
 /* The loss of a step, in the process that has it. */
 static tern_status take_loss(part *p, uint64_t step, float *loss)
 {
+	const train_options *o = p->options;
 	tern_status status = tern_session_fetch(p->session, 0, "loss", loss, sizeof(*loss));
+	/* What a checkpoint comes after is not lost with this process. */
+	bool kept = o->save && step + 1 == train_save_next(o, step, p->job.steps);
 
 	if (status == TERN_OK) {
-		report(false, "step %llu %a %.6f", (unsigned long long)step, (double)*loss,
+		report(kept, "step %llu %a %.6f", (unsigned long long)step, (double)*loss,
 		       train_time_seconds(&p->time));
 		output_loss(&p->out, step, (double)*loss);
 	}

@@ -210,7 +210,8 @@ class Faults(DataCase):
             self.assertEqual(got, losses)
             self.assertEqual(self.last(name, steps), variables)
         else:
-            self.assertEqual(got[:int(match.group(1))], losses[:int(match.group(1))])
+            at = max(int(match.group(1)) - EVERY, 0)  # before the last checkpoint a loss may have died with its worker
+            self.assertEqual(got[:at], losses[:at])
 
     def one(self, number, dice, kind, mode):
         steps, comm, victim = 500, dice.choice(("zerocopy", "zerocopy", "copy", "rpc")), dice.choice(PARTS)
