@@ -251,7 +251,10 @@ class Faults(DataCase):
                 try:
                     parts = wait_for_children(process, SERVERS + WORKERS)
                     while self.wait_for_step(process, "short", dice.randrange(EVERY, steps // 2, EVERY)) and cuts < 4:
-                        cut = Cut(ports_of(parts[dice.choice(PARTS)]))
+                        try:
+                            cut = Cut(ports_of(parts[dice.choice(PARTS)]))
+                        except FileNotFoundError:  # the job is over
+                            break
                         time.sleep(dice.uniform(0.05, 0.6))
                         cut.heal()
                         cuts += process.poll() is None
