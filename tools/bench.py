@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """tern beside its peers and beside the physical limit: runs the programs of bench/peers in turn, says what came out.
 
-Usage: tools/bench.py BUILD [--full] [--rounds N] [--ms N] [--out DIR] [--report] [--smoke] [GROUP...]
+Usage: tools/bench.py BUILD [--full] [--rounds N] [--ms N] [--idle S] [--out DIR] [--report] [--smoke] [GROUP...]
 
 Groups: shm-spin shm-block tcp-spin tcp-block (all without an argument). In a group each kind of work is done by everybody, a
 few milliseconds each, in turn, so many rounds; before and after each turn the cache-line probe says where the two cores are.
@@ -68,10 +68,13 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
+IDLE_PEERS = {'shm-block': 'tern shm', 'tcp-block': 'tern tcp'}
+
+
 class Program:
     """A program of bench/peers: commands in, one line of JSON each out. A dead one answers with its reason for ever."""
 
-    def __init__(self, build, name, mode, size):
+    def __init__(self, build, name, mode, size, more=()):
         program, arguments = PEERS.get(name, ('limit', ''))
         self.name = name
         self.reason = None
@@ -86,6 +89,7 @@ class Program:
         command += arguments.split() + ['--bytes', str(size)]
         if mode == 'spin':
             command.append('--spin')
+        command += more
         environment = {**os.environ, 'GLIBC_TUNABLES': TUNABLES, 'UCX_WARN_UNUSED_ENV_VARS': 'n', 'FI_LOG_LEVEL': 'error',
                        'TERN_LOG_LEVEL': 'error'}
         # pylint: disable=consider-using-with
@@ -123,6 +127,17 @@ class Program:
         if 'error' in answer and (self.process.poll() is not None or answer['error'].startswith(('no answer', 'it '))):
             self.end(answer['error'])
         return answer
+
+    def cpu_ns(self):
+        """Of both sides, all threads."""
+        pids, total = [str(self.process.pid)], 0
+        with open(f'/proc/{pids[0]}/task/{pids[0]}/children', encoding='ascii') as f:
+            pids += f.read().split()
+        for pid in pids:
+            for task in os.listdir(f'/proc/{pid}/task'):
+                with open(f'/proc/{pid}/task/{task}/schedstat', encoding='ascii') as f:
+                    total += int(f.read().split()[0])
+        return total
 
     def end(self, reason='ended'):
         self.reason = reason
@@ -177,6 +192,22 @@ def machine():
     return {'cpu': model, 'cpus': os.cpu_count(), 'kernel': kernel.split('-')[0], 'time': time.strftime('%Y-%m-%d %H:%M')}
 
 
+def idle(build, group, seconds):
+    """CPU of a server and a linked client that have nothing to do, with the keepalives that everybody has; % of a core."""
+    name = IDLE_PEERS.get(group)
+    if not name or seconds <= 0:
+        return {}
+    program = Program(build, name, 'block', M, ['--keepalive'])
+    if program.reason or 'error' in program.ask('call', 64, 1, 5):
+        return {}
+    time.sleep(0.5)
+    before, start = program.cpu_ns(), time.monotonic()
+    time.sleep(seconds)
+    percent = (program.cpu_ns() - before) / (time.monotonic() - start) / 1e7
+    program.end()
+    return {'idle': {'peer': name, 'seconds': seconds, 'percent': percent}}
+
+
 def run_group(build, group, works, options):
     mode = group.split('-')[1]
     most = max([size for op, size, _ in works if op not in ('fetch', 'push')] + [M]
@@ -187,7 +218,8 @@ def run_group(build, group, works, options):
     programs = [Program(build, name, mode, most) for name in GROUPS[group]
                 if not options.peer or name.startswith('tern') or name in options.peer]
     with open(path + '.new', 'w', encoding='utf-8') as out:
-        out.write(json.dumps({'group': group, 'rounds': options.rounds, 'ms': options.ms, **machine()}) + '\n')
+        out.write(json.dumps({'group': group, 'rounds': options.rounds, 'ms': options.ms, **machine(),
+                              **idle(build, group, options.idle)}) + '\n')
         for work in works:
             reasons = run_turns(programs, limit, work, options.rounds, options.ms, out)
             say(f'  {group}: {work[0]} {work[1]} x{work[2]}'
@@ -229,6 +261,7 @@ def parse():
     parser.add_argument('--quiet', action='store_true')
     parser.add_argument('--rounds', type=int, default=5)
     parser.add_argument('--ms', type=int, default=30)
+    parser.add_argument('--idle', type=float, default=20, help='seconds of the measurement without work')
     parser.add_argument('--out', default=os.path.join(ROOT, 'build/bench'))
     parser.add_argument('--op', action='append', help='only this kind of work (several times)')
     parser.add_argument('--peer', action='append', help='only this peer beside tern (several times)')

@@ -371,7 +371,7 @@ uint64_t h_key(uint64_t i)
 static int usage_text(const h_peer *peer)
 {
 	fprintf(stderr,
-		"usage: bench-peer-%s --transport NAME [--spin|--default] [--bytes N]\n"
+		"usage: bench-peer-%s --transport NAME [--spin|--default] [--keepalive] [--bytes N]\n"
 		"Commands on standard input: OP SIZE DEPTH MILLISECONDS\n",
 		peer->name);
 	return 2;
@@ -388,6 +388,8 @@ int h_main(const h_peer *peer, int argc, char **argv)
 			e->spin = true;
 		else if (!strcmp(argv[i], "--default"))
 			e->plain = true;
+		else if (!strcmp(argv[i], "--keepalive"))
+			e->keepalive = true;
 		else if (!strcmp(argv[i], "--transport") && i + 1 < argc)
 			e->transport = argv[++i];
 		else if (!strcmp(argv[i], "--bytes") && i + 1 < argc)

@@ -88,7 +88,8 @@ struct h_env {
 	const h_peer *peer;
 	const char *transport;
 	bool spin, server;
-	bool plain; /* tern: waits as they are unasked, neither spinning nor sleeping at once */
+	bool plain;     /* tern: waits as they are unasked, neither spinning nor sleeping at once */
+	bool keepalive; /* tern: with its keepalives: what a link without work costs */
 	h_shared *shared;
 	pid_t pid;          /* client: of the server */
 	uint64_t bytes_max; /* of an operation, from the command line */

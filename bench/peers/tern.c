@@ -24,8 +24,10 @@ void t_must(h_env *e, tern_status status, const char *what)
 const char *const *t_options(const h_env *e)
 {
 	static const char *const block[] = {"ctx.spin_ns=0", "link.keepalive=0", NULL},
-				 *const plain[] = {"link.keepalive=0", NULL};
+				 *const plain[] = {"link.keepalive=0", NULL}, *const unasked[] = {NULL};
 
+	if (e->keepalive)
+		return unasked;
 	return e->spin || e->plain ? plain : block;
 }
 

@@ -21,6 +21,9 @@
 #define PUSH_NS     100000u
 #define PUSH_MAX_NS 1000000u
 
+#define BURST_BEFORE \
+	(1u << 31) /* in link->burst, above the number held back since the last push: that one was a burst */
+
 bool tn_push_may_hold(tern_link *link, const tn_shell_lane *slane, uint64_t bytes)
 {
 	if (!slane->sdev->caps.batches || bytes > TN_PUSH_BYTES)
@@ -62,6 +65,7 @@ void tn_push_posted(tern_link *link, bool held)
 static void push_link(tern_link *link)
 {
 	link->push_queued = false;
+	link->burst = (link->burst & ~BURST_BEFORE) >= TN_PUSH_BURST ? BURST_BEFORE : 0;
 	TN_LIST_FOREACH(node, &link->lanes) {
 		tn_shell_lane *slane = TN_LIST_ENTRY(node, tn_shell_lane, node);
 

@@ -81,22 +81,35 @@ static void run_inline(tern_op *op)
 	op->done(op, op->arg);
 }
 
+/* Data that its flag follows at once: they leave together. */
+static bool flag_follows(const tn_link_fast *fast)
+{
+	const tn_link_xfer *xfer = fast->xfer;
+
+	return xfer && xfer->type == TN_XFER_PUT_FLAG && fast->post.local == xfer->local &&
+	       fast->post.bytes <= TN_PUSH_BYTES && xfer->bytes > 0;
+}
+
 /* Lock held: post what the machine says until the fast op is decided; one: by a single post (no flag follows). */
 static TN_ALWAYS_INLINE tn_link_fast_result post_fast(tern_link *link, tn_link_fast *fast, bool one,
 						      uint64_t *handle, tern_status *status)
 {
 	const tn_shell_lane *slane = fast->post.lane_user;
-	bool batches = slane->sdev->caps.batches, done, held = false;
+	bool batches = slane->sdev->caps.batches, done, held = false, some = false;
 	tn_link_fast_result result;
 
 	fast->host = !tn_gpu_on();
 	do {
 		if (batches)
-			slane->lane->more = held = tn_push_may_hold(link, slane, fast->post.bytes);
+			slane->lane->more = held = (!one && flag_follows(fast)) ||
+						   tn_push_may_hold(link, slane, fast->post.bytes);
+		some |= held;
 		*status = tn_post_here(&fast->post, &done);
 		result = tn_link_fast_posted(link->m, fast, *status, done, handle);
 		TN_ASSERT(!one || result != TN_FAST_MORE);
 	} while (!one && result == TN_FAST_MORE);
+	if (TN_UNLIKELY(some && *status != TERN_OK))
+		slane->lane->more = held = true; /* data without its flag: it leaves all the same */
 	if (batches)
 		tn_push_posted(link, held);
 	return result;
