@@ -57,6 +57,15 @@ class Ratios(unittest.TestCase):
         self.assertEqual(bench_report.judge(data, target[:7] + (1.5,))[:2], (1, 1))
         self.assertEqual(bench_report.judge(data, ('t', 'shm-spin', ('get',)) + target[3:])[1], 0)
 
+    def test_what_misses_stands_beside_a_plain_socket(self):
+        rows = [turn(peer, i, us) for i in range(5)
+                for peer, us in (('tern tcp', 10), ('tcp socket', 8), ('ZeroMQ tcp', 11), ('gRPC tcp', 18))]
+        data = {'tcp-block': {'head': {'idle': {'peer': 'tern tcp', 'seconds': 20, 'percent': 0.02}}, 'rows': rows}}
+        lines = bench_report.missed_markdown(data).split('\n')[2:]
+        self.assertEqual(lines, ['| tcp: 3 x gRPC | put 8 B | 10.0 | 6.00 | 8.00 | less than a socket takes |',
+                                 '| CPU, tcp, blocking | put 8 B, tcp socket | 10.0 | 8.00 | 8.00 |  |'])
+        self.assertIn('| tcp-block: idle below 1 % of a core | | **yes** | 0.020 % |', bench_report.targets_markdown(data))
+
     def test_reasons_stand_for_figures(self):
         data = {'head': {'group': 'shm-spin', 'rounds': 1}, 'rows': [turn('tern shm', 0, 1.5),
                 {'peer': 'x', 'op': 'put', 'size': 8, 'depth': 1, 'round': 0, 'error': 'it is not there'}]}
