@@ -159,6 +159,15 @@ class Ending(DataCase):
         self.assertIn("killed by signal 9", err)
         self.assertFalse([name for name, pid in parts.items() if alive(pid)])
 
+    def test_the_silent_is_named(self):
+        """A stage that does not move is lost to its neighbours within the bound of any link."""
+        process, parts = self.start("--steps", 100000000)
+        os.kill(parts["worker0/stage1"], signal.SIGSTOP)
+        _, err = process.communicate(timeout=90)
+        self.assertEqual(process.returncode, 1)
+        self.assertIn("worker0/stage1 (pid", err)
+        self.assertFalse([name for name, pid in parts.items() if alive(pid)])
+
     def test_goes_on_without_a_worker(self):
         """A worker is gone with any of its stages."""
         with tempfile.TemporaryDirectory(prefix="tern-test-") as folder:
