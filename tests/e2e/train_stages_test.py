@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import time
 import unittest
 
 from common import DataCase, TERN, alive, children_of, end, environment, free_port, tern, wait_for_children
@@ -161,9 +162,14 @@ class Ending(DataCase):
 
     def test_the_silent_is_named(self):
         """A stage that does not move is lost to its neighbours within the bound of any link."""
-        process, parts = self.start("--steps", 100000000)
-        os.kill(parts["worker0/stage1"], signal.SIGSTOP)
-        _, err = process.communicate(timeout=90)
+        with tempfile.TemporaryDirectory(prefix="tern-test-") as folder:
+            process, parts = self.start("--steps", 100000000, "--save", folder, "--save-every", 20)
+            deadline = time.monotonic() + 60
+            while not os.listdir(folder):  # it trains
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.05)
+            os.kill(parts["worker0/stage1"], signal.SIGSTOP)
+            _, err = process.communicate(timeout=90)
         self.assertEqual(process.returncode, 1)
         self.assertIn("worker0/stage1 (pid", err)
         self.assertFalse([name for name, pid in parts.items() if alive(pid)])
