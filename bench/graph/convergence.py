@@ -56,8 +56,9 @@ def train(build, name, way, steps):
     _, args, env = way
     what, job, own_steps, _ = JOBS[name]
     with tempfile.TemporaryDirectory(prefix="tern-convergence-") as folder:
-        command = [f"{build}/cli/tern", "train", "--quiet", "--json", "--sync", "--steps", steps or own_steps, "--losses",
-                   f"{folder}/losses", "--curve", f"{folder}/curve", *job, *args]
+        # Servers wait for the evaluation too, so long on a busy host.
+        command = [f"{build}/cli/tern", "train", "--quiet", "--json", "--sync", "--timeout", 600, "--steps", steps or own_steps,
+                   "--losses", f"{folder}/losses", "--curve", f"{folder}/curve", *job, *args]
         out, error = run.run_job(list(map(str, command)), env, 900)
         if error:
             sys.exit(f"convergence: {name}, {way[0]}: {error}")
