@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How many threads of a process run ops of its graph: a setting of the host, which no result depends on, so it is an option
- * and no parameter of a session. Threads: any. Tests: tests/e2e/train_test.py.
+ * and no parameter of a session. Threads: any. Tests: tests/unit/graph/exec_crew_test.c.
  */
 #include "graph/exec_threads.h"
 

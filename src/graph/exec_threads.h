@@ -2,7 +2,7 @@
 /*
  * Owns the option graph.threads, apart from exec.h: whoever reads options need not know graphs.
  *
- * Threads: any. Tests: tests/e2e/train_test.py.
+ * Threads: any. Tests: tests/unit/graph/exec_crew_test.c.
  */
 #ifndef TN_GRAPH_EXEC_THREADS_H
 #define TN_GRAPH_EXEC_THREADS_H
