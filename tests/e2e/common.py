@@ -27,7 +27,7 @@ def environment(**more):
     return env
 
 
-def tern(*args, timeout=120, env=None, check=None):
+def tern(*args, timeout=400, env=None, check=None):
     """Run the command to its end; returns (status, stdout, stderr)."""
     done = subprocess.run([TERN, *map(str, args)], capture_output=True, text=True, timeout=timeout,
                           env=env or environment(), stdin=subprocess.DEVNULL, check=False)
