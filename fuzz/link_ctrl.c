@@ -272,7 +272,8 @@ static void step(uint8_t what, uint8_t arg, const uint8_t *bytes, uint32_t n)
 			tn_link_on_lane_down(f.link, f.lanes[arg % f.lane_count], TERN_E_LANE, "cut", f.now);
 		break;
 	case 7:
-		if (f.lane_count && !f.down)
+		if (f.lane_count && !f.down &&
+		    !tn_link_fast_frame(f.link, f.lanes[arg % f.lane_count], bytes, n, &rx))
 			tn_link_on_frame(f.link, f.lanes[arg % f.lane_count], bytes, n, f.now, &rx);
 		break;
 	case 8:

@@ -54,7 +54,7 @@ static void forge(void)
 	int side = (int)pair_pick(&world, 2);
 	tn_link *link = world.node[side].link;
 	uint8_t bytes[96];
-	uint32_t n = pair_pick(&world, sizeof(bytes));
+	uint32_t n = pair_pick(&world, sizeof(bytes)), lane;
 	tn_link_rx rx;
 
 	if (world.node[side].down || world.node[side].ctrl_closed)
@@ -63,10 +63,11 @@ static void forge(void)
 	for (uint32_t i = 0; i < n; i++)
 		bytes[i] = (uint8_t)pair_pick(&world, 256);
 	/* What it delivers is no part of the judged traffic. */
+	lane = 16 + pair_pick(&world, 64);
 	if (pair_pick(&world, 2))
 		tn_link_on_ctrl_bytes(link, bytes, n, world.now);
-	else
-		tn_link_on_frame(link, 16 + pair_pick(&world, 64), bytes, n, world.now, &rx);
+	else if (!tn_link_fast_frame(link, lane, bytes, n, &rx))
+		tn_link_on_frame(link, lane, bytes, n, world.now, &rx);
 	pair_kick(&world, side);
 }
 

@@ -19,7 +19,8 @@ static void pair_step_event(pair_world *world, pair_end *end)
 		tn_link_on_lane_down(node->link, end->handle, TERN_E_LANE, "the wire was cut", world->now);
 		break;
 	case PAIR_FRAME:
-		tn_link_on_frame(node->link, end->handle, event.frame, event.bytes, world->now, &rx);
+		if (!tn_link_fast_frame(node->link, end->handle, event.frame, event.bytes, &rx))
+			tn_link_on_frame(node->link, end->handle, event.frame, event.bytes, world->now, &rx);
 		end->processed++;
 		break;
 	case PAIR_IMM:
