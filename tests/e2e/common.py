@@ -114,7 +114,7 @@ def listening_ports(pid):
     for fd in os.listdir(f"/proc/{pid}/fd"):
         try:
             sockets.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):
             continue
     ports = []
     with open(f"/proc/{pid}/net/tcp", encoding="ascii") as file:

@@ -366,7 +366,7 @@ class Here(unittest.TestCase):
                 with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
                     if file.read().rsplit(")", 1)[1].split()[0] == "Z":
                         break
-            except FileNotFoundError:
+            except (FileNotFoundError, ProcessLookupError):  # gone before it was read
                 break
 
 

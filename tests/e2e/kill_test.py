@@ -38,7 +38,7 @@ def leftovers(before, started):
         try:
             if os.stat(path).st_uid == os.getuid() and os.stat(path).st_ctime >= started:
                 found.append(path)
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):
             continue
     return found
 
