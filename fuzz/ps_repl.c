@@ -86,7 +86,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (!in || !frame || tn_ps_share_new(NULL, &schema, &t.share[0]) != TERN_OK)
 		abort();
 	for (unsigned s = 0; s < TN_CL_SLOTS; s++)
-		map.slot[s] = (tn_cl_slot){.primary = 0, .backup = 1, .epoch = 1};
+		map.slot[s] = (tn_cl_slot){.primary = 0, .backup = 1, .next = TN_CL_NONE, .epoch = 1};
 	map.version = 2;
 	map.servers = 2;
 	memcpy(frame, data, size);
