@@ -46,6 +46,13 @@ class Train(DataCase):
                 self.assertEqual(result["writes"], 0)
                 self.assertEqual(got, reference)
 
+    def test_threads_of_the_scheduler_change_no_bits(self):
+        job = ("--model", "convnet_small", "--sync", "--steps", 6, "--batch", 8)
+        reference = self.with_losses(*job)[1]
+        self.assertEqual(self.with_losses(*job, env=environment(TERN_GRAPH_THREADS="3"))[1], reference)
+        out, err = self.train(*job, check=2, env=environment(TERN_GRAPH_THREADS="0"))
+        self.assertIn("TERN_GRAPH_THREADS", out + err)
+
     def test_the_switch_needs_no_other_command(self):
         job = ("--sync", "--steps", 6, "--transport", "shm", "--no-eval")
         for value, comm, writes in ((None, "zerocopy", True), ("0", "rpc", False), ("1", "zerocopy", True)):
