@@ -159,7 +159,8 @@ class MisuseTest(Pair):
         self.assertEqual(len(errors), 1)
 
     def program(self, text, **env):
-        return subprocess.run([sys.executable, '-c', text], capture_output=True, text=True, timeout=300, check=False,
+        # -c looks into the working folder first
+        return subprocess.run([sys.executable, '-c', text], capture_output=True, text=True, timeout=300, check=False, cwd='/',
                               env=dict(os.environ, **env))
 
     def test_exit_without_closing(self):
