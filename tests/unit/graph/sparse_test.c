@@ -374,12 +374,13 @@ static void train(bool sparse, float *loss)
 	pthread_join(server, NULL);
 	if (d[0].status != TERN_OK)
 		fail_msg("%s", d[0].detail);
+	if (sparse)
+		store_end(&s); /* it wakes the transfer */
 	for (uint32_t i = 0; i < 2; i++) {
 		tn_exec_destroy(d[i].exec);
 		d[i].xfer->ops->close(d[i].xfer);
 	}
 	if (sparse) {
-		store_end(&s);
 		assert_int_equal(s.pulled, STEPS * 7); /* 0 3 7 8 9 250 255 */
 		assert_int_equal(s.pushed, STEPS * 7);
 		assert_int_equal(s.pushes, STEPS);
@@ -426,9 +427,9 @@ static void alone(tern_status want, const char *why, int32_t token, bool fails, 
 	assert_int_equal(status, want);
 	if (!strstr(tern_detail(), why))
 		fail_msg("'%s' does not say '%s'", tern_detail(), why);
+	store_end(&s);
 	tn_exec_destroy(e);
 	xfer->ops->close(xfer);
-	store_end(&s);
 	tern_plan_destroy(p);
 	tern_graph_destroy(g);
 }
