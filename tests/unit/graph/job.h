@@ -25,7 +25,7 @@ typedef struct job_params {
 	tn_backend backend;
 	bool spin;
 	uint32_t threads; /* of each device's executor */
-	bool skewed; /* worker w sleeps a little before each of its steps */
+	bool skewed;      /* worker w sleeps a little before each of its steps */
 	/* stages: the device of a node of the model, or NULL: the plan's choice; evaluation is left out */
 	int32_t (*place)(const tn_node *node);
 } job_params;

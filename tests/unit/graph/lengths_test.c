@@ -245,7 +245,8 @@ static void over_links(const char *model, const uint64_t *lengths, tern_comm com
 	for (uint32_t i = 0; i < 2; i++)
 		pthread_join(threads[i], NULL);
 	if (d[0].status != TERN_OK || d[1].status != TERN_OK)
-		fail_msg("%s by way %d: device 0: %s; device 1: %s", model, (int)comm, d[0].detail, d[1].detail);
+		fail_msg("%s by way %d: device 0: %s; device 1: %s", model, (int)comm, d[0].detail,
+			 d[1].detail);
 	assert_true(d[0].has_loss != d[1].has_loss);
 	memcpy(losses, d[d[1].has_loss].losses, sizeof(d[0].losses));
 	tern_link_close(n.ab);
