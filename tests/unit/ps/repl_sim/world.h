@@ -128,16 +128,15 @@ typedef struct client {
 } client;
 
 /* What happened, for the coverage. */
-#define COUNTS(X)                                                                                            \
-	X(pushes)                                                                                            \
-	X(pulls)                                                                                             \
-	X(deaths)                                                                                            \
-	X(deaths_primary)                                                                                    \
-	X(deaths_backup)                                                                                     \
-	X(deaths_moving) X(deaths_next) X(restarts) X(stalls) X(cut_coord) X(cut_peer) X(lost) X(late)       \
-		X(twice) X(drains) X(busy_slots) X(moved) X(took_over) X(alone) X(copied) X(next_begun)      \
-			X(next_copied) X(next_given_up) X(refused) X(again) X(wrong) X(known) X(backup_lost) \
-				X(expired) X(elsewhere)
+/* clang-format off */
+#define COUNTS(X) \
+	X(pushes) X(pulls) X(deaths) X(deaths_primary) X(deaths_backup) \
+	X(deaths_moving) X(deaths_next) X(restarts) X(stalls) X(cut_coord) \
+	X(cut_peer) X(lost) X(late) X(twice) X(drains) \
+	X(busy_slots) X(moved) X(took_over) X(alone) X(copied) \
+	X(next_begun) X(next_copied) X(next_given_up) X(refused) X(again) \
+	X(wrong) X(known) X(backup_lost) X(expired) X(elsewhere)
+/* clang-format on */
 typedef struct tally {
 #define FIELD(name) uint64_t name;
 	COUNTS(FIELD)
