@@ -46,6 +46,23 @@ tern_status tn_exec_test_send(tn_exec *e, exec_end *end)
 	return st;
 }
 
+/*
+ * Looks at every send that is posted. One that failed is seen here: its memory may be written again only after a tensor
+ * that its receiver, which lacks this one, will never send. *some: at least one is over.
+ */
+tern_status tn_exec_test_posted(tn_exec *e, bool *some)
+{
+	for (uint32_t i = 0; i < e->n_ends; i++) {
+		exec_end *end = &e->ends[i];
+		tern_status st = end->is_send && end->posted ? tn_exec_test_send(e, end) : TERN_AGAIN;
+
+		if (st != TERN_OK && st != TERN_AGAIN)
+			return st;
+		*some |= st == TERN_OK;
+	}
+	return TERN_OK;
+}
+
 /* TERN_OK if no send reads the root's memory any more. */
 static tern_status test_root(tn_exec *e, uint32_t root)
 {

@@ -210,6 +210,7 @@ void tn_exec_mark_busy(tn_exec *exec, exec_prog *prog, uint32_t node, bool busy)
 /* The node is done with its inputs: slots that nobody reads any more go back. */
 tern_status tn_exec_was_read(tn_exec *exec, exec_prog *prog, uint32_t node);
 tern_status tn_exec_test_send(tn_exec *exec, exec_end *end);
+tern_status tn_exec_test_posted(tn_exec *exec, bool *some);
 tern_status tn_exec_release(tn_exec *exec, exec_end *end);
 tern_status tn_exec_poll(tn_exec *exec, exec_end *end, uint64_t step);
 /* Stale synchronous: other workers are too far behind for this send. */

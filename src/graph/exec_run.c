@@ -15,7 +15,7 @@
  *            first in rank is the next one when a member is free; other ops go to the queue of the member that made them ready
  *
  * A receive whose tensor is not there and a send without a slot wait without holding up anybody; when there is nothing to run,
- * the transfer's wait(). No allocation, no lock; no system call but the clock, waking helpers that sleep, and what the transfer
+ * the transfer's wait(), behind a look at all sends that are posted. No allocation, no lock; no system call but the clock, waking helpers that sleep, and what the transfer
  * does.
  *
  * Thread story: see exec.h; what helpers may touch: exec_int.h. Tests: tests/unit/graph/exec_test.c, exec_crew_test.c.
@@ -307,9 +307,15 @@ static void waited(tn_exec *e, const exec_prog *p, uint64_t t0)
 
 static tern_status wait_some(tn_exec *e, const exec_prog *p, uint64_t deadline_ns)
 {
-	uint64_t t0 = tn_now();
-	tern_status st = e->xfer->ops->wait(e->xfer, e->params.spin ? 0 : deadline_ns);
+	bool some = false;
+	uint64_t t0;
+	tern_status st;
 
+	TN_TRY(tn_exec_test_posted(e, &some));
+	if (some) /* who waits for its memory can go on */
+		return TERN_OK;
+	t0 = tn_now();
+	st = e->xfer->ops->wait(e->xfer, e->params.spin ? 0 : deadline_ns);
 	waited(e, p, t0);
 	if (st != TERN_OK) {
 		tn_detail_prefix("%s", e->graph->name);

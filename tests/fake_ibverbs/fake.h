@@ -104,6 +104,8 @@ void fake_never_flush(bool on);
 void fake_no_last_wqe(bool on);
 /* The next request of the queue pair with that number (0: of any) ends with the status. */
 void fake_fail_request(uint32_t qpn, enum ibv_wc_status status);
+/* The same, but it has arrived: only its sender does not know. */
+void fake_fail_arrived(uint32_t qpn, enum ibv_wc_status status);
 /* Call hook once, just before (or after) the next request for notification takes effect, under no lock. */
 void fake_on_notify(void (*hook)(void *arg), void *arg, bool after);
 /* Break the path of all queue pairs: requests end in RETRY_EXC. */

@@ -114,6 +114,7 @@ typedef struct fake_qp {
 	tn_list wqes; /* not executed */
 	struct ibv_qp_attr attr;
 	enum ibv_wc_status script; /* of the next request; IBV_WC_SUCCESS = none */
+	bool script_arrives;       /* ... which is carried out all the same */
 	uint32_t silent;           /* executed without a CQE: their room is free with the next polled one */
 } fake_qp;
 

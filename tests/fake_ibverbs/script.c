@@ -162,16 +162,28 @@ void fake_cut_device(int device, bool on)
 	pthread_mutex_unlock(&fake_lock);
 }
 
-void fake_fail_request(uint32_t qpn, enum ibv_wc_status status)
+static void fail_next(uint32_t qpn, enum ibv_wc_status status, bool arrives)
 {
 	pthread_mutex_lock(&fake_lock);
 	TN_LIST_FOREACH(node, &fake.qps) {
 		fake_qp *qp = TN_LIST_ENTRY(node, fake_qp, all);
 
-		if (qpn == 0 || qp->ibv.qp_num == qpn)
-			qp->script = status;
+		if (qpn != 0 && qp->ibv.qp_num != qpn)
+			continue;
+		qp->script = status;
+		qp->script_arrives = arrives;
 	}
 	pthread_mutex_unlock(&fake_lock);
+}
+
+void fake_fail_request(uint32_t qpn, enum ibv_wc_status status)
+{
+	fail_next(qpn, status, false);
+}
+
+void fake_fail_arrived(uint32_t qpn, enum ibv_wc_status status)
+{
+	fail_next(qpn, status, true);
 }
 
 /* ---- events, and what changes under way ---- */

@@ -329,7 +329,7 @@ static verdict execute(fake_qp *qp, fake_wqe *wqe)
 	fake_qp *peer;
 	bool wait;
 
-	if (script != IBV_WC_SUCCESS) {
+	if (script != IBV_WC_SUCCESS && !qp->script_arrives) {
 		qp->script = IBV_WC_SUCCESS;
 		return fail(qp, wqe, script);
 	}
@@ -369,6 +369,10 @@ static verdict execute(fake_qp *qp, fake_wqe *wqe)
 		((fake_srq *)peer->ibv.srq)->count--;
 		notify_peer(peer, wqe, recv);
 		free(recv);
+	}
+	if (script != IBV_WC_SUCCESS) {
+		qp->script = IBV_WC_SUCCESS;
+		return fail(qp, wqe, script);
 	}
 	complete(qp, wqe, IBV_WC_SUCCESS);
 	return DONE;

@@ -17,6 +17,11 @@
 
 #define POLL_FAILURES_MAX 1000u
 
+/*
+ * ACCESS and INVALID say that the request had no effect, and is to blame itself. Where a NIC lost its place in the stream,
+ * as rdma_rxe does after packets were lost (REM_INV_REQ), or can't send (LOC_QP_OP), it may have arrived all the same, and
+ * goes through on the next lane.
+ */
 static tern_status status_of(enum ibv_wc_status status)
 {
 	switch (status) {
@@ -28,11 +33,7 @@ static tern_status status_of(enum ibv_wc_status status)
 		return TERN_E_ACCESS;
 	case IBV_WC_LOC_LEN_ERR:
 	case IBV_WC_LOC_PROT_ERR:
-	case IBV_WC_LOC_QP_OP_ERR:
-	case IBV_WC_REM_INV_REQ_ERR:
 		return TERN_E_INVALID; /* a bug of this side: retrying would repeat it */
-	case IBV_WC_REM_OP_ERR:
-		return TERN_E_REMOTE;
 	default:
 		return TERN_E_LANE;
 	}
@@ -47,6 +48,12 @@ static const char *text_of(enum ibv_wc_status status)
 		return "the peer's NIC does not answer";
 	case IBV_WC_RNR_RETRY_EXC_ERR:
 		return "the peer has no receive buffer";
+	case IBV_WC_REM_INV_REQ_ERR:
+		return "the peer's NIC takes the request for an invalid one";
+	case IBV_WC_REM_OP_ERR:
+		return "the peer's NIC could not do it";
+	case IBV_WC_LOC_QP_OP_ERR:
+		return "this NIC could not do it";
 	case IBV_WC_LOC_PROT_ERR:
 		return "local memory is not registered";
 	case IBV_WC_LOC_LEN_ERR:

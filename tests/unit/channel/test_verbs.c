@@ -308,6 +308,49 @@ static void broken_path_ends_operations(void **state)
 	}
 }
 
+/*
+ * A NIC loses its place in the stream, and a request that arrived or did not ends as an invalid one (rdma_rxe after lost
+ * packets), again and again: notified puts come once all the same, none fails, and the link stays.
+ */
+static void lost_places_lose_nothing(void **state)
+{
+	static const enum ibv_wc_status statuses[] = {IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_OP_ERR,
+						      IBV_WC_LOC_QP_OP_ERR, IBV_WC_RETRY_EXC_ERR};
+	static const uint64_t sizes[] = {401408, 5000, 100};
+	enum { ROUNDS = 48 };
+	void *dst, *src;
+	tern_key key;
+	pair p;
+
+	(void)state;
+	transport = "verbs";
+	fake_reset(NULL, 0);
+	pair_open(&p);
+	assert_ok(tern_mem_alloc(tern_ctx_mem(p.serve.ctx), sizes[0], 0, TERN_ACCESS_WRITE, TERN_MEM_HOST,
+				 &dst));
+	assert_ok(tern_mem_export(tern_ctx_mem(p.serve.ctx), dst, sizes[0], TERN_ACCESS_WRITE, &key));
+	assert_ok(
+		tern_mem_alloc(tern_ctx_mem(p.dial.ctx), sizes[0], 0, TERN_ACCESS_NONE, TERN_MEM_HOST, &src));
+	for (uint32_t i = 0; i < ROUNDS; i++) {
+		uint64_t bytes = sizes[i % TN_COUNT_OF(sizes)];
+		tern_op op = {.flags = i % 5 ? 0 : TERN_OP_REMOTE};
+
+		fill(src, bytes, i);
+		(i / 12 % 2 ? fake_fail_arrived : fake_fail_request)(0, statuses[i / 3 % 4]);
+		assert_ok(complete(p.dial.ctx, &op,
+				   tern_put_notify(p.dial.channel, src, bytes, &key, 0, i, &op)));
+		assert_comes(&p.serve, notifies, (int)i + 1);
+		assert_true(filled(dst, bytes, i));
+	}
+	assert_ok(exchange(&p, 100000));
+	assert_int_equal(atomic_load(&p.serve.notifies), ROUNDS);
+	assert_int_equal(atomic_load(&p.dial.downs) + atomic_load(&p.serve.downs), 0);
+	assert_true(tern_ctx_counter(p.dial.ctx, "link.recoveries") > 0);
+	tern_mem_free(tern_ctx_mem(p.dial.ctx), src);
+	tern_mem_free(tern_ctx_mem(p.serve.ctx), dst);
+	pair_close(&p);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -318,6 +361,7 @@ int main(void)
 		cmocka_unit_test(few_slots_mean_fewer_lanes),
 		cmocka_unit_test(next_link_knows_the_new_address),
 		cmocka_unit_test(broken_path_ends_operations),
+		cmocka_unit_test(lost_places_lose_nothing),
 	};
 
 	tn_log_set_level(TN_LOG_C_VERBS, TN_LOG_NONE);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fail.h"
 #include "cmocka_all.h"
 #include "graph/exec_int.h"
 #include "job.h"
@@ -140,6 +141,35 @@ static void a_lost_peer_is_named(void **state)
 	assert_status(tn_exec_step(e[2], TN_PROG_TRAIN, TN_TIME_NEVER), TERN_E_PEER_CLOSED);
 	assert_detail("worker0: tensor '");
 	assert_detail("from server1");
+	close_job();
+}
+
+static tern_status send_is_lost(tn_xfer_end *end)
+{
+	(void)end;
+	return tn_fail(TERN_E_INDETERMINATE, "nobody knows where it is");
+}
+
+/* A send that fails after its step went on: the server never gets the gradient, so the variable never comes. */
+static void a_lost_send_is_seen_while_waiting(void **state)
+{
+	const tn_xfer_ops *ops;
+	tn_xfer_ops losing;
+
+	(void)state;
+	open_job(1, 1, 1, 8);
+	assert_ok(tn_exec_start(e[0], NOW));
+	assert_ok(tn_exec_start(e[1], NOW));
+	feed(e[1], 8);
+	assert_ok(tn_exec_step(e[1], TN_PROG_TRAIN, NOW));
+	ops = x[1]->ops;
+	losing = *ops;
+	losing.send_test = send_is_lost;
+	x[1]->ops = &losing;
+	assert_status(tn_exec_step(e[1], TN_PROG_TRAIN, tn_now() + 60 * TN_NS_PER_SEC), TERN_E_INDETERMINATE);
+	assert_detail("worker0: tensor 'worker0/grad/");
+	assert_detail("to server0: nobody knows");
+	x[1]->ops = ops;
 	close_job();
 }
 
@@ -403,6 +433,7 @@ int main(void)
 		cmocka_unit_test(feeds_are_checked),
 		cmocka_unit_test(a_kernel_error_is_final),
 		cmocka_unit_test(a_lost_peer_is_named),
+		cmocka_unit_test(a_lost_send_is_seen_while_waiting),
 		cmocka_unit_test(chains_are_independent),
 		cmocka_unit_test(model_parallel),
 		cmocka_unit_test(a_buffer_is_not_written_while_it_is_sent),
