@@ -78,14 +78,15 @@ void tn_ps_commits_judge(ps_replicas *r, tn_list *over)
 		ps_commit *c = TN_CONTAINER_OF(node, ps_commit, commit.node);
 
 		c->end = tn_commit_judge(&c->commit, &r->repl, lease);
+		c->map_version = r->repl.version;
 	}
 }
 
 /* "Come again", or "it is another server's": nothing of the answer is told. */
-static void say_end(ps_replicas *r, ps_commit *c)
+static void say_end(const ps_commit *c)
 {
 	tn_ps_answer a = {.flags = c->end == TN_COMMIT_WRONG ? TN_PS_WRONG_SERVER : TN_PS_RUNNING,
-			  .map_version = r->repl.version};
+			  .map_version = c->map_version};
 	uint8_t out[TN_PS_ANSWER_BYTES];
 
 	tn_ps_answer_encode(out, &a);
@@ -100,7 +101,7 @@ void tn_ps_commits_answer(ps_replicas *r, tn_list *over)
 		ps_commit *c = TN_CONTAINER_OF(node, ps_commit, commit.node);
 
 		if (c->batch && c->end != TN_COMMIT_OK)
-			say_end(r, c);
+			say_end(c);
 		else
 			tern_rpc_reply(c->request, c->status, c->answer, c->bytes);
 		tn_ps_share_put(c->share);

@@ -43,8 +43,9 @@ typedef struct ps_commit {
 	struct ps_share *share; /* with a reference */
 	tern_rpc_request *request;
 	tern_status status;
-	bool batch; /* the answer is a tn_ps_answer, which may say: again, elsewhere */
-	tn_commit_end end;
+	bool batch;        /* the answer is a tn_ps_answer, which may say: again, elsewhere */
+	tn_commit_end end; /* with map_version: judged under the server's hold */
+	uint64_t map_version;
 	uint8_t *answer;
 	uint64_t bytes, room;
 } ps_commit;

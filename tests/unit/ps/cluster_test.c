@@ -31,8 +31,9 @@ typedef struct node {
 typedef struct client {
 	pthread_t thread;
 	unsigned id;
-	uint64_t count[KEYS]; /* acknowledged pushes of each key */
-	uint64_t pushes, pulls, longest_ns;
+	uint64_t count[KEYS];    /* acknowledged pushes of each key */
+	_Atomic uint64_t pushes; /* the main thread looks */
+	uint64_t pulls, longest_ns;
 	char error[600];
 } client;
 
