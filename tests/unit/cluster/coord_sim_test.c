@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "support/planted.h"
 #include "base/mutant.h"
 #include "base/rand.h"
 #include "cluster/coord.h"
@@ -741,64 +742,17 @@ static void seeds_hold(void **state)
 
 #ifdef TN_MUTANTS
 
-static const struct {
-	int number;
-	const char *text;
-} planted[] = {
-	{201, "a server is taken for dead as soon as its lease is over by this clock"},
-	{202, "who takes over need not have been heard of"},
-	{203, "reports of an older epoch count"},
-	{204, "half a copy takes over"},
-	{205, "what was said long ago proves that its server is alive"},
-	{206, "a server is replaced while its lease runs"},
-	{208, "reports of anybody count"},
-	{209, "who takes over begins with nothing"},
-	{210, "a slot that goes on alone keeps its epoch"},
-	{211, "a backup is in sync when it is chosen"},
+static const planted_bug planted[] = {
+	PLANTED_COORD,
 	{212, "the number of a server that is gone is given away while slots name it"},
-	{213, "a server that was taken for dead is so for ever"},
 	{215, "a server that is drained keeps what it is primary of"},
 };
 
-/* In a process of its own: it may end in any way. */
-static int find_one(size_t i, uint64_t most)
+static bool seed_holds(uint64_t seed)
 {
-	uint64_t work[4] = {0}, seed = 1;
-	pid_t child;
-	int status;
+	uint64_t work[4] = {0};
 
-	printf("%3d %-72s ", planted[i].number, planted[i].text);
-	fflush(stdout);
-	child = fork();
-	if (child == 0) {
-		tn_mutant = planted[i].number;
-		while (seed <= most && one_seed(seed, work))
-			seed++;
-		if (seed <= most)
-			printf("seed %llu\n", (unsigned long long)seed);
-		fflush(stdout);
-		_exit(seed <= most);
-	}
-	assert_true(child > 0 && waitpid(child, &status, 0) == child);
-	if (status == 0)
-		printf("LIVES\n");
-	else if (!WIFEXITED(status) || WEXITSTATUS(status) != 1)
-		printf("it ends the simulator\n");
-	return status != 0;
-}
-
-static int find_mutants(int only, uint64_t most)
-{
-	int found = 0, tried = 0;
-
-	for (size_t i = 0; i < TN_COUNT_OF(planted); i++) {
-		if (only && only != planted[i].number)
-			continue;
-		tried++;
-		found += find_one(i, most);
-	}
-	printf("%d of %d mutants were found within %llu seeds\n", found, tried, (unsigned long long)most);
-	return found != tried;
+	return one_seed(seed, work);
 }
 
 #endif
@@ -809,7 +763,7 @@ int main(int argc, char **argv)
 
 #ifdef TN_MUTANTS
 	if (argc > 1 && strcmp(argv[1], "--mutants") == 0)
-		return find_mutants(argc > 2 ? atoi(argv[2]) : 0,
+		return planted_find(planted, TN_COUNT_OF(planted), seed_holds, argc > 2 ? atoi(argv[2]) : 0,
 				    argc > 3 ? strtoull(argv[3], NULL, 10) : 1000);
 #endif
 	if (argc > 1)

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/mutant.h"
+#include "support/planted.h"
 #include "cmocka_all.h"
 #include "world.h"
 
@@ -211,10 +212,7 @@ static void histories(void **state)
 
 #ifdef TN_MUTANTS
 
-static const struct {
-	int number;
-	const char *text;
-} planted[] = {
+static const planted_bug planted[] = {
 	{101, "a write waits for the frame before its own"},
 	{102, "a read does not wait for writes before it"},
 	{103, "a server serves after its lease"},
@@ -232,59 +230,14 @@ static const struct {
 	{115, "a backup that has everything is not waited for when a slot is taken over"},
 	{116, "who was primary gets all rows anew, as if it had none"},
 	{117, "a slot waits for ever for a next one that is not next any more"},
-	{201, "a server is taken for dead as soon as its lease is over by this clock"},
-	{202, "who takes over need not have been heard of"},
-	{203, "reports of an older epoch count"},
-	{204, "half a copy takes over"},
-	{205, "what was said long ago proves that its server is alive"},
-	{206, "a server is replaced while its lease runs"},
-	{208, "reports of anybody count"},
-	{209, "who takes over begins with nothing"},
-	{210, "a slot that goes on alone keeps its epoch"},
-	{211, "a backup is in sync when it is chosen"},
-	{213, "a server that was taken for dead is so for ever"},
+	PLANTED_COORD,
 };
 
-/* In a process of its own: it may end in any way. 0: it lived. */
-static int find_one(size_t i, uint64_t most)
+static bool seed_holds(uint64_t seed)
 {
 	tally n = {0};
-	uint64_t seed = 1;
-	pid_t child;
-	int status;
 
-	printf("%3d %-72s ", planted[i].number, planted[i].text);
-	fflush(stdout);
-	child = fork();
-	if (child == 0) {
-		tn_mutant = planted[i].number;
-		while (seed <= most && one_seed(seed, &n, false, true))
-			seed++;
-		if (seed <= most)
-			printf("seed %llu\n", (unsigned long long)seed);
-		fflush(stdout);
-		_exit(seed <= most);
-	}
-	assert_true(child > 0 && waitpid(child, &status, 0) == child);
-	if (status == 0)
-		printf("LIVES\n");
-	else if (!WIFEXITED(status) || WEXITSTATUS(status) != 1)
-		printf("it ends the simulator\n");
-	return status != 0;
-}
-
-static int find_mutants(int only, uint64_t most)
-{
-	int found = 0, tried = 0;
-
-	for (size_t i = 0; i < TN_COUNT_OF(planted); i++) {
-		if (only && only != planted[i].number)
-			continue;
-		tried++;
-		found += find_one(i, most);
-	}
-	printf("%d of %d mutants were found within %llu seeds\n", found, tried, (unsigned long long)most);
-	return found != tried;
+	return one_seed(seed, &n, false, true);
 }
 
 #endif
@@ -295,7 +248,7 @@ int main(int argc, char **argv)
 
 #ifdef TN_MUTANTS
 	if (argc > 1 && strcmp(argv[1], "--mutants") == 0)
-		return find_mutants(argc > 2 ? atoi(argv[2]) : 0,
+		return planted_find(planted, TN_COUNT_OF(planted), seed_holds, argc > 2 ? atoi(argv[2]) : 0,
 				    argc > 3 ? strtoull(argv[3], NULL, 10) : 300);
 #endif
 	if (argc > 2 && strcmp(argv[1], "--trace") == 0) {
