@@ -12,11 +12,13 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
 
 TERN = os.environ["TERN"]
+INSIDE = "TERN_TEST_INSIDE"
 SANITIZED = os.environ.get("TERN_SANITIZED", "")
 FASHION = "/usr/share/datasets/fashion-mnist"
 
@@ -51,6 +53,21 @@ def resume_line(what, times):
 
     return (f"{what}: {len(times)} resumed: p50 {at(.5):.2f} ms, p90 {at(.9):.2f}, p99 {at(.99):.2f}, max {times[-1]:.2f}; "
             f"bound {RESUME_BOUND_MS}")
+
+
+def enter(probe, lacks):
+    """Become root of a user namespace with an empty network, once; that ends with the process. probe: a shell command that
+    says whether what the test needs works there; without it the test is skipped with the words `lacks`."""
+    if INSIDE in os.environ:
+        return
+    os.environ["PATH"] = "/usr/sbin:/sbin:" + os.environ["PATH"]
+    alone = ["unshare", "--user", "--map-root-user", "--net"]
+    tried = subprocess.run([*alone, "sh", "-c", probe], capture_output=True, text=True, check=False)
+    if tried.returncode != 0:
+        print(f"skipped: {lacks} ({tried.stderr.strip()})")
+        sys.exit(77)
+    os.environ[INSIDE] = "1"
+    os.execvp("unshare", [*alone, sys.executable, "-B", *sys.argv])
 
 
 def write_idx(path, dims, data, magic=None, compress=True):

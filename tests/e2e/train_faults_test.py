@@ -15,14 +15,12 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import unittest
 
-from common import DataCase, SANITIZED, TERN, end, environment, wait_for_children
+from common import DataCase, SANITIZED, TERN, end, enter, environment, wait_for_children
 
-INSIDE = "TERN_TEST_INSIDE"
 FAULTS = int(os.environ.get("TERN_TEST_FAULTS", "6"))
 SEED = int(os.environ.get("TERN_TEST_SEED") or random.randrange(1 << 32))
 KEEPALIVE_MS = 500 * (2 if SANITIZED else 1)  # below what the launcher waits for more witnesses
@@ -30,18 +28,6 @@ KEEPALIVE_MS = 500 * (2 if SANITIZED else 1)  # below what the launcher waits fo
 BOUND_S = 6 * KEEPALIVE_MS / 1000 + 1.5 + 3 + 15
 SERVERS, WORKERS, EVERY = 2, 2, 20
 PARTS = [f"server{i}" for i in range(SERVERS)] + [f"worker{i}" for i in range(WORKERS)]
-
-
-def enter():
-    """Become root of a user namespace with an empty network; that ends with the process."""
-    os.environ["PATH"] = "/usr/sbin:/sbin:" + os.environ["PATH"]
-    probe = subprocess.run(["unshare", "--user", "--map-root-user", "--net", "sh", "-c",
-                            "ip rule add pref 10 ipproto tcp dport 1 blackhole"], capture_output=True, text=True, check=False)
-    if probe.returncode != 0:
-        print(f"skipped: no network with rules of its own here ({probe.stderr.strip()})")
-        sys.exit(77)
-    os.environ[INSIDE] = "1"
-    os.execvp("unshare", ["unshare", "--user", "--map-root-user", "--net", sys.executable, "-B", __file__, *sys.argv[1:]])
 
 
 def ports_of(pid):
@@ -272,6 +258,5 @@ class Faults(DataCase):
 
 
 if __name__ == "__main__":
-    if INSIDE not in os.environ:
-        enter()
+    enter("ip rule add pref 10 ipproto tcp dport 1 blackhole", "no network with rules of its own here")
     unittest.main(verbosity=2)
