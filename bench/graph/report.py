@@ -49,7 +49,7 @@ def training_of(rows):
         for way, of_way in runs.items():
             mid[way] = {k: statistics.median(r[k] for r in of_way) for k in ("step_seconds", "cpu_seconds", "rows")}
             mid[way]["loss"] = of_way[0]["loss"]
-            mid[way]["runs"] = len(of_way)
+            mid[way]["rounds"] = {r["round"]: r["step_seconds"] for r in of_way}
         if "none" in mid:
             for way, m in mid.items():
                 m["exposed"] = m["step_seconds"] - mid["none"]["step_seconds"]
@@ -76,7 +76,13 @@ def exposed_ratio(mid):
 
 
 def rivals(mid):
-    return {way: mid[way]["step_seconds"] for way in TRAINING if way != "zerocopy" and way in mid}
+    """{way: step to zero-copy's}, medians of the ratios within rounds: cores move between rounds, and all ways with them."""
+    zero, out = mid.get("zerocopy", {}).get("rounds", {}), {}
+    for way in TRAINING:
+        ratios = [step / zero[turn] for turn, step in mid.get(way, {}).get("rounds", {}).items() if turn in zero]
+        if way != "zerocopy" and ratios:
+            out[way] = statistics.median(ratios)
+    return out
 
 
 def targets(rows):
@@ -90,9 +96,8 @@ def targets(rows):
 
     slower = []
     for model, workers, mid, _ in training:
-        if "zerocopy" in mid and rivals(mid):
-            way = min(rivals(mid), key=rivals(mid).get)
-            slower.append((f"{model}, {workers} workers, {NAMES[way]}", rivals(mid)[way] / mid["zerocopy"]["step_seconds"]))
+        for way, to_zero in rivals(mid).items():
+            slower.append((f"{model}, {workers} workers, {NAMES[way]}", to_zero))
     return [
         ("one tensor from 4 MiB: gRPC plain to zero-copy shm", 10, *against("grpc plain", 4)),
         ("one tensor from 4 MiB: gRPC tuned to zero-copy shm", 3, *against("grpc tuned", 4)),

@@ -31,7 +31,7 @@ import report  # noqa: E402
 MODELS = ("fcn5", "alexnet", "vgg16", "inception_v3", "lstm", "gru")
 # Rows per worker and step: what a step of two cores bears. The others have tern train's own, and its data.
 BATCH = {"alexnet": 4, "vgg16": 1, "inception_v3": 1, "lstm": 4, "gru": 4}
-REPEATED = ("fcn5", "lstm")  # medians of three runs; the others run once
+REPEATED = ("fcn5", "lstm", "gru")  # medians of three runs; the others run once
 # name, arguments, environment, copies of the model's bytes per worker, bytes per second that are guessed for steps
 WAYS = (
     ("none", ("--comm", "none"), {}, 5, 1e12),
@@ -203,7 +203,7 @@ def parse(argv):
     p.add_argument("--steps", default=0, type=int, help="of each run, the first of which is not counted (as --seconds allow)")
     p.add_argument("--seconds", default=4.0, type=float, help="of counted steps of a run, about (4)")
     p.add_argument("--limit", default=180, type=int, help="seconds that a run may take (180)")
-    p.add_argument("--rounds", default=3, type=int, help="runs of fcn5 and lstm, whose medians are taken; others run once")
+    p.add_argument("--rounds", default=3, type=int, help="runs of fcn5, lstm and gru, whose medians are taken; others run once")
     p.add_argument("--ways", help="some of: " + ", ".join(way[0] for way in WAYS))
     p.add_argument("--spin", action="store_true", help="poll instead of sleeping")
     p.add_argument("more", nargs="*", help="further arguments of `tern train`, behind --")

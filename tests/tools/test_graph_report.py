@@ -58,6 +58,13 @@ class Report(unittest.TestCase):
         self.assertIn('copy shm', where)
         self.assertIn('left out: too big', report.training_table(rows))
 
+    def test_who_is_slower_is_told_within_rounds(self):
+        # The medians say that copies win (6 to 7), each round but one that they lose.
+        rows = [HEAD] + [trained('gru', 2, 'zerocopy', s, n) for n, s in enumerate((4.0, 7.0, 8.0))]
+        rows += [trained('gru', 2, 'copy', s, n) for n, s in enumerate((5.0, 8.0, 6.0))]
+        found = {name: value for name, _, value, _ in report.targets(rows)}
+        self.assertAlmostEqual(found['steps: best other way to zero-copy'], 8 / 7)
+
     def test_medians_of_rounds(self):
         rows = [HEAD] + [trained('lstm', 1, 'zerocopy', s, turn) for turn, s in enumerate((3.0, 1.0, 2.0))]
         self.assertEqual(report.training_of(rows)[0][2]['zerocopy']['step_seconds'], 2.0)
