@@ -11,11 +11,8 @@
  * Threads: main. Tests: tests/e2e/train_test.py, kill_test.py.
  */
 #include <errno.h>
-#include <fcntl.h>
-#include <math.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,35 +21,11 @@
 #include <unistd.h>
 
 #include "commands.h"
-#include "json.h"
 #include "launch.h"
 
-#define KILL_NS      3000000000ull
-#define SECRET_BYTES 32
-#define VERDICT_NS   300000000ull  /* how long after the first failure the culprit is looked for */
-#define LOST_NS      1500000000ull /* ... if it may have more witnesses: peers notice within a keepalive */
-
-typedef struct launch {
-	const train_options *options; /* those of the attempt that runs */
-	train_options own;            /* they, once they are not the user's any more */
-	const char *self;
-	proc *procs; /* servers, then stage 0 of each worker, then stage 1 of each, ... */
-	uint32_t servers, count, started;
-	uint64_t steps, first_step, rows;
-	uint64_t features, classes; /* of the data */
-	int losses_fd;
-	double *history;    /* [steps]: mean losses of attempts before this one */
-	uint64_t began;     /* step of the first attempt */
-	unsigned failures;  /* attempts that ended early */
-	unsigned fruitless; /* of them in a row, without a checkpoint between */
-	const proc *blamed;
-	progress bar;
-	uint64_t failed_ns; /* first failure; 0 = none */
-	uint64_t ending_ns; /* SIGTERM was sent */
-	bool killed, canceled;
-	char secret[2 * SECRET_BYTES + 1];
-	char culprit[640];
-} launch;
+#define KILL_NS    3000000000ull
+#define VERDICT_NS 300000000ull  /* how long after the first failure the culprit is looked for */
+#define LOST_NS    1500000000ull /* ... if it may have more witnesses: peers notice within a keepalive */
 
 static volatile sig_atomic_t got_signal, signal_count;
 
@@ -64,109 +37,9 @@ static void on_signal(int sig)
 
 /* ---- starting ---- */
 
-/* The command line of a process: words and numbers, kept in one place until it was started. */
-typedef struct command_line {
-	const char *argv[96];
-	char text[2048];
-	int count;
-	size_t used;
-} command_line;
-
-static void add(command_line *c, const char *option, const char *value)
-{
-	c->argv[c->count++] = option;
-	if (value)
-		c->argv[c->count++] = value;
-	c->argv[c->count] = NULL;
-}
-
-__attribute__((format(printf, 3, 4))) static void addf(command_line *c, const char *option, const char *fmt,
-						       ...)
-{
-	char *value = c->text + c->used;
-	va_list args;
-
-	va_start(args, fmt);
-	c->used += (size_t)vsnprintf(value, sizeof(c->text) - c->used, fmt, args) + 1;
-	va_end(args);
-	add(c, option, value);
-}
-
-static void add_real(void *c, const char *option, double value)
-{
-	addf(c, option, "%.17g", value);
-}
-
-static void add_data(command_line *c, const train_options *o)
-{
-	if (train_models[o->model].data == TRAIN_IMAGES) {
-		add(c, "--data", o->data);
-		return;
-	}
-	if (o->text)
-		add(c, "--text", o->text);
-	addf(c, "--length", "%llu", (unsigned long long)o->length);
-	if (o->unit == UNIT_WORD)
-		add(c, "--unit", "word");
-	if (o->unit == UNIT_WORD || train_models[o->model].data == TRAIN_PAIRS)
-		addf(c, "--vocabulary", "%llu", (unsigned long long)o->vocabulary);
-}
-
-static void add_options(command_line *c, const launch *l)
-{
-	const train_options *o = l->options;
-
-	add(c, "--model", model_names[o->model]);
-	if (o->hidden)
-		add(c, "--hidden", o->hidden);
-	if (l->features)
-		addf(c, "--features", "%llu", (unsigned long long)l->features);
-	addf(c, "--classes", "%llu", (unsigned long long)l->classes);
-	addf(c, "--servers", "%llu", (unsigned long long)o->servers);
-	addf(c, "--workers", "%llu", (unsigned long long)o->workers);
-	addf(c, "--model-parallel", "%llu", (unsigned long long)o->stages);
-	addf(c, "--micro-batches", "%llu", (unsigned long long)o->micro);
-	addf(c, "--batch", "%llu", (unsigned long long)o->batch);
-	addf(c, "--steps", "%llu", (unsigned long long)l->steps);
-	addf(c, "--seed", "%llu", (unsigned long long)o->seed);
-	addf(c, "--kernel-threads", "%llu", (unsigned long long)o->kernel_threads);
-	add(c, "--transport", transport_names[o->transport]);
-	add(c, "--comm", comm_names[o->comm]);
-	add_data(c, o);
-	if (o->save)
-		add(c, "--save", o->save);
-	if (o->save_every)
-		addf(c, "--save-every", "%llu", (unsigned long long)o->save_every);
-	if (o->resume) {
-		add(c, "--resume", o->resume);
-		addf(c, "--first-step", "%llu", (unsigned long long)l->first_step);
-	}
-	if (o->trace)
-		add(c, "--trace", o->trace);
-	if (o->profile)
-		add(c, "--profile", NULL);
-	add(c, "--optimizer", optimizer_names[o->optimizer]);
-	train_optimizer_options(o, add_real, c);
-	addf(c, "--timeout", "%.3f", (double)o->timeout_ns * 1e-9);
-	if (o->sync)
-		add(c, "--sync", NULL);
-	if (train_stale(o)) {
-		add(c, "--consistency", "ssp");
-		addf(c, "--staleness", "%u", train_stale(o));
-	}
-	if (o->sparse)
-		add(c, "--sparse", NULL);
-	if (o->spin)
-		add(c, "--spin", NULL);
-	if (o->no_comm)
-		add(c, "--no-comm", NULL);
-	if (o->no_eval)
-		add(c, "--no-eval", NULL);
-}
-
 static bool start_proc(launch *l, uint32_t i, const char *cluster)
 {
-	command_line c = {.count = 0};
+	command_line c;
 	proc *p = &l->procs[i];
 
 	p->is_worker = i >= l->servers;
@@ -178,17 +51,7 @@ static bool start_proc(launch *l, uint32_t i, const char *cluster)
 		p->times = calloc(l->steps, sizeof(*p->times));
 		p->steps_max = p->losses && p->times ? l->steps : 0;
 	}
-	add(&c, "tern", "train");
-	add(&c, "--role", p->is_worker ? "worker" : "server");
-	addf(&c, "--index", "%u", p->index);
-	if (p->stage)
-		addf(&c, "--stage", "%u", p->stage);
-	add(&c, "--report-fd", "3");
-	add_options(&c, l);
-	if (!p->is_worker || p->stage + 1 < l->options->stages)
-		add(&c, "--listen", "127.0.0.1:0");
-	if (cluster[0] && !l->options->no_comm)
-		add(&c, "--cluster", cluster);
+	launch_command(l, p, cluster, &c);
 	if (!proc_start(p, l->self, (char *const *)c.argv, l->secret))
 		return false;
 	l->started = i + 1;
@@ -282,56 +145,13 @@ static uint32_t alive(const launch *l)
 
 /* ---- running ---- */
 
-/* The process of a worker that says its losses: one of its stages. */
-static const proc *teller(const launch *l, uint32_t worker)
-{
-	const proc *p = &l->procs[l->servers + worker];
-
-	for (uint32_t s = 0; s < l->options->stages && !p->steps_done; s++)
-		p = &l->procs[l->servers + s * (uint32_t)l->options->workers + worker];
-	return p;
-}
-
-static double mean_loss(const launch *l, uint64_t step)
-{
-	double sum = 0, n = 0;
-
-	/* One that was killed may not have said its last ones. */
-	for (uint32_t w = 0; w < l->options->workers; w++) {
-		const proc *p = teller(l, w);
-
-		if (!p->losses || step >= p->steps_done)
-			continue;
-		sum += p->losses[step];
-		n++;
-	}
-	return n > 0 ? sum / n : NAN;
-}
-
-/* Steps that all workers have done, and the mean of their losses at the last of them, in worker order. */
-static uint64_t common_step(const launch *l, double *loss)
-{
-	uint64_t done = l->started < l->count ? 0 : l->steps;
-
-	for (uint32_t w = 0; w < l->options->workers; w++)
-		if (teller(l, w)->steps_done < done)
-			done = teller(l, w)->steps_done;
-	*loss = done ? mean_loss(l, done - 1) : 0;
-	return done;
-}
-
-static const char *rows_of(const train_options *o)
-{
-	return train_models[o->model].data == TRAIN_IMAGES ? "images" : "rows";
-}
-
 static void show(launch *l, uint64_t *last_done, uint64_t *last_ns, double *rate)
 {
 	uint64_t now = progress_now_ns(), done;
 	char words[128];
 	double loss;
 
-	done = common_step(l, &loss);
+	done = launch_common_step(l, &loss);
 	if (now - *last_ns >= 500000000ull) {
 		double fresh = (double)(done - *last_done) * (double)l->options->batch *
 			       (double)l->options->workers / ((double)(now - *last_ns) * 1e-9);
@@ -345,7 +165,8 @@ static void show(launch *l, uint64_t *last_done, uint64_t *last_ns, double *rate
 	else if (done == l->steps)
 		snprintf(words, sizeof(words), "loss %.4f  testing", loss);
 	else
-		snprintf(words, sizeof(words), "loss %.4f  %.0f %s/s", loss, *rate, rows_of(l->options));
+		snprintf(words, sizeof(words), "loss %.4f  %.0f %s/s", loss, *rate,
+			 train_rows_of(l->options));
 	progress_draw(&l->bar, done, false, words);
 }
 
@@ -393,145 +214,7 @@ static void run(launch *l)
 				 l->procs[i].name);
 }
 
-/* ---- results ---- */
-
-static bool losses_failed(const launch *l)
-{
-	fprintf(stderr, "tern train: cannot write --losses %s: %s\n", l->options->losses, strerror(errno));
-	return false;
-}
-
-/* Opened before the job, so that a mistake shows at once; what it held is kept until there is something new. */
-static bool open_losses(launch *l)
-{
-	l->losses_fd = -1;
-	if (!l->options->losses)
-		return true;
-	l->losses_fd = open(l->options->losses, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-	return l->losses_fd >= 0 || losses_failed(l);
-}
-
-static bool write_losses(launch *l)
-{
-	FILE *file = fdopen(l->losses_fd, "w");
-	int error = 0;
-
-	if (!file)
-		return losses_failed(l);
-	l->losses_fd = -1;
-	if (ftruncate(fileno(file), 0) != 0 && errno != EINVAL) /* EINVAL: not a plain file */
-		error = errno;
-	for (uint64_t step = l->began; step < l->steps && !error; step++) {
-		double loss = step < l->first_step && l->history ? l->history[step] : mean_loss(l, step);
-
-		if (fprintf(file, "%llu %a\n", (unsigned long long)step, loss) < 0)
-			error = errno;
-	}
-	if (fclose(file) != 0 && !error)
-		error = errno;
-	errno = error;
-	return !error || losses_failed(l);
-}
-
-/* When the last worker had done a step. */
-static double time_of(const launch *l, uint64_t step)
-{
-	double last = 0;
-
-	for (uint32_t w = 0; w < l->options->workers; w++)
-		if (teller(l, w)->times && (double)teller(l, w)->times[step] > last)
-			last = (double)teller(l, w)->times[step];
-	return last;
-}
-
-/* --curve: of the last attempt. False: printed. */
-static bool write_curve(const launch *l)
-{
-	FILE *file = l->options->curve ? fopen(l->options->curve, "we") : NULL;
-	bool bad = !file;
-
-	if (!l->options->curve)
-		return true;
-	for (uint64_t step = l->first_step; file && step < l->steps; step++)
-		bad |= fprintf(file, "%llu\t%.6f\t%.9g\n", (unsigned long long)step, time_of(l, step),
-			       mean_loss(l, step)) < 0;
-	bad |= file && fclose(file) != 0;
-	if (bad)
-		fprintf(stderr, "tern train: cannot write --curve %s: %s\n", l->options->curve,
-			strerror(errno));
-	return !bad;
-}
-
-static bool merge_traces(const launch *l)
-{
-	char(*names)[TRAIN_NAME_MAX] = l->options->trace ? calloc(l->count, sizeof(*names)) : NULL;
-	bool ok;
-
-	if (!l->options->trace)
-		return true;
-	for (uint32_t i = 0; i < l->count && names; i++)
-		snprintf(names[i], sizeof(names[i]), "%s", l->procs[i].name);
-	ok = names && train_trace_merge(l->options->trace, names, l->count);
-	free(names);
-	return ok;
-}
-
-/* The worker for which some server waited longest: the one that others had to wait for too. */
-static void find_straggler(const launch *l, train_result *r)
-{
-	uint64_t most = 0;
-
-	for (uint32_t w = 0; w < l->options->workers && l->options->workers > 1; w++) {
-		for (uint32_t i = 0; i < l->servers; i++) {
-			if (l->procs[i].waited_ns[w] <= most)
-				continue;
-			most = l->procs[i].waited_ns[w];
-			snprintf(r->straggler, sizeof(r->straggler), "worker%u", w);
-		}
-	}
-	r->straggler_seconds = (double)most * 1e-9;
-}
-
-static void collect(const launch *l, train_result *r)
-{
-	const train_options *o = l->options;
-	uint64_t correct = 0, rows = 0, train_rows = 0, parts = o->workers * o->stages;
-	double nll = 0, train_nll = 0;
-
-	common_step(l, &r->loss);
-	r->steps = l->steps - l->first_step;
-	r->failures = l->failures;
-	for (uint32_t i = 0; i < l->count; i++) {
-		const proc *p = &l->procs[i];
-
-		r->bytes += p->bytes;
-		r->copies += p->copies;
-		r->copy_bytes += p->copy_bytes;
-		r->writes += p->writes;
-		r->staging_copies += p->staging_copies;
-		r->cpu_seconds += (double)p->cpu_ns * 1e-9;
-		if (!p->is_worker)
-			continue;
-		correct += p->correct;
-		rows += p->rows;
-		train_rows += p->train_rows;
-		nll += p->nll;
-		train_nll += p->train_nll;
-		r->comm_seconds += (double)(p->comm_ns + p->wait_ns) * 1e-9 / (double)parts;
-		r->compute_seconds += (double)p->compute_ns * 1e-9 / (double)parts;
-		if (p->seconds > r->seconds)
-			r->seconds = p->seconds;
-		if ((double)p->step_ns * 1e-9 > r->step_seconds)
-			r->step_seconds = (double)p->step_ns * 1e-9;
-		snprintf(r->transport, sizeof(r->transport), "%s", p->transport);
-	}
-	find_straggler(l, r);
-	r->accuracy = rows ? (double)correct / (double)rows : NAN;
-	r->train_perplexity = train_perplexity(train_nll, train_rows);
-	r->perplexity = train_perplexity(nll, train_rows ? rows : 0);
-	r->steps_per_s = (double)r->steps / r->seconds;
-	r->images_per_s = r->steps_per_s * (double)(o->batch * o->workers);
-}
+/* ---- before the first process ---- */
 
 /* The data set is looked at here first: one clear line instead of one per worker. */
 static bool measure_data(const train_options *o, launch *l, train_job *job)
@@ -605,7 +288,7 @@ static bool keep_losses(launch *l, uint64_t next)
 	if (!l->history)
 		l->history = calloc(l->steps, sizeof(*l->history));
 	for (uint64_t step = l->first_step; step < next && l->history; step++)
-		l->history[step] = mean_loss(l, step);
+		l->history[step] = launch_mean_loss(l, step);
 	return l->history != NULL;
 }
 
@@ -669,10 +352,9 @@ static void conclude(launch *l, train_result *result, int *status)
 	} else if (l->culprit[0]) {
 		fprintf(stderr, "tern train: %s; ended the others\n", l->culprit);
 	} else {
-		collect(l, result);
+		launch_collect(l, result);
 		result->ok = true;
-		*status =
-			(!l->options->losses || write_losses(l)) && write_curve(l) && merge_traces(l) ? 0 : 1;
+		*status = launch_write(l) ? 0 : 1;
 	}
 	free_procs(l);
 }
@@ -697,7 +379,7 @@ void train_run(const train_options *o, const char *self, const char *title, trai
 	l.began = l.first_step;
 	l.servers = o->no_comm ? 0 : (uint32_t)o->servers;
 	l.count = l.servers + (uint32_t)(o->workers * o->stages);
-	if (!open_losses(&l))
+	if (!launch_open_losses(&l))
 		return;
 	got_signal = signal_count = 0;
 	/* Ignored by whoever started us, children would vanish without an exit status. */
@@ -717,102 +399,4 @@ void train_run(const train_options *o, const char *self, const char *title, trai
 	free(l.history);
 	if (l.losses_fd >= 0)
 		close(l.losses_fd);
-}
-
-static void print_json(const train_options *o, const train_result *r)
-{
-	json j;
-
-	json_init(&j, stdout);
-	json_object(&j, NULL);
-	json_string(&j, "model", model_names[o->model]);
-	json_u64(&j, "parameters", r->parameters);
-	json_real(&j, "loss", r->loss);
-	json_real(&j, "accuracy", r->accuracy);
-	if (train_models[o->model].data != TRAIN_IMAGES) {
-		json_real(&j, "perplexity", r->perplexity);
-		json_real(&j, "train_perplexity", r->train_perplexity);
-	}
-	json_u64(&j, "steps", r->steps);
-	json_u64(&j, "failures", r->failures);
-	json_real(&j, "seconds", r->seconds);
-	json_real(&j, "steps_per_s", r->steps_per_s);
-	json_real(&j, "images_per_s", r->images_per_s);
-	json_u64(&j, "bytes", r->bytes);
-	json_u64(&j, "copies", r->copies);
-	json_u64(&j, "copy_bytes", r->copy_bytes);
-	json_u64(&j, "staging_copies", r->staging_copies);
-	json_u64(&j, "writes", r->writes);
-	json_real(&j, "comm_seconds", r->comm_seconds);
-	json_real(&j, "compute_seconds", r->compute_seconds);
-	json_real(&j, "step_seconds", r->step_seconds);
-	json_real(&j, "cpu_seconds", r->cpu_seconds);
-	json_string(&j, "transport", r->transport);
-	if (r->straggler[0]) {
-		json_object(&j, "straggler");
-		json_string(&j, "name", r->straggler);
-		json_real(&j, "waited_seconds", r->straggler_seconds);
-		json_object_end(&j);
-	}
-	json_object(&j, "options");
-	json_string(&j, "data",
-		    train_models[o->model].data == TRAIN_IMAGES ? o->data
-		    : o->text                                   ? o->text
-								: "");
-	if (train_models[o->model].data != TRAIN_IMAGES)
-		json_u64(&j, "length", o->length);
-	if (o->hidden)
-		json_string(&j, "hidden", o->hidden);
-	json_u64(&j, "servers", o->servers);
-	json_u64(&j, "workers", o->workers);
-	if (o->stages > 1)
-		json_u64(&j, "model_parallel", o->stages);
-	if (o->micro > 1)
-		json_u64(&j, "micro_batches", o->micro);
-	json_u64(&j, "batch", o->batch);
-	json_u64(&j, "epochs", o->steps ? 0 : o->epochs);
-	json_string(&j, "transport", transport_names[o->transport]);
-	json_string(&j, "comm", comm_names[o->comm]);
-	json_bool(&j, "sync", o->sync);
-	if (o->sparse)
-		json_bool(&j, "sparse", true);
-	json_u64(&j, "seed", o->seed);
-	json_string(&j, "optimizer", optimizer_names[o->optimizer]);
-	json_u64(&j, "kernel_threads", o->kernel_threads);
-	json_bool(&j, "spin", o->spin);
-	json_bool(&j, "no_comm", o->no_comm);
-	json_object_end(&j);
-	json_object_end(&j);
-	putchar('\n');
-}
-
-int train_launch(const train_options *o, const char *self)
-{
-	train_result r;
-	int status;
-
-	(void)self;
-	train_run(o, self_path(), model_names[o->model], &r, &status);
-	if (!r.ok)
-		return status;
-	if (o->json) {
-		print_json(o, &r);
-	} else {
-		printf("%s: %llu steps in %.1f s (%.1f steps/s, %.0f %s/s), loss %.4f", model_names[o->model],
-		       (unsigned long long)r.steps, r.seconds, r.steps_per_s, r.images_per_s, rows_of(o),
-		       r.loss);
-		if (!isnan(r.perplexity))
-			printf(", perplexity %.3f, of what was held out %.3f", r.train_perplexity,
-			       r.perplexity);
-		else if (!isnan(r.accuracy))
-			printf(", test accuracy %.2f %%", 100 * r.accuracy);
-		printf("\n%s over %s: %.1f MiB moved, %llu copies (%.1f MiB), %.2f s of communication per "
-		       "%s\n",
-		       comm_names[o->comm], r.transport, (double)r.bytes / 1048576,
-		       (unsigned long long)r.copies, (double)r.copy_bytes / 1048576, r.comm_seconds,
-		       o->stages > 1 ? "stage" : "worker");
-		if (r.straggler[0])
-			printf("servers waited longest for %s: %.2f s\n", r.straggler, r.straggler_seconds);
-	}
-	return status;
 }

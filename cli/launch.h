@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Inside the launcher: its processes and what they said. launch.c runs the job, proc.c starts, reads and ends
- * single processes, blame.c finds whose fault it is.
+ * single processes, blame.c finds whose fault it is, launch_command.c is their command lines, launch_result.c what came of it.
  */
 #ifndef CLI_LAUNCH_H
 #define CLI_LAUNCH_H
@@ -65,5 +65,57 @@ void proc_free(proc *p);
 /* The process because of which the job ends, and why, from those that failed so far; NULL: none did. sure: no process
    that fails later can change it. */
 const proc *blame(const proc *procs, uint32_t servers, uint32_t count, bool *sure, char *text, size_t bytes);
+
+/* ---- launch.c ---- */
+
+#define SECRET_BYTES 32
+
+typedef struct launch {
+	const train_options *options; /* those of the attempt that runs */
+	train_options own;            /* they, once they are not the user's any more */
+	const char *self;
+	proc *procs; /* servers, then stage 0 of each worker, then stage 1 of each, ... */
+	uint32_t servers, count, started;
+	uint64_t steps, first_step, rows;
+	uint64_t features, classes; /* of the data */
+	int losses_fd;
+	double *history;    /* [steps]: mean losses of attempts before this one */
+	uint64_t began;     /* step of the first attempt */
+	unsigned failures;  /* attempts that ended early */
+	unsigned fruitless; /* of them in a row, without a checkpoint between */
+	const proc *blamed;
+	progress bar;
+	uint64_t failed_ns; /* first failure; 0 = none */
+	uint64_t ending_ns; /* SIGTERM was sent */
+	bool killed, canceled;
+	char secret[2 * SECRET_BYTES + 1];
+	char culprit[640];
+} launch;
+
+/* ---- launch_command.c ---- */
+
+/* Words and numbers, kept in one place until the process was started. */
+typedef struct command_line {
+	const char *argv[96];
+	char text[2048];
+	int count;
+	size_t used;
+} command_line;
+
+/* c points into itself: it is not to be copied. cluster: the addresses of those that were started before; "": none. */
+void launch_command(const launch *l, const proc *p, const char *cluster, command_line *c);
+
+/* ---- launch_result.c ---- */
+
+/* The mean over workers of their losses at a step; NaN if nobody has said one. */
+double launch_mean_loss(const launch *l, uint64_t step);
+/* Steps that all workers have done, and the mean of their losses at the last of them, in worker order. */
+uint64_t launch_common_step(const launch *l, double *loss);
+/* --losses is opened before the job, so that a mistake shows at once; what it held is kept until there is something new.
+   False: printed. */
+bool launch_open_losses(launch *l);
+/* The files of --losses, --curve and --trace, once a job has ended well. False: printed. */
+bool launch_write(launch *l);
+void launch_collect(const launch *l, train_result *r);
 
 #endif

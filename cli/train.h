@@ -279,7 +279,8 @@ void output_json(const train_options *options, const char *name, const train_job
 /* ---- the processes ---- */
 
 int train_role(const train_options *options);                     /* train_role.c */
-int train_launch(const train_options *options, const char *self); /* launch.c */
+int train_launch(const train_options *options, const char *self); /* train_print.c */
+const char *train_rows_of(const train_options *options);          /* "images" or "rows": train_print.c */
 
 /* What a launched job came to; also for `tern demo`. */
 typedef struct train_result {
