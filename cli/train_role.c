@@ -316,8 +316,9 @@ static tern_status take_loss(part *p, uint64_t step, float *loss)
 {
 	const train_options *o = p->options;
 	tern_status status = tern_session_fetch(p->session, 0, "loss", loss, sizeof(*loss));
-	/* What a checkpoint comes after is not lost with this process. */
-	bool kept = o->save && step + 1 == train_save_next(o, step, p->job.steps);
+	uint64_t next = train_save_next(o, step, p->job.steps);
+	/* What a checkpoint comes after is not lost with this process, but for the loss of the very step that made it. */
+	bool kept = o->save && step + 2 >= next;
 
 	if (status == TERN_OK) {
 		report(kept, "step %llu %a %.6f", (unsigned long long)step, (double)*loss,

@@ -38,6 +38,14 @@ static tern_status status_of_socket(int err)
 	}
 }
 
+/* Of a connect: a route that drops (EINVAL), or that is forbidden by a rule or a firewall, is one that may come back. */
+static tern_status status_of_dial(int err)
+{
+	bool no_way = err == EINVAL || err == EACCES || err == EPERM || err == EHOSTDOWN || err == ENONET;
+
+	return no_way ? TERN_E_UNREACHABLE : status_of_socket(err);
+}
+
 static tn_conn *conn_new(tern_ctx *ctx, int fd, const tn_addr *peer)
 {
 	tn_conn *conn = calloc(1, sizeof(*conn));
@@ -56,7 +64,7 @@ static tn_conn *conn_new(tern_ctx *ctx, int fd, const tn_addr *peer)
 
 static void fail(tn_conn *conn, int err, const char *what)
 {
-	tern_status status = status_of_socket(err);
+	tern_status status = conn->dialing ? status_of_dial(err) : status_of_socket(err);
 
 	if (conn->dead)
 		return;
@@ -236,7 +244,7 @@ tern_status tn_conn_dial(tern_ctx *ctx, const tn_addr *peer, tn_conn **out)
 	}
 	conn->dialing = true;
 	if (connect(fd, (const struct sockaddr *)&peer->sa, peer->bytes) != 0 && errno != EINPROGRESS) {
-		tern_status status = tn_fail_errno(status_of_socket(errno), "connect", "%s", conn->peer_text);
+		tern_status status = tn_fail_errno(status_of_dial(errno), "connect", "%s", conn->peer_text);
 
 		close(fd);
 		free(conn);

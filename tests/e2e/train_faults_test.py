@@ -135,22 +135,22 @@ class Faults(DataCase):
     # ---- faults that are there to stay ----
 
     def inflict(self, kind, pid):
+        """Returns what takes it back, for the jobs after this one: they may be given the same ports."""
         if kind == "cut":
-            cut = Cut(ports_of(pid))
-            self.addCleanup(cut.heal)
-        else:
-            os.kill(pid, signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
+            return Cut(ports_of(pid)).heal
+        os.kill(pid, signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
+        return lambda: None
 
     def disturbed(self, dice, kind, victim, steps, name, *args):
         """Returns (status, standard output, standard error), or None: it was quicker than we."""
-        process = self.start(name, steps, "--save-every", str(EVERY), *args)
+        process, over = self.start(name, steps, "--save-every", str(EVERY), *args), lambda: None
         try:
             parts = wait_for_children(process, SERVERS + WORKERS)
             if not self.wait_for_step(process, name, dice.randrange(EVERY, steps // 2, EVERY)):
                 return None
             time.sleep(dice.random() * 0.05)
             began = time.monotonic()
-            self.inflict(kind, parts[victim])
+            over = self.inflict(kind, parts[victim])
             if "shrink" in args:  # how long is seen by when it goes on
                 line = ""
                 while "going on" not in line and process.poll() is None:
@@ -162,6 +162,7 @@ class Faults(DataCase):
                 took = time.monotonic() - began
         finally:
             end(process)
+            over()
         self.said += err
         if process.returncode == 0 and "going on" not in self.said:
             return None
@@ -196,7 +197,7 @@ class Faults(DataCase):
             self.assertEqual(got, losses)
             self.assertEqual(self.last(name, steps), variables)
         else:
-            at = max(int(match.group(1)) - EVERY, 0)  # before the last checkpoint a loss may have died with its worker
+            at = max(int(match.group(1)) - 1, 0)  # the loss of the step that made the checkpoint may have died with its worker
             self.assertEqual(got[:at], losses[:at])
 
     def one(self, number, dice, kind, mode):
@@ -233,10 +234,11 @@ class Faults(DataCase):
             steps, cuts = 500, 0
             while cuts < 2:  # quick machines: more steps
                 cuts, steps = 0, steps * 2
-                process = self.start("short", steps, "--comm", comm, "--save-every", str(EVERY), keepalive=bound_s * 200)
+                name = f"short-{comm}-{steps}"  # what another job saved says nothing about this one
+                process = self.start(name, steps, "--comm", comm, "--save-every", str(EVERY), keepalive=bound_s * 200)
                 try:
                     parts = wait_for_children(process, SERVERS + WORKERS)
-                    while self.wait_for_step(process, "short", dice.randrange(EVERY, steps // 2, EVERY)) and cuts < 4:
+                    while self.wait_for_step(process, name, dice.randrange(EVERY, steps // 2, EVERY)) and cuts < 4:
                         try:
                             cut = Cut(ports_of(parts[dice.choice(PARTS)]))
                         except FileNotFoundError:  # the job is over
@@ -252,8 +254,8 @@ class Faults(DataCase):
                 self.assertLess(steps, 100000, "it was always over before it could be disturbed")
             self.assertEqual(json.loads(out)["failures"], 0)
             losses, variables = self.reference(steps, comm)
-            self.assertEqual(self.losses("short"), losses)
-            self.assertEqual(self.last("short", steps), variables)
+            self.assertEqual(self.losses(name), losses)
+            self.assertEqual(self.last(name, steps), variables)
             print(f"{cuts} short cuts in {steps} steps by {comm}: the same bits")
 
 

@@ -264,6 +264,34 @@ static void test_path_dies_under_way(void **state)
 	child_end(&c);
 }
 
+/* A route that drops, or that is forbidden, for a moment: whoever waits for the peer gets through when it is gone. */
+static void test_no_route(void **state)
+{
+	static const char *const routes[] = {"blackhole", "prohibit", "unreachable"};
+	tern_ctx_params params = {.name = "a", .listen = "", .secret = "s", .transports = "tcp"};
+	tern_connect_params once = {.timeout_ns = PATIENCE};
+	tern_connect_params patient = {.timeout_ns = PATIENCE, .retry = 1};
+	child c;
+
+	(void)state;
+	child_start(&c, B ":0");
+	for (unsigned i = 0; i < TN_COUNT_OF(routes); i++) {
+		side s;
+
+		side_open_params(&s, &params);
+		assert_true(run("ip route add %s " B, routes[i]));
+		assert_ok(tern_link_connect(s.ctx, c.address, &once, &s.link));
+		assert_status(tern_link_wait(s.link, PATIENCE), TERN_E_UNREACHABLE);
+		tern_link_release(s.link);
+		assert_ok(tern_link_connect(s.ctx, c.address, &patient, &s.link));
+		assert_status(tern_link_wait(s.link, 20 * TN_NS_PER_MS), TERN_E_DEADLINE);
+		assert_true(run("ip route del %s " B, routes[i]));
+		assert_ok(tern_link_wait(s.link, PATIENCE));
+		side_close(&s);
+	}
+	child_end(&c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -272,6 +300,7 @@ int main(void)
 		cmocka_unit_test(test_bridges),
 		cmocka_unit_test(test_nobody_answers),
 		cmocka_unit_test(test_path_dies_under_way),
+		cmocka_unit_test(test_no_route),
 	};
 	int failed;
 
