@@ -27,6 +27,7 @@
 
 typedef struct pair {
 	const char *transport;
+	bool owner;
 	tern_ctx *server, *client;
 	tern_link *link;
 	tern_channel *channel, *accepted;
@@ -52,13 +53,14 @@ typedef struct budget_case {
 	const char *name, *transport;
 	void (*begin)(pair *p); /* NULL: nothing but the pair */
 	void (*once)(pair *p);
+	bool owner; /* both contexts have a single owner: no locks */
 } budget_case;
 
 extern const budget_case budget_cases[];
 
 /* Ends the process with a message: a bench has nobody to tell. */
 void must(tern_status status, const char *what);
-void pair_begin(pair *p, const char *transport);
+void pair_begin(pair *p, const char *transport, bool owner);
 /* Both ends by turns until the operation is complete. */
 void pair_finish(pair *p, tern_op *op);
 void pair_turn(pair *p);

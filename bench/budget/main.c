@@ -35,7 +35,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "bench-budget: there is no case '%s'\n", argv[1]);
 		return 2;
 	}
-	pair_begin(&p, c->transport);
+	pair_begin(&p, c->transport, c->owner);
 	if (c->begin)
 		c->begin(&p);
 	for (unsigned i = 0; i < WARM; i++)

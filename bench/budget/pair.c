@@ -86,13 +86,13 @@ static void echo(tern_rpc_request *request, const void *args, uint64_t bytes, vo
 	tern_rpc_reply(request, TERN_OK, args, bytes);
 }
 
-static tern_ctx *context(const char *name, const char *transport, const char *listen)
+static tern_ctx *context(const pair *p, const char *name, const char *listen)
 {
 	static const char *const options[] = {"link.keepalive=0", NULL};
 	tern_ctx_params params = {.name = name,
 				  .listen = listen,
-				  .transports = transport,
-				  .flags = TERN_CTX_NO_HELPER,
+				  .transports = p->transport,
+				  .flags = TERN_CTX_NO_HELPER | (p->owner ? TERN_CTX_SINGLE_OWNER : 0u),
 				  .options = options};
 	tern_ctx *ctx;
 
@@ -111,11 +111,12 @@ static void *memory(tern_ctx *ctx)
 	return block;
 }
 
-void pair_begin(pair *p, const char *transport)
+void pair_begin(pair *p, const char *transport, bool owner)
 {
 	p->transport = transport;
-	p->server = context("budget server", transport, NULL);
-	p->client = context("budget client", transport, "");
+	p->owner = owner;
+	p->server = context(p, "budget server", NULL);
+	p->client = context(p, "budget client", "");
 	must(tern_rpc_serve(p->server, METHOD_ECHO, echo, NULL), "serve");
 	must(tern_ctx_listen(p->server, SERVICE, on_open, p), "listen");
 	must(tern_link_connect(p->client, tern_ctx_address(p->server), NULL, &p->link), "connect");

@@ -213,13 +213,20 @@ static void await_count(h_env *e, t_state *t, volatile uint64_t *count, uint64_t
 	}
 }
 
+/* Operations are used again as they are, once they have ended: they need no other set-up than their first. */
+static void make_ops(tern_op *ops, unsigned count, uint32_t flags)
+{
+	for (unsigned i = 0; i < count; i++) {
+		tern_op_init(&ops[i], NULL, NULL);
+		ops[i].flags = flags;
+	}
+}
+
 static void put_flag(h_env *e, t_state *t, uint64_t bytes, uint64_t value)
 {
 	tern_op *op = &t->answers[value % T_ANSWERS];
 	tern_status status;
 
-	tern_op_init(op, NULL, NULL);
-	op->flags = TERN_OP_LOCAL;
 	while ((status = tern_put_flag(t->channel, e->out, bytes == 8 ? 0 : bytes, &t->peer_data, 0, value,
 				       &t->peer_flag, 0, op)) == TERN_AGAIN)
 		pump(t);
@@ -241,6 +248,7 @@ static void serve(h_env *e, const h_work *w)
 	if (!e->spin)
 		return; /* the helper answers */
 	if (w->op == H_PUT && w->depth == 1 && t->passive) {
+		make_ops(t->answers, T_ANSWERS, TERN_OP_LOCAL);
 		for (uint64_t i = 0; i < w->count; i++) {
 			await_flag(t, ++e->put_seq);
 			put_flag(e, t, w->size, e->put_seq);
@@ -258,6 +266,7 @@ static void serve(h_env *e, const h_work *w)
 
 static void ping_pong(h_env *e, t_state *t, const h_work *w)
 {
+	make_ops(t->answers, T_ANSWERS, TERN_OP_LOCAL);
 	for (uint64_t i = 0; i < w->count; i++) {
 		if (e->spin && t->passive) {
 			put_flag(e, t, w->size, ++e->put_seq);
@@ -274,18 +283,23 @@ static void ping_pong(h_env *e, t_state *t, const h_work *w)
 	}
 }
 
+static tern_status call(h_env *e, t_state *t, const h_work *w, unsigned slot)
+{
+	tern_rpc_call_params params = {.method = METHOD_ECHO,
+				       .args = e->out,
+				       .args_bytes = w->size,
+				       .answer = e->in + slot * w->size,
+				       .answer_capacity = w->size};
+
+	return tern_rpc_call(t->rpc, &params, &t->ops[slot]);
+}
+
 static tern_status submit(h_env *e, t_state *t, const h_work *w, bool last, unsigned slot)
 {
-	tern_rpc_call_params call = {.method = METHOD_ECHO,
-				     .args = e->out,
-				     .args_bytes = w->size,
-				     .answer = e->in + slot * w->size,
-				     .answer_capacity = w->size};
 	tern_op *op = &t->ops[slot];
 
-	tern_op_init(op, NULL, NULL);
 	if (w->op == H_CALL)
-		return tern_rpc_call(t->rpc, &call, op);
+		return call(e, t, w, slot);
 	if (w->op == H_GET)
 		return tern_get(t->channel, e->in, w->size, &t->peer_data, 0, op);
 	op->flags = last ? TERN_OP_REMOTE : TERN_OP_LOCAL;
@@ -296,14 +310,17 @@ static tern_status submit(h_env *e, t_state *t, const h_work *w, bool last, unsi
 
 static void in_flight(h_env *e, t_state *t, const h_work *w)
 {
-	uint64_t sent = 0;
+	uint64_t sent = 0, done = 0;
+	unsigned next = 0, oldest = 0; /* operations: sent and done in turn */
 
-	for (uint64_t done = 0; done < w->count; done++) {
-		tern_op *op = &t->ops[done % w->depth];
+	make_ops(t->ops, w->depth, 0);
+	for (; done < w->count; done++) {
+		tern_op *op = &t->ops[oldest];
 		tern_status status = TERN_OK;
 
+		oldest = oldest + 1 == w->depth ? 0 : oldest + 1;
 		while (status == TERN_OK && sent < w->count && sent - done < w->depth) {
-			status = submit(e, t, w, sent + 1 == w->count, (unsigned)(sent % w->depth));
+			status = submit(e, t, w, sent + 1 == w->count, next);
 			if (status != TERN_OK && (status != TERN_AGAIN || sent == done)) {
 				if (status != TERN_AGAIN)
 					t_must(e, status, "submit");
@@ -311,7 +328,10 @@ static void in_flight(h_env *e, t_state *t, const h_work *w)
 				status = TERN_OK;
 				continue;
 			}
-			sent += status == TERN_OK;
+			if (status == TERN_OK) {
+				sent++;
+				next = next + 1 == w->depth ? 0 : next + 1;
+			}
 		}
 		await_op(e, t, op);
 		h_tick(e);

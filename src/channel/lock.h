@@ -10,6 +10,8 @@
  *           while the others wait, for some hundred microseconds (lock.c). Moving what the lock guards from one core
  *           to the other costs as much as ten small operations. HEIR: somebody has the next turn; DUE: he has waited
  *           long enough, no further turn before his own
+ *   entries how often it was taken but for accesses that change nothing of what it guards (submit.c): whoever finds the
+ *           number that he left finds all else as he left it
  *   URGENT  a taker looks for it to get free: no turn goes on before he had it. So the driver, with what the turns
  *           need to go on, waits for one operation and not for a turn, and never behind those who wait for one
  *   tokens  futex: wake-ups that no taker has taken yet
@@ -31,6 +33,7 @@ typedef struct tn_lock {
 	_Atomic uint32_t tokens;
 	_Atomic uint32_t turns; /* taken so far; written by the holder, as is `last` */
 	bool off;
+	uint64_t entries;           /* the holder's */
 	_Atomic(const void *) last; /* thread of the latest turn */
 	_Atomic uint32_t bell;      /* futex: rung for an heir that is due by who had the turn before it */
 	_Atomic uint32_t tickets;   /* of turners that went to sleep */
@@ -76,6 +79,7 @@ static inline void tn_lock_init(tn_lock *lock, bool off)
 	atomic_init(&lock->turns, 0);
 	atomic_init(&lock->last, NULL);
 	lock->off = off;
+	lock->entries = 0;
 }
 
 static inline bool tn_lock_quick(tn_lock *lock)
@@ -89,13 +93,17 @@ static inline bool tn_lock_quick(tn_lock *lock)
 
 static inline bool tn_lock_try(tn_lock *lock)
 {
-	return TN_LIKELY(tn_lock_quick(lock)) || tn_lock_barge(lock);
+	if (TN_UNLIKELY(!tn_lock_quick(lock)) && !tn_lock_barge(lock))
+		return false;
+	lock->entries++;
+	return true;
 }
 
 static inline void tn_lock_take(tn_lock *lock)
 {
 	if (TN_UNLIKELY(!tn_lock_quick(lock)))
 		tn_lock_wait(lock);
+	lock->entries++;
 }
 
 /* A free lock for a turn: nobody waits, or it goes on for the one who had the last. False: tn_lock_wait_turn. */
@@ -114,13 +122,18 @@ static inline bool tn_lock_go_on(tn_lock *lock)
 }
 
 /* Held: it is a turn of this thread's. */
-static inline void tn_lock_turn_begun(tn_lock *lock)
+static inline void tn_lock_turn_mine(tn_lock *lock)
 {
-	if (lock->off)
-		return;
 	atomic_store_explicit(&lock->last, tn_thread_identity(), memory_order_relaxed);
 	atomic_store_explicit(&lock->turns, atomic_load_explicit(&lock->turns, memory_order_relaxed) + 1,
 			      memory_order_relaxed);
+}
+
+static inline void tn_lock_turn_begun(tn_lock *lock)
+{
+	lock->entries++;
+	if (!lock->off)
+		tn_lock_turn_mine(lock);
 }
 
 static inline void tn_lock_turn(tn_lock *lock)

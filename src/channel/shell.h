@@ -60,9 +60,21 @@ typedef struct tn_sends {
 	tn_mpsc_node *backlog; /* lock */
 } tn_sends;
 
+/*
+ * What an access by copy (submit.c) found to stand in no way, and did not have to look for again while nobody else had
+ * the lock since: lock.entries is as it was.
+ */
+typedef struct tn_shell_once {
+	const tern_channel *channel; /* NULL: none */
+	tn_lane *lane;
+	uint64_t bytes_max, entries;
+	uint32_t caps;
+} tn_shell_once;
+
 struct tern_link {
 	tern_ctx *ctx;
 	tn_lock lock;
+	tn_shell_once once;
 	tn_link *m;
 	void *memory;
 	_Atomic uint32_t refs;

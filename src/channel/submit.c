@@ -290,16 +290,56 @@ typedef struct piece {
 	uint64_t offset;
 } piece;
 
-/* Lock held. A small access of a device that copies (shm): nothing stands in its way, and it is over. */
-static TN_ALWAYS_INLINE bool access_now(tern_channel *channel, const piece *p, uint32_t caps)
+/* Lock held. What stands in the way of an access by copy? Nothing: true, and link->once says so to the next. */
+static __attribute__((noinline)) bool find_way(tern_channel *channel)
+{
+	tern_link *link = channel->link;
+	const tn_shell_lane *slane;
+	tn_link_way way;
+
+	link->once.channel = NULL;
+	if (!link->copies || link->copying || link->sends.backlog || !usable_now(channel) ||
+	    !tn_link_access(link->m, channel->handle, &way))
+		return false;
+	slane = way.lane_user;
+	link->once = (tn_shell_once){.channel = channel,
+				     .lane = slane->lane,
+				     .bytes_max = TN_MIN(way.bytes_max, TN_SHELL_COPY_BYTES),
+				     .entries = link->lock.entries,
+				     .caps = way.caps};
+	return true;
+}
+
+/* Lock held. An access of a device that copies (shm): nothing stands in its way, and it is over. */
+static TN_ALWAYS_INLINE bool access_now(tern_link *link, const piece *p, uint32_t caps)
 {
 	bool get = caps == TN_LINK_CAP_READ;
-	tern_link *link = channel->link;
-	tn_shell_lane *slane = tn_link_access(link->m, channel->handle, p->bytes, caps);
 
-	if (TN_UNLIKELY(!slane || !tn_lane_access(slane->lane, p->key, p->offset, p->local, p->bytes, get)))
+	if (TN_UNLIKELY(p->bytes - 1 >= link->once.bytes_max ||
+			!tn_lane_access(link->once.lane, p->key, p->offset, p->local, p->bytes, get)))
 		return false;
 	tn_link_accessed(link->m, get);
+	return true;
+}
+
+/* Lock held. */
+static TN_ALWAYS_INLINE bool access_all(tern_channel *channel, const piece *data, const piece *flag,
+					uint32_t caps)
+{
+	tern_link *link = channel->link;
+	const tn_shell_once *once = &link->once;
+
+	if (TN_UNLIKELY(!tn_mpsc_empty(&link->sends.queued)))
+		return false;
+	if (TN_UNLIKELY(once->channel != channel || once->entries != link->lock.entries) &&
+	    !find_way(channel))
+		return false;
+	if (TN_UNLIKELY((once->caps & caps) != caps ||
+			(!(flag && data->bytes == 0) && !access_now(link, data, caps)) ||
+			(flag && !access_now(link, flag, caps))))
+		return false;
+	tn_count_own(&link->counters.fast, 1);
+	count_transfer(link, caps == TN_LINK_CAP_READ, data->bytes);
 	return true;
 }
 
@@ -314,20 +354,19 @@ static TN_ALWAYS_INLINE bool at_once(tern_channel *channel, const piece *data, c
 	tern_link *link = channel->link;
 	bool done;
 
-	if (TN_UNLIKELY(!atomic_load_explicit(&link->copies, memory_order_relaxed) ||
-			data->bytes > TN_SHELL_COPY_BYTES || op->done || op->stream || tn_gpu_on() ||
-			tn_op_state(op) == TN_OP_INFLIGHT || tn_ctx_enter(link->ctx) != TERN_OK ||
-			!tn_lock_go_on(&link->lock)))
+	if (TN_UNLIKELY(!atomic_load_explicit(&link->copies, memory_order_relaxed) || op->done ||
+			op->stream || tn_gpu_on() || tn_op_state(op) == TN_OP_INFLIGHT ||
+			tn_ctx_enter(link->ctx) != TERN_OK))
 		return false;
-	tn_lock_turn_begun(&link->lock);
-	done = !link->copying && !tn_queue_any(link) && usable_now(channel) &&
-	       ((flag && data->bytes == 0) || access_now(channel, data, caps)) &&
-	       (!flag || access_now(channel, flag, caps));
-	if (TN_LIKELY(done)) {
-		tn_count_own(&link->counters.fast, 1);
-		count_transfer(link, caps == TN_LINK_CAP_READ, data->bytes);
+	if (link->lock.off) {
+		done = access_all(channel, data, flag, caps);
+	} else {
+		if (TN_UNLIKELY(!tn_lock_go_on(&link->lock)))
+			return false;
+		tn_lock_turn_mine(&link->lock);
+		done = access_all(channel, data, flag, caps);
+		tn_lock_drop(&link->lock);
 	}
-	tn_lock_drop(&link->lock);
 	if (TN_LIKELY(done))
 		finish_here(op, data->bytes);
 	return done;
@@ -408,6 +447,36 @@ static __attribute__((noinline)) tern_status transfer(tern_channel *channel, tn_
 	return transfer_by(channel, &xfer, op, false);
 }
 
+/* What has no access at once: by scalars, so that an access at once needs no memory for its pieces. */
+static __attribute__((noinline)) tern_status put_in_turn(tern_channel *channel, const void *src,
+							 uint64_t bytes, const tern_key *key, uint64_t offset,
+							 tern_op *op)
+{
+	piece data = {(void *)(uintptr_t)src, bytes, key, offset};
+
+	return transfer(channel, TN_XFER_PUT, &data, NULL, op);
+}
+
+static __attribute__((noinline)) tern_status flag_in_turn(tern_channel *channel, const void *src,
+							  uint64_t bytes, const tern_key *key,
+							  uint64_t offset, uint64_t flag,
+							  const tern_key *flag_key, uint64_t flag_offset,
+							  tern_op *op)
+{
+	piece data = {(void *)(uintptr_t)src, bytes, key, offset};
+	piece word = {&flag, sizeof(flag), flag_key, flag_offset};
+
+	return transfer(channel, TN_XFER_PUT_FLAG, &data, &word, op);
+}
+
+static __attribute__((noinline)) tern_status get_in_turn(tern_channel *channel, void *dst, uint64_t bytes,
+							 const tern_key *key, uint64_t offset, tern_op *op)
+{
+	piece data = {dst, bytes, key, offset};
+
+	return transfer(channel, TN_XFER_GET, &data, NULL, op);
+}
+
 tern_status tern_put(tern_channel *channel, const void *src, uint64_t bytes, const tern_key *key,
 		     uint64_t offset, tern_op *op)
 {
@@ -415,7 +484,7 @@ tern_status tern_put(tern_channel *channel, const void *src, uint64_t bytes, con
 
 	return TN_LIKELY(at_once(channel, &data, NULL, 0, op))
 		       ? TERN_OK
-		       : transfer(channel, TN_XFER_PUT, &data, NULL, op);
+		       : put_in_turn(channel, src, bytes, key, offset, op);
 }
 
 tern_status tern_put_notify(tern_channel *channel, const void *src, uint64_t bytes, const tern_key *key,
@@ -443,7 +512,7 @@ tern_status tern_put_flag(tern_channel *channel, const void *src, uint64_t bytes
 	return TN_LIKELY(flag_offset % 8 == 0 &&
 			 at_once(channel, &data, &word, TN_LINK_CAP_ORDERED_WRITES, op))
 		       ? TERN_OK
-		       : transfer(channel, TN_XFER_PUT_FLAG, &data, &word, op);
+		       : flag_in_turn(channel, src, bytes, key, offset, flag, flag_key, flag_offset, op);
 }
 
 tern_status tern_get(tern_channel *channel, void *dst, uint64_t bytes, const tern_key *key, uint64_t offset,
@@ -453,7 +522,7 @@ tern_status tern_get(tern_channel *channel, void *dst, uint64_t bytes, const ter
 
 	return TN_LIKELY(at_once(channel, &data, NULL, TN_LINK_CAP_READ, op))
 		       ? TERN_OK
-		       : transfer(channel, TN_XFER_GET, &data, NULL, op);
+		       : get_in_turn(channel, dst, bytes, key, offset, op);
 }
 
 tern_status tern_cancel(tern_channel *channel, tern_op *op)

@@ -6,7 +6,8 @@
  *
  *   fast_send/fast_xfer   state, queues, lane, credits, windows, a row each in reserve: fill the post
  *   fast_posted           done: move the totals, COMPLETE. Kept: rows are taken, PENDING
- *   access                what is over when the device returns takes no row and no wr: some counts, nothing else
+ *   access                what is over when the device returns takes no row and no wr: some counts, nothing else. The
+ *                         answer holds until the next call, so that not every access asks
  *   fast_imm              a notification of an open channel, and nobody waits for an answer to it
  *   fast_frame            a whole message of an open channel in its turn, and the same
  *
@@ -286,24 +287,31 @@ tn_link_fast_result tn_link_fast_posted(tn_link *link, tn_link_fast *fast, tern_
 
 /* ---- what is over when its post returns ---- */
 
+/* Bulk that is over at once needs no window, but passes none that waits, here or on another link of the device. */
+static uint64_t access_max(const tn_link *link)
+{
+	bool bulk = !link->bulk_ready && !link->outside && !link->budget && !link->grants.tx;
+
+	return bulk ? link->chunk_max : link->small;
+}
+
 /*
  * Over lane 0, whatever lane the channel's other transfers use: such a device orders nothing by its lanes, for what it
  * took is over. Needs no row of any kind.
  */
-TN_ALWAYS_INLINE void *tn_link_access(const tn_link *link, uint32_t channel, uint64_t bytes, uint32_t caps)
+bool tn_link_access(const tn_link *link, uint32_t channel, tn_link_way *way)
 {
 	const tn_lk_chan *chan = &link->chans[channel & 0xffff];
 	const tn_lk_lane *lane = link->by_index[0];
 
-	caps |= TN_LINK_CAP_REMOTE_DONE;
-	if (TN_UNLIKELY(link->state != TN_LINK_UP || link->hold || (link->caps & caps) != caps ||
-			tn_lk_journal_due(link) || tn_lk_is_bulk(link, bytes) || bytes == 0 ||
-			(channel & 0xffff) >= link->chan_high || chan->handle != channel ||
-			!tn_lk_chan_can_send(chan) || chan->released || chan->spoilt ||
-			chan->close_received || chan->xfers_out || !tn_list_empty(&chan->xfers) ||
-			lane->state != TN_LANE_UP || lane->stalled))
-		return NULL;
-	return lane->user;
+	if (TN_UNLIKELY(link->state != TN_LINK_UP || link->hold || !(link->caps & TN_LINK_CAP_REMOTE_DONE) ||
+			tn_lk_journal_due(link) || (channel & 0xffff) >= link->chan_high ||
+			chan->handle != channel || !tn_lk_chan_can_send(chan) || chan->released ||
+			chan->spoilt || chan->close_received || chan->xfers_out ||
+			!tn_list_empty(&chan->xfers) || lane->state != TN_LANE_UP || lane->stalled))
+		return false;
+	*way = (tn_link_way){lane->user, access_max(link), link->caps};
+	return true;
 }
 
 TN_ALWAYS_INLINE void tn_link_accessed(tn_link *link, bool get)

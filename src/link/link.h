@@ -516,12 +516,17 @@ bool tn_link_fast_imm(tn_link *link, uint32_t lane, uint32_t imm, uint64_t bytes
 bool tn_link_fast_frame(tn_link *link, uint32_t lane, const void *bytes, uint64_t n, tn_link_rx *rx);
 
 /*
- * A small access over a device that has done it, visible at the target, when its post returns: the machine keeps nothing
- * of it. The lane's user, if nothing stands in the way of so many bytes of the channel over a device with these
- * capabilities; when the device took it, tn_link_accessed before any other call. NULL, or the device did not take it:
- * nothing happened, submit the op in another way.
+ * Accesses over a device that has done them, visible at the target, when its post returns: the machine keeps nothing of
+ * them. True: nothing stands in the way of one of the channel's, of up to so many bytes, over a device with these
+ * capabilities; so it stays until the machine is called for anything else. For each that the device took:
+ * tn_link_accessed. False, or the device did not take it: submit the op in another way.
  */
-void *tn_link_access(const tn_link *link, uint32_t channel, uint64_t bytes, uint32_t caps);
+typedef struct tn_link_way {
+	void *lane_user;
+	uint64_t bytes_max; /* 0: none */
+	uint32_t caps;
+} tn_link_way;
+bool tn_link_access(const tn_link *link, uint32_t channel, tn_link_way *way);
 void tn_link_accessed(tn_link *link, bool get);
 
 /* ---- the link as a whole ---- */

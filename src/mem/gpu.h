@@ -28,7 +28,9 @@
 extern _Atomic uint32_t tn_gpu_state;
 static inline bool tn_gpu_on(void)
 {
-	return atomic_load_explicit(&tn_gpu_state, memory_order_relaxed) == tn_os_fork_generation() + 1;
+	uint32_t state = atomic_load_explicit(&tn_gpu_state, memory_order_relaxed);
+
+	return TN_UNLIKELY(state != 0) && state == tn_os_fork_generation() + 1;
 }
 
 /* Load the driver and look for GPUs. only_loaded: not if the process has not loaded it. TERN_E_NO_DEVICE,

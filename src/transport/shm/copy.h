@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The one copy of a one-sided transfer. Small sizes are stores in line (and single-copy atomic when they
- * are an aligned 1, 2, 4 or 8 bytes: flag words), middle sizes go to memcpy or `rep movsb`, large ones past
- * the caches with non-temporal stores. What is best where depends on the processor: chosen once at run time,
- * thresholds are options, figures in bench/transport/shm_bench.c.
+ * are an aligned 1, 2, 4 or 8 bytes: flag words), middle sizes go to memcpy, a loop of 512-bit stores or `rep movsb`,
+ * large ones past the caches with non-temporal stores. What is best where depends on the processor: chosen once at
+ * run time, figures in copy.c.
  *
  * Every copy is complete for others, in program order with later stores, when the function returns
  * (sfence after non-temporal stores).
@@ -21,11 +21,16 @@
 #include "base/check.h"
 #include "transport/shm/fence.h"
 
+#define TN_SHM_LOOP_MIN  256u
+#define TN_SHM_COPY_LINE 64u /* what tn_shm_copy_line takes */
+
 typedef void (*tn_shm_copy_fn)(void *to, const void *from, uint64_t bytes);
 
 typedef struct tn_shm_copier {
-	uint64_t rep_bytes; /* from here on `middle` instead of memcpy */
-	uint64_t nt_bytes;  /* from here on `large` */
+	uint64_t loop_bytes; /* from here on `loop` instead of memcpy; at least TN_SHM_LOOP_MIN */
+	uint64_t rep_bytes;  /* from here on `middle` */
+	uint64_t nt_bytes;   /* from here on `large` */
+	tn_shm_copy_fn loop;
 	tn_shm_copy_fn middle;
 	tn_shm_copy_fn large;
 	const char *middle_name; /* "memcpy", "rep movsb" */
@@ -70,12 +75,53 @@ static inline bool tn_shm_copy_word(void *to, const void *from, uint64_t bytes)
 	return false;
 }
 
+/* Up to 64 bytes that are no word, from both ends: what overlaps is stored twice. Ordered as tn_shm_copy_far. */
+static inline void tn_shm_copy_line(uint8_t *to, const uint8_t *from, uint64_t bytes)
+{
+	uint64_t a[2], b[2], c[2], d[2];
+	uint32_t e, f;
+
+	tn_shm_fence_release();
+	if (bytes >= 32) {
+		memcpy(a, from, 16);
+		memcpy(b, from + 16, 16);
+		memcpy(c, from + bytes - 32, 16);
+		memcpy(d, from + bytes - 16, 16);
+		memcpy(to, a, 16);
+		memcpy(to + 16, b, 16);
+		memcpy(to + bytes - 32, c, 16);
+		memcpy(to + bytes - 16, d, 16);
+	} else if (bytes >= 16) {
+		memcpy(a, from, 16);
+		memcpy(d, from + bytes - 16, 16);
+		memcpy(to, a, 16);
+		memcpy(to + bytes - 16, d, 16);
+	} else if (bytes >= 8) {
+		memcpy(a, from, 8);
+		memcpy(d, from + bytes - 8, 8);
+		memcpy(to, a, 8);
+		memcpy(to + bytes - 8, d, 8);
+	} else if (bytes >= 4) {
+		memcpy(&e, from, 4);
+		memcpy(&f, from + bytes - 4, 4);
+		memcpy(to, &e, 4);
+		memcpy(to + bytes - 4, &f, 4);
+	} else if (bytes > 0) {
+		uint8_t first = from[0], middle = from[bytes / 2], last = from[bytes - 1];
+
+		to[0] = first;
+		to[bytes / 2] = middle;
+		to[bytes - 1] = last;
+	}
+}
+
 static inline void tn_shm_copy(const tn_shm_copier *copier, void *to, const void *from, uint64_t bytes,
 			       uint64_t run)
 {
-	if (bytes <= 8 && tn_shm_copy_word(to, from, bytes))
-		return;
-	tn_shm_copy_far(copier, to, from, bytes, run);
+	if (bytes > TN_SHM_COPY_LINE)
+		tn_shm_copy_far(copier, to, from, bytes, run);
+	else if (!tn_shm_copy_word(to, from, bytes))
+		tn_shm_copy_line(to, from, bytes);
 }
 
 #endif

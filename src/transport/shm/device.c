@@ -174,20 +174,15 @@ static int shm_fd(tn_dev *base)
 static void shm_counters(tn_dev *base, tern_counter_fn fn, void *arg)
 {
 	tn_shm_dev *dev = (tn_shm_dev *)base;
-	tn_shm_counters sum;
+	tn_shm_counters sum = {0};
 	tn_counter *to = (tn_counter *)&sum;
 
 	pthread_mutex_lock(&dev->guard_lock); /* asked in any thread: the poller destroys lanes meanwhile */
-	for (size_t i = 0; i < COUNTERS; i++) {
-		uint64_t value = tn_counter_read(&((const tn_counter *)&dev->gone)[i]) +
-				 tn_counter_read(&((const tn_counter *)&dev->counters)[i]);
-
-		for (uint32_t k = 0; k < dev->lane_count; k++) {
-			value += tn_counter_read(&((const tn_counter *)&dev->lanes[k]->post_counters)[i]);
-			value += tn_counter_read(&((const tn_counter *)&dev->lanes[k]->poll_counters)[i]);
-		}
-		tn_count_set(&to[i], value);
-	}
+	for (size_t i = 0; i < COUNTERS; i++)
+		tn_count_set(&to[i], tn_counter_read(&((const tn_counter *)&dev->gone)[i]) +
+					     tn_counter_read(&((const tn_counter *)&dev->counters)[i]));
+	for (uint32_t k = 0; k < dev->lane_count; k++)
+		tn_shm_lane_counters(dev->lanes[k], &sum);
 	pthread_mutex_unlock(&dev->guard_lock);
 	tn_counters_each(counter_names, &sum, "shm", fn, arg);
 }

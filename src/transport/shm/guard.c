@@ -108,14 +108,10 @@ static bool stands_still(const tn_shm_lane *lane)
 bool tn_shm_guard_bury(tn_shm_lane *lane)
 {
 	tn_shm_dev *dev = tn_shm_dev_of(lane);
-	tn_counter *to = (tn_counter *)&dev->gone;
-	const tn_counter *post = (const tn_counter *)&lane->post_counters;
-	const tn_counter *poll = (const tn_counter *)&lane->poll_counters;
 	bool zombie = stands_still(lane);
 
 	pthread_mutex_lock(&dev->guard_lock);
-	for (size_t i = 0; i < sizeof(dev->gone) / sizeof(tn_counter); i++)
-		tn_count(&to[i], tn_counter_read(&post[i]) + tn_counter_read(&poll[i]));
+	tn_shm_lane_counters(lane, &dev->gone);
 	for (uint32_t i = 0; i < dev->lane_count; i++) {
 		if (dev->lanes[i] == lane) {
 			dev->lanes[i] = dev->lanes[--dev->lane_count];

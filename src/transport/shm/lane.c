@@ -205,6 +205,26 @@ void tn_shm_lane_destroy(tn_lane *base)
 		tn_shm_lane_free(lane);
 }
 
+/* An access counts as a write or read and as a copy. */
+void tn_shm_lane_counters(const tn_shm_lane *lane, tn_shm_counters *sum)
+{
+	const tn_counter *post = (const tn_counter *)&lane->post_counters;
+	const tn_counter *poll = (const tn_counter *)&lane->poll_counters;
+	uint64_t writes = tn_counter_read(&lane->accessed[0].count);
+	uint64_t reads = tn_counter_read(&lane->accessed[1].count);
+	uint64_t written = tn_counter_read(&lane->accessed[0].bytes);
+	uint64_t read = tn_counter_read(&lane->accessed[1].bytes);
+
+	for (size_t i = 0; i < sizeof(*sum) / sizeof(tn_counter); i++)
+		tn_count(&((tn_counter *)sum)[i], tn_counter_read(&post[i]) + tn_counter_read(&poll[i]));
+	tn_count(&sum->writes, writes);
+	tn_count(&sum->reads, reads);
+	tn_count(&sum->tx_bytes, written);
+	tn_count(&sum->rx_bytes, read);
+	tn_count(&sum->copies, writes + reads);
+	tn_count(&sum->copy_bytes, written + read);
+}
+
 void tn_shm_lane_free(tn_shm_lane *lane)
 {
 	tn_shm_seg_unmap(lane->segment, lane->segment_bytes);

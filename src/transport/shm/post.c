@@ -167,7 +167,7 @@ static inline tern_status resolve(tn_shm_lane *lane, const tn_wr *wr, uint32_t a
 /* ---- one-sided ---- */
 
 /* While a copy runs beside posts the word is odd: an access of a post lies inside of it and ends before it. */
-static inline tern_status access_begin(tn_shm_lane *lane)
+static TN_ALWAYS_INLINE bool access_mark(tn_shm_lane *lane, tn_shm_ctl *ctl)
 {
 	uint32_t mark = atomic_load_explicit(&lane->accesses, memory_order_relaxed) + 1;
 
@@ -175,11 +175,14 @@ static inline tern_status access_begin(tn_shm_lane *lane)
 		mark--;
 	TN_ASSERT(mark % 2 == 1);
 	atomic_store_explicit(&lane->accesses, mark, memory_order_relaxed);
-	atomic_store_explicit(&lane->ctl_out->access, mark, memory_order_relaxed);
+	atomic_store_explicit(&ctl->access, mark, memory_order_relaxed);
 	tn_shm_fence_light(lane->light);
-	if (TN_UNLIKELY(atomic_load_explicit(&lane->ctl_out->stop, memory_order_relaxed) != 0))
-		return post_not_up();
-	return TERN_OK;
+	return atomic_load_explicit(&ctl->stop, memory_order_relaxed) == 0;
+}
+
+static inline tern_status access_begin(tn_shm_lane *lane)
+{
+	return TN_LIKELY(access_mark(lane, lane->ctl_out)) ? TERN_OK : post_not_up();
 }
 
 static inline void access_end(tn_shm_lane *lane)
@@ -345,7 +348,44 @@ tern_status tn_shm_read(tn_lane *base, tn_wr *wr)
 	return status;
 }
 
-/* A key of the cache is what it takes: it was decoded and checked when it came there. */
+static TN_ALWAYS_INLINE void count_access(tn_shm_lane *lane, uint64_t bytes, bool read)
+{
+	tn_count_own(&lane->accessed[read].count, 1);
+	tn_count_own(&lane->accessed[read].bytes, bytes);
+}
+
+/* The rest of an access that may go on, of more than a cache line. */
+static __attribute__((noinline)) bool access_far(tn_shm_lane *lane, const tn_shm_cached_key *hit, uint8_t *at,
+						 void *local, uint64_t bytes, bool read)
+{
+	const tn_shm_copier *copier = &tn_shm_dev_of(lane)->copier;
+	uint64_t run = run_of(lane, at, bytes);
+
+	if (bytes >= PREFAULT_BYTES)
+		prefault(hit->map, at, bytes);
+	tn_shm_copy_far(copier, read ? local : at, read ? at : local, bytes, run);
+	access_end(lane);
+	count_access(lane, bytes, read);
+	return true;
+}
+
+/*
+ * The cache line is fetched to be written while the checks go on: whoever polls it at the other side has it, most
+ * likely. Of an address that is none nothing comes.
+ */
+static TN_ALWAYS_INLINE void prefetch_own(const void *at)
+{
+#if defined(__x86_64__)
+	__asm__ volatile("prefetchw %0" ::"m"(*(const char *)at));
+#else
+	__builtin_prefetch(at, 1);
+#endif
+}
+
+/*
+ * A key of the cache is what it takes: it was decoded and checked when it came there. Without a call up to the copy of a
+ * cache line, so that nothing is saved on the stack for it.
+ */
 bool tn_shm_access(tn_lane *base, const tern_key *wire, uint64_t offset, void *local, uint64_t bytes,
 		   bool read)
 {
@@ -354,24 +394,26 @@ bool tn_shm_access(tn_lane *base, const tern_key *wire, uint64_t offset, void *l
 		 access = read ? TERN_ACCESS_READ : TERN_ACCESS_WRITE;
 	uint32_t generation = tn_key_word(wire, TN_KEY_GENERATION_AT);
 	const tn_shm_cached_key *hit = &lane->cache[index % TN_SHM_KEY_CACHE];
-	bool may;
+	uint8_t *at = hit->base + offset;
 
+	if (!read)
+		prefetch_own(at);
 	if (TN_UNLIKELY(atomic_load_explicit(&lane->state, memory_order_acquire) != TN_SHM_LANE_UP ||
 			hit->generation != generation || hit->index != index || generation == 0 ||
 			hit->node_tag != tn_key_word(wire, TN_KEY_NODE_TAG_AT) || !(hit->access & access) ||
 			offset > hit->length || bytes > hit->length - offset))
 		return false;
-	may = access_begin(lane) == TERN_OK &&
-	      atomic_load_explicit(&hit->row->generation, memory_order_acquire) == generation;
-	if (TN_LIKELY(may))
-		move(lane, hit->map, hit->base + offset, local, bytes, read);
-	access_end(lane);
-	if (TN_UNLIKELY(!may))
+	if (TN_UNLIKELY(!access_mark(lane, lane->ctl_out) ||
+			atomic_load_explicit(&hit->row->generation, memory_order_acquire) != generation)) {
+		access_end(lane);
 		return false;
-	if (read)
-		count_read(lane, bytes);
-	else
-		count_write(lane, bytes);
+	}
+	if (TN_UNLIKELY(bytes > TN_SHM_COPY_LINE))
+		return access_far(lane, hit, at, local, bytes, read);
+	if (!tn_shm_copy_word(read ? local : at, read ? at : local, bytes))
+		tn_shm_copy_line(read ? local : at, read ? at : local, bytes);
+	access_end(lane);
+	count_access(lane, bytes, read);
 	return true;
 }
 

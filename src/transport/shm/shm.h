@@ -171,6 +171,9 @@ struct tn_shm_lane {
 	tn_shm_tx tx;
 	tn_shm_cached_key cache[TN_SHM_KEY_CACHE];
 	tn_shm_counters post_counters;
+	struct {
+		tn_counter count, bytes;
+	} accessed[2];         /* by tn_shm_access: writes, reads; beside post_counters */
 	_Atomic uint64_t want; /* extent index + 1 to be asked for; cleared by the poller */
 	_Atomic int32_t fault; /* a status for which the poller has to break the lane */
 
@@ -350,6 +353,8 @@ void tn_shm_lane_break(tn_lane *base);
 void tn_shm_lane_close(tn_lane *base);
 bool tn_shm_lane_drained(tn_lane *base);
 void tn_shm_lane_destroy(tn_lane *base);
+/* Adds the lane's counters. Any thread. */
+void tn_shm_lane_counters(const tn_shm_lane *lane, tn_shm_counters *sum);
 /* Its segment, its peer and itself. */
 void tn_shm_lane_free(tn_shm_lane *lane);
 

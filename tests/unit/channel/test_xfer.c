@@ -163,6 +163,35 @@ static void still_works(xfer *x)
 	assert_ok(complete(x->p.dial.ctx, &op, tern_send(x->p.dial.channel, "alive", 5, &op)));
 }
 
+/* A put that was over at once says nothing of the next one: the other channel's has its turn, an end ends them. */
+static void test_ends(void **state)
+{
+	tern_channel_params params = {0};
+	tern_channel *other;
+	tern_status status;
+	xfer x;
+
+	(void)state;
+	open_xfer(&x, TERN_ACCESS_READ | TERN_ACCESS_WRITE);
+	assert_ok(tern_channel_open(x.p.dial.link, SERVICE, &params, &other));
+	for (uint64_t i = 0; i < 200; i++) {
+		tern_channel *channel = i % 3 ? x.p.dial.channel : other;
+
+		fill(x.src, 64, i);
+		assert_ok(complete(x.p.dial.ctx, &x.op, tern_put(channel, x.src, 64, &x.key, i, &x.op)));
+		assert_true(filled(x.dst + i, 64, i));
+	}
+	tern_channel_close(other);
+	still_works(&x);
+	tern_channel_close(x.p.serve.channel); /* the latest: other's */
+	still_works(&x);
+	tern_link_close(x.p.dial.link);
+	tern_op_init(&x.op, NULL, NULL);
+	status = complete(x.p.dial.ctx, &x.op, tern_put(x.p.dial.channel, x.src, 64, &x.key, 0, &x.op));
+	assert_true(status != TERN_OK);
+	close_xfer(&x);
+}
+
 static void test_keys(void **state)
 {
 	tern_key narrow, read_only, revoked, junk;
@@ -329,6 +358,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_notify),
 		cmocka_unit_test(test_many_notifies),
 		cmocka_unit_test(test_flag),
+		cmocka_unit_test(test_ends),
 		cmocka_unit_test(test_keys),
 		cmocka_unit_test(test_in_flight),
 		cmocka_unit_test(test_deadlines_and_cancel),

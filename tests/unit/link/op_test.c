@@ -390,39 +390,57 @@ static void fast_paths(void **state)
 	pair_fini(&world);
 }
 
+static bool may_access(const tn_link *link, uint32_t channel, uint64_t bytes, uint32_t caps)
+{
+	tn_link_way way;
+
+	return tn_link_access(link, channel, &way) && bytes <= way.bytes_max && (way.caps & caps) == caps;
+}
+
 /* What is over when its post returns: allowed where nothing stands before it, and nothing is kept of it. */
 static void accesses(void **state)
 {
 	tn_link *link = NULL;
 	record_op slow;
-	uint32_t channel;
+	uint32_t channel, other;
+	tn_link_way way;
+	uint64_t small = 8 << 10;
 
 	(void)state;
 	record_init();
 	record_start();
 	link = link_of(0);
 	assert_ok(tn_link_channel_open(link, "c", NULL, 0, &channel));
-	assert_null(tn_link_access(link, channel, 8, 0)); /* no answer yet */
+	assert_false(may_access(link, channel, 8, 0)); /* no answer yet */
 	run();
-	assert_non_null(tn_link_access(link, channel, 8, 0));
+	assert_true(may_access(link, channel, 8, 0));
 	tn_link_accessed(link, false);
-	assert_non_null(tn_link_access(link, channel, 8, TN_LINK_CAP_READ));
+	assert_true(may_access(link, channel, 8, TN_LINK_CAP_READ));
 	tn_link_accessed(link, true);
 	tn_link_check(link, 2);
 
-	assert_null(tn_link_access(link, channel, 1 << 20, 0)); /* bulk has windows */
-	assert_null(tn_link_access(link, channel, 0, 0));       /* nothing to access */
-	assert_null(tn_link_access(link, channel + (1u << 16), 8, 0));
-	assert_null(tn_link_access(link, channel + 1, 8, 0));
-
-	assert_ok(xfer_at(0, channel, TN_XFER_PUT, data, sizeof(data), 0, &slow)); /* never past what waits */
-	assert_null(tn_link_access(link, channel, 8, 0));
+	assert_true(tn_link_access(link, channel, &way));
+	assert_true(way.bytes_max > small); /* what is over at once needs no window */
+	assert_ok(tn_link_channel_open(link, "d", NULL, 0, &other));
+	run();
+	assert_ok(xfer_at(0, other, TN_XFER_PUT, data, sizeof(data), 0, &slow));
+	assert_true(tn_link_access(link, channel, &way));
+	assert_int_equal(way.bytes_max, small); /* but passes no bulk that waits */
 	run();
 	assert_true(slow.done && slow.status == TERN_OK);
-	assert_non_null(tn_link_access(link, channel, 8, 0));
+	assert_true(tn_link_access(link, channel, &way));
+	assert_true(way.bytes_max > small);
+	assert_false(may_access(link, channel + (1u << 16), 8, 0));
+	assert_false(may_access(link, channel + 2, 8, 0));
+
+	assert_ok(xfer_at(0, channel, TN_XFER_PUT, data, sizeof(data), 0, &slow)); /* never past what waits */
+	assert_false(may_access(link, channel, 8, 0));
+	run();
+	assert_true(slow.done && slow.status == TERN_OK);
+	assert_true(may_access(link, channel, 8, 0));
 
 	tn_link_channel_close(link, channel, false);
-	assert_null(tn_link_access(link, channel, 8, 0));
+	assert_false(may_access(link, channel, 8, 0));
 	pair_fini(&world);
 }
 
@@ -435,7 +453,7 @@ static void no_access_without(uint32_t cap, uint32_t wanted)
 		world.node[i].providers[0].caps &= ~cap;
 	record_start();
 	channel = open_channel("c", NULL);
-	assert_null(tn_link_access(link_of(0), channel, 8, wanted));
+	assert_false(may_access(link_of(0), channel, 8, wanted));
 	pair_fini(&world);
 }
 

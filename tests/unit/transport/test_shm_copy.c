@@ -93,6 +93,18 @@ static void test_all_middle(void **state)
 	sweep(&copier, UINT64_MAX / 8);
 }
 
+/* The loop alone: from the least that it takes on, whatever this processor would choose for what is larger. */
+static void test_all_loop(void **state)
+{
+	tn_shm_copier copier;
+
+	(void)state;
+	tn_shm_copier_init(&copier, UINT64_MAX);
+	copier.loop_bytes = TN_SHM_LOOP_MIN;
+	copier.rep_bytes = UINT64_MAX;
+	sweep(&copier, 0);
+}
+
 static uint64_t large_calls;
 
 static void count_large(void *to, const void *from, uint64_t bytes)
@@ -115,7 +127,7 @@ static void test_runs(void **state)
 	assert_int_equal(large_calls, 0);
 	tn_shm_copy(&copier, a, b, 1 << 20, 8 << 20);
 	assert_int_equal(large_calls, 1);
-	tn_shm_copy(&copier, a, b, 64, 8 << 20); /* small ones never */
+	tn_shm_copy(&copier, a, b, 1024, 8 << 20); /* small ones never */
 	assert_int_equal(large_calls, 1);
 	free(a);
 	free(b);
@@ -230,8 +242,11 @@ static void test_large_before_flag(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_default),           cmocka_unit_test(test_all_large),
-		cmocka_unit_test(test_all_middle),        cmocka_unit_test(test_runs),
+		cmocka_unit_test(test_default),
+		cmocka_unit_test(test_all_large),
+		cmocka_unit_test(test_all_middle),
+		cmocka_unit_test(test_all_loop),
+		cmocka_unit_test(test_runs),
 		cmocka_unit_test(test_words_are_whole),
 #ifndef TN_SANITIZED
 		cmocka_unit_test(test_large_before_flag),
