@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The pipeline that pulls and pushes share. Each key means likely cache misses: its bucket, then its record. Several
- * keys are under way at once, so that misses of some overlap with the work on others and requests to memory come evenly:
+ * keys are under way at once, so that misses of some overlap with the work on others. Steps are taken by a block of keys
+ * at a time: requests of several keys are near enough to each other in the program that the core has them under way
+ * together.
  *
- *   key i + 2 TN_AHEAD   hashed, its bucket asked for
- *   key i + TN_AHEAD     the bucket read, its record asked for
- *   key i                the record used; where the first record with the key's tag is another one's, or none has it,
- *                        the next that it may be is asked for, and the key waits with others like it for another turn
+ *   block i + 2 TN_AHEAD   hashed, their buckets asked for
+ *   block i + TN_AHEAD     the buckets read, their records asked for
+ *   block i                the records used; where the first record with a key's tag is another one's, or none has it,
+ *                          the key is late
+ *
+ * Late keys (a few in a hundred) are looked up together at the end of the batch, in steps that all of them take one after
+ * the other: so the straight way has one branch that may be guessed wrong, and nothing is kept for them meanwhile.
  *
  * Threads: items belong to one call. Tests: tests/unit/ps/model_test.c; bench/micro/table_bench.c.
  */
@@ -19,20 +24,18 @@
 
 #include "ps/table_impl.h"
 
-#define TN_AHEAD 24
-#define TN_RING  64 /* items: a power of two above 2 TN_AHEAD */
-#define TN_AGAIN 32 /* keys that wait for another turn */
+#define TN_AHEAD 16
+#define TN_BLOCK 8
+#define TN_RING  64 /* items: a power of two from 2 TN_AHEAD + TN_BLOCK on */
+#define TN_LATE  64 /* late keys that take a step together */
 #define TN_BATCH TN_CHUNK_KEYS
 
 typedef struct tn_item {
-	uint64_t key, hash;
-	uintptr_t entry; /* of the directory */
+	uint64_t key;
 	const tn_bucket *bucket;
-	tn_head *head; /* may be the key's; NULL: the bucket is to be read */
+	tn_head *head; /* may be the key's; NULL: none has its tag */
 	uint32_t id;
-	uint32_t mask;   /* places of the bucket with the key's tag that were not tried */
-	uint32_t number; /* in the batch */
-	uint32_t passed; /* buckets */
+	uint8_t tag;
 } tn_item;
 
 /* Number i of a batch: its key; and its record, to be used. False: the record died. */
@@ -45,14 +48,10 @@ typedef struct tn_batch {
 	uint32_t bytes; /* of a record that are asked for */
 	bool write;
 	bool outside; /* ids may be anything: table_mirror.c */
-	tn_use_fn use;
 	void *arg;
-	uint64_t missing[TN_BATCH / 64]; /* bits */
-	uint32_t again_count;
-	tn_item again[TN_AGAIN];
 } tn_batch;
 
-/* Keys may lie in memory that a peer writes: each is read once. */
+/* Keys may lie in memory that a peer writes: a look-up reads its key once. */
 static inline uint64_t tn_key_once(const uint64_t *key)
 {
 	return *(const volatile uint64_t *)key;
@@ -83,174 +82,215 @@ static inline bool tn_bucket_passed(const tn_bucket *b)
 
 #define TN_PREFETCH_BYTES 1024 /* of a record; the hardware goes on by itself */
 
+static TN_ALWAYS_INLINE void tn_prefetch_line(const void *at, bool write)
+{
+	if (write)
+		__builtin_prefetch(at, 1);
+	else
+		__builtin_prefetch(at);
+}
+
 /* As many steps for each record, wherever in a line it begins: a branch less to guess wrong. */
 static TN_ALWAYS_INLINE void tn_prefetch(const void *at, uint32_t bytes, bool write)
 {
 	const uint8_t *line = at;
 
-	for (uint32_t b = 0; b < bytes; b += 64) {
-		if (write)
-			__builtin_prefetch(line + b, 1);
-		else
-			__builtin_prefetch(line + b);
-	}
-	if (write)
-		__builtin_prefetch(line + bytes - 1, 1);
-	else
-		__builtin_prefetch(line + bytes - 1);
+	for (uint32_t b = 0; b < bytes; b += 64)
+		tn_prefetch_line(line + b, write);
+	tn_prefetch_line(line + bytes - 1, write);
 }
 
-static TN_ALWAYS_INLINE void tn_item_ask(const tn_table *t, const tn_dir *dir, tn_item *item)
-{
-	if (t->dense)
-		return;
-	item->hash = tn_table_hash(item->key);
-	item->entry = tn_dir_entry(dir, item->hash);
-	item->bucket = tn_entry_home(item->entry, item->hash);
-	__builtin_prefetch(item->bucket);
-}
+/* What the steps need of table and batch, where nothing that they write can have changed it. */
+typedef struct tn_view {
+	const tn_slab *slabs;
+	const tn_dir *dir;
+	uint64_t rows; /* dense tables: a key is a place */
+	uint32_t shift, mask, stride, bytes, slab_count;
+	unsigned dir_shift; /* of half the hash */
+	bool dense, write, outside;
+} tn_view;
 
-/* False: there is no such record. */
-static TN_ALWAYS_INLINE bool tn_item_take(const tn_batch *b, tn_item *item, uint32_t id)
+static TN_ALWAYS_INLINE tn_view tn_view_of(const tn_batch *b)
 {
 	const tn_table *t = b->t;
 
-	item->head = NULL;
-	if (b->outside &&
-	    (id >> t->shift >= t->slab_count || (id & t->mask) >= t->slabs[id >> t->shift].places))
-		return false;
-	item->id = id;
-	item->head = tn_head_of(t, id);
-	tn_prefetch(item->head, b->bytes, b->write);
-	return true;
+	return (tn_view){.slabs = t->slabs,
+			 .dir = b->dir,
+			 .rows = t->schema.rows,
+			 .shift = t->shift,
+			 .mask = t->mask,
+			 .stride = t->stride,
+			 .bytes = TN_MIN(b->bytes, TN_PREFETCH_BYTES),
+			 .slab_count = t->slab_count,
+			 .dir_shift = t->dense ? 0 : 63 - b->dir->depth,
+			 .dense = t->dense,
+			 .write = b->write,
+			 .outside = b->outside};
+}
+
+static TN_ALWAYS_INLINE uintptr_t tn_view_entry(const tn_view *v, uint64_t hash)
+{
+	return atomic_load_explicit(&v->dir->at[hash >> 1 >> v->dir_shift], memory_order_acquire);
+}
+
+/* NULL: there is no such record. */
+static TN_ALWAYS_INLINE tn_head *tn_view_head(const tn_view *v, uint32_t id)
+{
+	if (v->outside &&
+	    (id >> v->shift >= v->slab_count || (id & v->mask) >= v->slabs[id >> v->shift].places))
+		return NULL;
+	return (tn_head *)(void *)(v->slabs[id >> v->shift].base + (uint64_t)(id & v->mask) * v->stride);
+}
+
+static TN_ALWAYS_INLINE void tn_item_ask(const tn_view *v, tn_item *item, uint64_t key)
+{
+	uint64_t hash;
+
+	item->key = key;
+	if (v->dense)
+		return;
+	hash = tn_table_hash(key);
+	item->tag = tn_tag(hash);
+	item->bucket = tn_entry_home(tn_view_entry(v, hash), hash);
+	__builtin_prefetch(item->bucket);
 }
 
 /* The first place of the bucket with the key's tag. */
-static TN_ALWAYS_INLINE void tn_item_match(const tn_batch *b, tn_item *item)
+static TN_ALWAYS_INLINE void tn_item_match(const tn_view *v, tn_item *item)
 {
-	const tn_table *t = b->t;
-	uint32_t id = 0, mask = 0;
+	uint32_t id = 0, mask;
 
-	if (t->dense) {
-		id = item->key < t->schema.rows ? (uint32_t)item->key + 1 : 0;
+	if (v->dense) {
+		id = item->key < v->rows ? (uint32_t)item->key + 1 : 0;
 	} else {
-		mask = tn_bucket_match(item->bucket, tn_tag(item->hash));
-		if (TN_LIKELY(mask)) {
+		mask = tn_bucket_match(item->bucket, item->tag);
+		if (TN_LIKELY(mask))
 			id = atomic_load_explicit(&item->bucket->ids[__builtin_ctz(mask)],
 						  memory_order_acquire);
-			mask &= mask - 1;
-		}
 	}
-	item->mask = mask;
-	item->head = NULL;
-	if (TN_LIKELY(id))
-		(void)tn_item_take(b, item, id);
+	item->id = id;
+	item->head = TN_LIKELY(id) ? tn_view_head(v, id) : NULL;
+	if (TN_LIKELY(item->head))
+		tn_prefetch(item->head, v->bytes, v->write);
 }
 
-/* What else it may be. False: nothing, there is no record of that key. */
-static inline bool tn_item_next(const tn_batch *b, tn_item *item)
-{
+/* ---- late keys ---- */
+
+typedef struct tn_late {
+	const tn_bucket *bucket;
+	uintptr_t entry;
+	uint64_t key;
 	uint32_t id;
+	uint8_t tag;
+} tn_late;
 
-	while (item->mask) {
-		id = atomic_load_explicit(&item->bucket->ids[__builtin_ctz(item->mask)],
-					  memory_order_acquire);
-		item->mask &= item->mask - 1;
-		if (id && tn_item_take(b, item, id))
-			return true;
+/* Its home again, by now in a cache: heads of all that it may be are asked for, and the next bucket. */
+static inline void tn_late_ask(const tn_view *v, tn_late *late, uint64_t key)
+{
+	uint64_t hash = tn_table_hash(key);
+	uint32_t mask;
+
+	late->key = key;
+	late->id = 0;
+	late->tag = tn_tag(hash);
+	late->entry = tn_view_entry(v, hash);
+	late->bucket = tn_entry_home(late->entry, hash);
+	for (mask = tn_bucket_match(late->bucket, late->tag); mask; mask &= mask - 1) {
+		uint32_t id =
+			atomic_load_explicit(&late->bucket->ids[__builtin_ctz(mask)], memory_order_acquire);
+		const tn_head *head = id ? tn_view_head(v, id) : NULL;
+
+		if (head)
+			__builtin_prefetch(head);
 	}
-	item->head = NULL;
-	if (b->t->dense || !tn_bucket_passed(item->bucket) || ++item->passed == tn_entry_buckets(item->entry))
-		return false;
-	if (++item->bucket == &tn_entry_segment(item->entry)->buckets[tn_entry_buckets(item->entry)])
-		item->bucket = tn_entry_segment(item->entry)->buckets;
-	__builtin_prefetch(item->bucket);
-	return true;
+	if (tn_bucket_passed(late->bucket))
+		__builtin_prefetch(late->bucket + 1); /* past the last one nothing is read */
 }
 
-static TN_ALWAYS_INLINE bool tn_item_use(const tn_batch *b, const tn_item *item)
+static inline tn_head *tn_late_find(const tn_view *v, tn_late *late)
 {
-	return item->head && tn_head_key(item->head) == item->key &&
-	       b->use(b->arg, item->number, item->id, item->head);
-}
+	const tn_bucket *first = tn_entry_segment(late->entry)->buckets;
+	uint32_t buckets = tn_entry_buckets(late->entry);
 
-/* One turn for each that waits. */
-static inline void tn_batch_again(tn_batch *b)
-{
-	uint32_t left = 0;
+	for (uint32_t n = 0; n < buckets; n++) {
+		for (uint32_t m = tn_bucket_match(late->bucket, late->tag); m; m &= m - 1) {
+			tn_head *head;
 
-	for (uint32_t k = 0; k < b->again_count; k++) {
-		tn_item *item = &b->again[k];
-		bool more = true;
-
-		if (!item->head) {
-			tn_item_match(b, item);
-			more = item->head || tn_item_next(b, item);
-		} else if (tn_item_use(b, item)) {
-			continue;
-		} else {
-			more = tn_item_next(b, item);
+			late->id = atomic_load_explicit(&late->bucket->ids[__builtin_ctz(m)],
+							memory_order_acquire);
+			head = late->id ? tn_view_head(v, late->id) : NULL;
+			if (head && tn_head_key(head) == late->key)
+				return head;
 		}
-		if (more)
-			b->again[left++] = *item;
-		else
-			b->missing[item->number / 64] |= 1ull << (item->number & 63);
+		if (!tn_bucket_passed(late->bucket))
+			break;
+		if (++late->bucket == first + buckets)
+			late->bucket = first;
 	}
-	b->again_count = left;
+	late->id = 0;
+	return NULL;
 }
 
-static __attribute__((noinline)) void tn_batch_late(tn_batch *b, const tn_item *item)
+/* Numbers of late keys; those that have no record stay in the list, in order. Returns how many. */
+static __attribute__((noinline)) uint32_t tn_batch_late(const tn_batch *b, tn_key_fn key, tn_use_fn use,
+							uint16_t *numbers, uint32_t count)
 {
-	tn_item *again = &b->again[b->again_count];
+	const tn_view v = tn_view_of(b);
+	uint32_t missing = 0;
+	tn_late late[TN_LATE];
 
-	*again = *item;
-	again->passed = 0;
-	if (tn_item_next(b, again))
-		b->again_count++;
-	else
-		b->missing[item->number / 64] |= 1ull << (item->number & 63);
-	while (b->again_count == TN_AGAIN)
-		tn_batch_again(b);
+	for (uint32_t from = 0; from < count && !v.dense; from += TN_LATE) {
+		uint32_t n = TN_MIN(count - from, TN_LATE);
+
+		for (uint32_t i = 0; i < n; i++)
+			tn_late_ask(&v, &late[i], key(b->arg, numbers[from + i]));
+		for (uint32_t i = 0; i < n; i++) {
+			const tn_head *head = tn_late_find(&v, &late[i]);
+
+			if (head)
+				tn_prefetch(head, v.bytes, v.write);
+		}
+		for (uint32_t i = 0; i < n; i++) {
+			uint32_t id = late[i].id;
+
+			if (!id || !use(b->arg, numbers[from + i], id, tn_view_head(&v, id)))
+				numbers[missing++] = numbers[from + i];
+		}
+	}
+	return v.dense ? count : missing;
 }
+
+/* ---- all of them ---- */
 
 /*
  * n <= TN_BATCH keys. Numbers of those that have no record to misses, in order; returns how many. Inside the epoch.
- * b->t, dir, bytes, write, use and arg are filled in.
+ * b->t, dir, bytes, write, outside and arg are filled in.
  */
-static TN_ALWAYS_INLINE uint32_t tn_batch_run(tn_batch *b, uint32_t n, tn_key_fn key, tn_use_fn use,
+static TN_ALWAYS_INLINE uint32_t tn_batch_run(const tn_batch *b, uint32_t n, tn_key_fn key, tn_use_fn use,
 					      uint16_t *misses)
 {
+	const tn_view v = tn_view_of(b);
+	uint32_t late = 0;
 	tn_item ring[TN_RING];
-	uint32_t count = 0;
 
-	b->use = use;
-	b->bytes = TN_MIN(b->bytes, TN_PREFETCH_BYTES);
-	b->again_count = 0;
-	memset(b->missing, 0, sizeof(b->missing));
-	for (uint32_t step = 0; step < n + 2 * TN_AHEAD; step++) {
-		if (step < n) {
-			tn_item *item = &ring[step % TN_RING];
+	for (uint32_t from = 0; from < n + 2 * TN_AHEAD; from += TN_BLOCK) {
+		uint32_t first = from;
+		tn_item *item = &ring[first % TN_RING];
 
-			item->number = step;
-			item->key = key(b->arg, step);
-			tn_item_ask(b->t, b->dir, item);
-		}
-		if (step - TN_AHEAD < n) /* wraps below 0 */
-			tn_item_match(b, &ring[(step - TN_AHEAD) % TN_RING]);
-		if (step >= 2 * TN_AHEAD) {
-			const tn_item *item = &ring[(step - 2 * TN_AHEAD) % TN_RING];
-
+		for (uint32_t i = first; i < n && i < first + TN_BLOCK; i++)
+			tn_item_ask(&v, item++, key(b->arg, i));
+		first = from - TN_AHEAD; /* wraps below 0 */
+		item = &ring[first % TN_RING];
+		for (uint32_t i = first; i < n && i < first + TN_BLOCK; i++)
+			tn_item_match(&v, item++);
+		first = from - 2 * TN_AHEAD;
+		item = &ring[first % TN_RING];
+		for (uint32_t i = first; i < n && i < first + TN_BLOCK; i++, item++)
 			if (TN_UNLIKELY(!item->head || tn_head_key(item->head) != item->key ||
-					!use(b->arg, item->number, item->id, item->head)))
-				tn_batch_late(b, item);
-		}
+					!use(b->arg, i, item->id, item->head)))
+				misses[late++] = (uint16_t)i;
 	}
-	while (b->again_count)
-		tn_batch_again(b);
-	for (uint32_t word = 0; word < TN_BATCH / 64; word++)
-		for (uint64_t bits = b->missing[word]; bits; bits &= bits - 1)
-			misses[count++] = (uint16_t)(word * 64 + (uint32_t)__builtin_ctzll(bits));
-	return count;
+	return TN_UNLIKELY(late) ? tn_batch_late(b, key, use, misses, late) : 0;
 }
 
 #endif
