@@ -25,7 +25,7 @@
 #include "ps/table_impl.h"
 
 #define TN_AHEAD 16
-#define TN_BLOCK 8
+#define TN_BLOCK 16
 #define TN_RING  64 /* items: a power of two from 2 TN_AHEAD + TN_BLOCK on */
 #define TN_LATE  64 /* late keys that take a step together */
 #define TN_BATCH TN_CHUNK_KEYS
@@ -90,12 +90,20 @@ static TN_ALWAYS_INLINE void tn_prefetch_line(const void *at, bool write)
 		__builtin_prefetch(at);
 }
 
-/* As many steps for each record, wherever in a line it begins: a branch less to guess wrong. */
+/* As many steps for each record, wherever in a line it begins: a branch less to guess wrong; and few instructions beside
+   the requests, so that those of several records are under way together. */
 static TN_ALWAYS_INLINE void tn_prefetch(const void *at, uint32_t bytes, bool write)
 {
 	const uint8_t *line = at;
+	uint32_t b = 0;
 
-	for (uint32_t b = 0; b < bytes; b += 64)
+	for (; b + 256 <= bytes; b += 256) {
+		tn_prefetch_line(line + b, write);
+		tn_prefetch_line(line + b + 64, write);
+		tn_prefetch_line(line + b + 128, write);
+		tn_prefetch_line(line + b + 192, write);
+	}
+	for (; b < bytes; b += 64)
 		tn_prefetch_line(line + b, write);
 	tn_prefetch_line(line + bytes - 1, write);
 }
@@ -155,7 +163,7 @@ static TN_ALWAYS_INLINE void tn_item_ask(const tn_view *v, tn_item *item, uint64
 	__builtin_prefetch(item->bucket);
 }
 
-/* The first place of the bucket with the key's tag. */
+/* The first place of the bucket with the key's tag. Its record is asked for when the whole block is here. */
 static TN_ALWAYS_INLINE void tn_item_match(const tn_view *v, tn_item *item)
 {
 	uint32_t id = 0, mask;
@@ -170,8 +178,6 @@ static TN_ALWAYS_INLINE void tn_item_match(const tn_view *v, tn_item *item)
 	}
 	item->id = id;
 	item->head = TN_LIKELY(id) ? tn_view_head(v, id) : NULL;
-	if (TN_LIKELY(item->head))
-		tn_prefetch(item->head, v->bytes, v->write);
 }
 
 /* ---- late keys ---- */
@@ -283,6 +289,10 @@ static TN_ALWAYS_INLINE uint32_t tn_batch_run(const tn_batch *b, uint32_t n, tn_
 		item = &ring[first % TN_RING];
 		for (uint32_t i = first; i < n && i < first + TN_BLOCK; i++)
 			tn_item_match(&v, item++);
+		item = &ring[first % TN_RING];
+		for (uint32_t i = first; i < n && i < first + TN_BLOCK; i++, item++)
+			if (TN_LIKELY(item->head))
+				tn_prefetch(item->head, v.bytes, v.write);
 		first = from - 2 * TN_AHEAD;
 		item = &ring[first % TN_RING];
 		for (uint32_t i = first; i < n && i < first + TN_BLOCK; i++, item++)
