@@ -63,12 +63,14 @@ class Trace(DataCase):
 class Straggler(DataCase):
     def test_is_named(self):
         """A worker that stands still for a while: the servers waited for that one."""
+        folder = self.enterContext(tempfile.TemporaryDirectory(prefix="tern-test-"))
         job = subprocess.Popen([TERN, "train", "--data", self.data, "--quiet", "--json", "--no-eval", "--sync", "--servers", "1",
-                                "--workers", "3", "--steps", "3000", "--batch", "8"], env=environment(),
-                               stdout=subprocess.PIPE, text=True)
+                                "--workers", "3", "--steps", "3000", "--batch", "8", "--save", folder, "--save-every", "100"],
+                               env=environment(), stdout=subprocess.PIPE, text=True)
         try:
             workers = wait_for_children(job, 4)
-            time.sleep(0.3)
+            while job.poll() is None and not os.listdir(folder):  # the first step waits until all are there: nobody's fault
+                time.sleep(0.005)
             os.kill(workers["worker1"], signal.SIGSTOP)
             time.sleep(4)  # far longer than what a busy host does to the others
             os.kill(workers["worker1"], signal.SIGCONT)
