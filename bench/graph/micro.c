@@ -7,8 +7,11 @@
  *   memcpy  between two buffers of the sender: both in its own caches and, if the kernel likes, in huge pages. No bytes
  *           reach anybody
  *   bare    memcpy from the same source into memory that both processes map (4 KiB pages of shared memory, as a receive slot
- *           is), two slots in turn, and a word to say so, answered by another word; both wait as contexts do: 20 us by polling
- *           (--spin: for ever), then in the kernel. What bytes that are moved once to another process cost at least
+ *           is), two slots in turn, and a word to say so, answered by another word, for which both poll: nobody sleeps, and so
+ *           nobody has to be woken. What bytes that are moved once to another process cost at least
+ *
+ * Each transfer and each bare copy comes behind one memcpy, so that both find the same in the caches and the receiver, which
+ * may sleep, has waited as long for the one as for the other.
  *
  *   coordinator   forks a pair for each way, so that no way inherits threads or memory of another; prints
  *   receiver      listens, polls, answers
@@ -18,17 +21,16 @@
  */
 #include <getopt.h>
 #include <inttypes.h>
-#include <linux/futex.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "graph/xfer_link.h"
 
@@ -39,7 +41,6 @@
 #define ROUNDS  64
 #define WARM    2
 #define LINE    128 /* an address, in the pipe */
-#define POLL_NS 20000ull
 
 enum { SENDER, RECEIVER };
 
@@ -182,36 +183,27 @@ static const void *receive_one(side *s, tn_xfer_end *end)
 
 /* ---- the bare limit ---- */
 
-static void bare_tell(_Atomic uint32_t *word, uint32_t value)
-{
-	atomic_store_explicit(word, value, memory_order_release);
-	syscall(SYS_futex, (uint32_t *)word, FUTEX_WAKE, 1, NULL, NULL, 0);
-}
-
 static void bare_await(_Atomic uint32_t *word, uint32_t value)
 {
-	uint64_t end = tn_now() + POLL_NS;
-	uint32_t now;
-
-	while ((now = atomic_load_explicit(word, memory_order_acquire)) != value) {
-		if (opt.spin || tn_now() < end)
-			tn_cpu_relax();
-		else
-			syscall(SYS_futex, (uint32_t *)word, FUTEX_WAIT, now, NULL, NULL, 0);
-	}
+	while (atomic_load_explicit(word, memory_order_acquire) != value)
+		tn_cpu_relax();
 }
 
 static void bare_send(const side *s, uint64_t bytes, uint32_t number)
 {
 	memcpy(shared->slots + number % 2 * bytes, s->source, bytes);
-	bare_tell(&shared->there, number);
+	atomic_store_explicit(&shared->there, number, memory_order_release);
 	bare_await(&shared->answered, number);
 }
 
-static void bare_receive(uint32_t number)
+/* Returns the CPU time that it took. */
+static uint64_t bare_receive(uint32_t number)
 {
+	uint64_t cpu = cpu_ns();
+
 	bare_await(&shared->there, number);
-	bare_tell(&shared->answered, number);
+	atomic_store_explicit(&shared->answered, number, memory_order_release);
+	return cpu_ns() - cpu;
 }
 
 static void close_side(side *s)
@@ -233,6 +225,7 @@ static unsigned rounds_of(uint64_t bytes)
 static void receive_size(side *s, uint64_t bytes, int address_fd, int done_fd)
 {
 	char address[LINE] = "", byte;
+	uint64_t polled = 0; /* CPU time that is not the transfers' */
 	void *word;
 
 	open_context(s);
@@ -252,10 +245,10 @@ static void receive_size(side *s, uint64_t bytes, int address_fd, int done_fd)
 		receive_one(s, s->data);
 		while (s->xfer->ops->send_test(s->ack) == TERN_AGAIN)
 			await(s);
-		s->word[0] = cpu_ns();
+		s->word[0] = cpu_ns() - polled;
 		send_one(s, s->ack, s->word, ACK);
 		check(s->xfer->ops->recv_release(s->data), "release");
-		bare_receive(++s->number);
+		polled += bare_receive(++s->number);
 	}
 	if (read(done_fd, &byte, 1) != 1) /* the sender has everything */
 		die("pipe", "read");
@@ -307,6 +300,14 @@ static uint64_t move(side *s, uint64_t bytes)
 	return cpu;
 }
 
+static uint64_t copy_here(side *s, uint64_t bytes)
+{
+	uint64_t t0 = tn_now();
+
+	memcpy(s->copy, s->source, bytes);
+	return tn_now() - t0;
+}
+
 static figures measure(side *s, uint64_t bytes)
 {
 	unsigned n = rounds_of(bytes);
@@ -314,8 +315,11 @@ static figures measure(side *s, uint64_t bytes)
 	figures f = {.rounds = n};
 
 	for (unsigned i = 0; i < n + WARM; i++) {
-		uint64_t t0 = tn_now(), cpu = cpu_ns(), before = theirs;
+		uint64_t t0, cpu, before = theirs;
 
+		copies[i] = copy_here(s, bytes);
+		cpu = cpu_ns();
+		t0 = tn_now();
 		theirs = move(s, bytes);
 		took[i] = tn_now() - t0;
 		mine = cpu_ns() - cpu;
@@ -323,12 +327,10 @@ static figures measure(side *s, uint64_t bytes)
 			f.sender_cpu_ns += mine / n;
 			f.receiver_cpu_ns += (theirs - before) / n;
 		}
+		copies[i] = TN_MIN(copies[i], copy_here(s, bytes));
 		t0 = tn_now();
 		bare_send(s, bytes, ++s->number);
 		bares[i] = tn_now() - t0;
-		t0 = tn_now();
-		memcpy(s->copy, s->source, bytes);
-		copies[i] = tn_now() - t0;
 	}
 	f.memcpy_ns = median(copies + WARM, n);
 	f.bare_ns = median(bares + WARM, n);

@@ -335,7 +335,7 @@ tern_status tern_ctx_arm(tern_ctx *ctx)
 	TN_TRY(tn_ctx_enter(ctx));
 	if (tn_in_dispatch() || !tn_role_try(ctx))
 		return TERN_BUSY;
-	armed = tn_progress_arm(ctx);
+	armed = tn_progress_arm(ctx, false);
 	ctx->look_at_control = true;
 	if (armed && !ctx->roles.has_helper)
 		armed = arm_tick(ctx);

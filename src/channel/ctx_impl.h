@@ -104,6 +104,7 @@ struct tern_ctx {
 	tn_list draining; /* lanes that were closed */
 	tn_list buried;   /* connections to be freed at the end of the round */
 	uint64_t drain_pause_ns;
+	uint32_t short_sleeps; /* waits in a row that ended soon after their thread slept: roles.c */
 	uint32_t rounds;
 	bool look_at_control;
 	uint64_t control_ns;

@@ -58,7 +58,7 @@ static sleep_end drive_sleep(tern_ctx *ctx)
 	uint64_t until_ns;
 	int n = 0;
 
-	if (!tn_progress_arm(ctx))
+	if (!tn_progress_arm(ctx, false))
 		return SLEPT_BUSY;
 	/* in_epoll before sleep_until: who sets an earlier timer sees one or the other. */
 	atomic_store_explicit(&r->in_epoll, 1, memory_order_seq_cst);
@@ -84,15 +84,29 @@ static sleep_end drive_sleep(tern_ctx *ctx)
 	return SLEPT_WOKEN;
 }
 
+/*
+ * The next linger is shorter if there was something for the helper to do, which has waited for the end of this one; longer if
+ * there was not, because who came for nothing costs a waiter the way back.
+ */
+static void learn(tn_roles *r, bool needed)
+{
+	uint64_t ns = atomic_load_explicit(&r->linger_ns, memory_order_relaxed);
+
+	ns = needed ? TN_MAX(ns / 2, TN_ROLE_LINGER_NS) : TN_MIN(2 * ns, TN_ROLE_LINGER_MAX_NS);
+	atomic_store_explicit(&r->linger_ns, ns, memory_order_relaxed);
+}
+
 /* Has the role. Returns without it. */
 static void drive(tern_ctx *ctx)
 {
 	tn_roles *r = &ctx->roles;
 	sleep_end slept = SLEPT_BUSY;
+	bool needed = false;
 
 	while (slept != SLEPT_STOLEN) {
 		int n = slept == SLEPT_BUSY ? tn_progress_round(ctx) : 0;
 
+		needed |= n > 0 || slept == SLEPT_WOKEN;
 		n += tn_ctx_timers_run(ctx, tn_ctx_now(ctx));
 		if (stopping(r)) {
 			tn_role_give(ctx);
@@ -102,22 +116,26 @@ static void drive(tern_ctx *ctx)
 			return;
 		slept = n > 0 ? SLEPT_BUSY : drive_sleep(ctx);
 	}
+	learn(r, needed);
 }
 
 /* The linger timer went off. True: nobody takes turns any more, drive again. */
 static bool linger_over(tern_ctx *ctx)
 {
 	tn_roles *r = &ctx->roles;
-	uint64_t ticks;
+	uint64_t ticks, until;
 
 	if (read(r->linger_fd, &ticks, sizeof(ticks)) != sizeof(ticks))
 		return false;
-	/* Taken: its give arms the timer again. Pushed ahead since: it goes off again. */
-	if (tn_ctx_now(ctx) < atomic_load_explicit(&r->linger_until, memory_order_seq_cst) ||
-	    atomic_load_explicit(&r->role, memory_order_seq_cst) != TN_ROLE_FREE || !tn_role_try(ctx))
-		return false;
-	atomic_store_explicit(&r->linger_ns, TN_ROLE_LINGER_NS, memory_order_relaxed);
-	return true;
+	atomic_store_explicit(&r->linger_armed, 0, memory_order_seq_cst);
+	if (atomic_load_explicit(&r->role, memory_order_seq_cst) == TN_ROLE_FREE) {
+		until = atomic_load_explicit(&r->linger_until, memory_order_relaxed);
+		if (tn_ctx_now(ctx) >= until)
+			return tn_role_try(ctx);
+		tn_role_arm_linger(r, until);
+	}
+	learn(r, false);
+	return false;
 }
 
 /* Has not the role. True: it has it now. */

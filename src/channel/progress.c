@@ -169,7 +169,7 @@ int tern_ctx_progress(tern_ctx *ctx)
 	return n;
 }
 
-bool tn_progress_arm(tern_ctx *ctx)
+bool tn_progress_arm(tern_ctx *ctx, bool keen)
 {
 	tn_push(ctx);
 	for (unsigned i = 0; i < ctx->dev_count; i++) {
@@ -178,6 +178,7 @@ bool tn_progress_arm(tern_ctx *ctx)
 
 		if (sdev->armed)
 			continue;
+		sdev->dev->keen = keen;
 		status = sdev->dev->ops->arm(sdev->dev);
 		if (status == TERN_BUSY) {
 			run_queues(ctx, poll_device(sdev));

@@ -40,8 +40,8 @@ int tn_progress_device_ready(tn_watch *watch, uint32_t events);
 
 /* Returns the number of things handled. */
 int tn_progress_round(tern_ctx *ctx);
-/* True: armed. */
-bool tn_progress_arm(tern_ctx *ctx);
+/* True: armed. keen: the caller polls for a while after it was woken. */
+bool tn_progress_arm(tern_ctx *ctx, bool keen);
 /* Work is queued for the driver (by another thread). */
 bool tn_progress_pending(tern_ctx *ctx);
 /* epoll_wait until until_ns at most; the number of events, 0 on a signal. */

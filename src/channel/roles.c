@@ -11,6 +11,7 @@
  *
  * Pairs of which at least one side sees the other (sequentially consistent accesses, no fences: the thread
  * sanitizer understands those):
+ *   role      / linger_armed                       the helper looks again, or the timer is set
  *   asleep    / the dispatch queue, predicates     a kick or a re-check, never neither
  *   role      / followers                          a hand-over or a steal
  *
@@ -86,27 +87,23 @@ void tn_role_arm_linger(tn_roles *r, uint64_t until_ns)
 	struct itimerspec at = {.it_value = {.tv_sec = (time_t)(until_ns / TN_NS_PER_SEC),
 					     .tv_nsec = (long)(until_ns % TN_NS_PER_SEC)}};
 
-	atomic_store_explicit(&r->linger_until, until_ns, memory_order_seq_cst);
-	timerfd_settime(r->linger_fd, TFD_TIMER_ABSTIME, &at, NULL);
+	/* The role was given up before: the helper, which takes the mark off first, sees that if this sees the mark. */
+	if (!atomic_load_explicit(&r->linger_armed, memory_order_seq_cst) &&
+	    !atomic_exchange_explicit(&r->linger_armed, 1, memory_order_seq_cst))
+		timerfd_settime(r->linger_fd, TFD_TIMER_ABSTIME, &at, NULL);
 }
 
 /*
- * While threads take turns the timer is pushed ahead of itself. Setting it costs more than a small call over shm (a
- * virtual machine leaves to its host for that), so each time makes the linger longer: for a thread that waits all the
- * time it happens every few milliseconds. The helper that takes over makes it short again.
+ * While threads take turns the end of the linger moves ahead of the timer, which stays as it is: setting it costs more than a
+ * small call over shm (a virtual machine leaves to its host for that). The helper that comes too early for that sets it anew.
  */
 static void linger(tern_ctx *ctx)
 {
 	tn_roles *r = &ctx->roles;
-	uint64_t now = tn_ctx_now(ctx), until = atomic_load_explicit(&r->linger_until, memory_order_seq_cst);
-	uint64_t ns = atomic_load_explicit(&r->linger_ns, memory_order_relaxed);
+	uint64_t until = tn_ctx_now(ctx) + atomic_load_explicit(&r->linger_ns, memory_order_relaxed);
 
-	if (now + ns / 4 > until) {
-		if (until > now) /* it was armed, and somebody came before it went off */
-			ns = TN_MIN(2 * ns, TN_ROLE_LINGER_MAX_NS);
-		atomic_store_explicit(&r->linger_ns, ns, memory_order_relaxed);
-		tn_role_arm_linger(r, now + ns);
-	}
+	atomic_store_explicit(&r->linger_until, until, memory_order_relaxed);
+	tn_role_arm_linger(r, until);
 	if (atomic_load_explicit(&r->in_epoll, memory_order_seq_cst))
 		tn_os_event_signal(r->evict.fd); /* to where the linger timer is seen */
 }
@@ -189,7 +186,7 @@ static tern_status drive_sleep(tern_ctx *ctx, tn_wait_pred pred, void *arg, uint
 {
 	tn_roles *r = &ctx->roles;
 
-	if (!tn_progress_arm(ctx))
+	if (!tn_progress_arm(ctx, ctx->spin_ns > 0))
 		return TERN_BUSY;
 	evict_helper(r);
 	atomic_exchange_explicit(&r->asleep, 1, memory_order_seq_cst);
@@ -203,12 +200,40 @@ static tern_status drive_sleep(tern_ctx *ctx, tn_wait_pred pred, void *arg, uint
 }
 
 /*
+ * How long a wait spins. One that ends soon after its thread fell asleep has cost both sides more than to spin on: the sleeper
+ * its way through the kernel, its peer the wake-up; and if that takes longer than the peer spins, the peer sleeps as well, and
+ * from then on both do, each time. Behind two such waits in a row threads spin SPIN_TIMES as long. The first wait that outlasts
+ * that ends it: waits that are known to be long spin no longer than they are told to.
+ */
+#define SPIN_TIMES   4u
+#define SHORT_SLEEPS 2u
+
+static inline uint64_t spin_longest(const tern_ctx *ctx)
+{
+	return SPIN_TIMES * TN_MIN(ctx->spin_ns, TN_NS_PER_SEC);
+}
+
+static inline uint64_t spin_budget(const tern_ctx *ctx)
+{
+	return ctx->short_sleeps < SHORT_SLEEPS ? ctx->spin_ns : spin_longest(ctx);
+}
+
+/* Something came at now_ns for a thread that began to spin at began_ns and slept. */
+static void learn(tern_ctx *ctx, uint64_t began_ns, uint64_t now_ns)
+{
+	if (now_ns - began_ns > spin_longest(ctx))
+		ctx->short_sleeps = 0;
+	else if (ctx->short_sleeps < SHORT_SLEEPS)
+		ctx->short_sleeps++;
+}
+
+/*
  * Has the role; returns with it. Without spinning a turn goes straight to arm, which says BUSY if there is
  * something to poll: so a blocking wait costs one epoll_wait and one poll.
  */
 static tern_status drive_until(tern_ctx *ctx, tn_wait_pred pred, void *arg, uint64_t until_ns)
 {
-	uint64_t now = 0, spin_until = ctx->spin_ns == UINT64_MAX ? TN_TIME_NEVER : 0;
+	uint64_t now = 0, began = 0, spin_until = ctx->spin_ns == UINT64_MAX ? TN_TIME_NEVER : 0;
 	tern_status status = ctx->spin_ns ? TERN_BUSY : TERN_OK;
 	unsigned turns = 0;
 
@@ -230,13 +255,17 @@ static tern_status drive_until(tern_ctx *ctx, tn_wait_pred pred, void *arg, uint
 			return TERN_E_DEADLINE;
 		if (!ctx->roles.has_helper)
 			n += tn_ctx_timers_run(ctx, now);
-		if (spin_until != TN_TIME_NEVER && (n > 0 || spin_until == 0))
-			spin_until = now + ctx->spin_ns;
+		if (spin_until != TN_TIME_NEVER && (n > 0 || spin_until == 0)) {
+			began = now;
+			spin_until = now + spin_budget(ctx);
+		}
 		if (ctx->spin_ns && now < spin_until)
 			continue;
 		status = drive_sleep(ctx, pred, arg, until_ns);
 		if (status != TERN_OK && status != TERN_BUSY)
 			return status;
+		if (ctx->spin_ns && status == TERN_OK)
+			learn(ctx, began, tn_ctx_now(ctx));
 		spin_until = spin_until == TN_TIME_NEVER ? spin_until : 0; /* something came: spin anew */
 	}
 	return TERN_OK;

@@ -11,11 +11,11 @@
  *   follower a thread that waits while another drives: sleeps on its own futex word until its predicate
  *            holds or the role is handed to it
  *   linger   after a hand-back the helper stays parked for a short while, because whoever waited will
- *            likely wait again soon; a timer descriptor wakes it, which every hand-back pushes ahead, so that
- *            it never goes off while threads take turns quickly
+ *            likely wait again soon; a timer descriptor wakes it. Every hand-back moves the end on. How long
+ *            it is follows from whether the helper was needed (helper.c)
  *
  *   followers > 0  =>  whoever gives the role up hands it to the first of them
- *   role == FREE and there is a helper  =>  the linger timer is armed for linger_until or about to be
+ *   role == FREE and there is a helper  =>  the linger timer is armed or about to be
  *
  * The helper alone runs timers and liveness, parked or not. Threads: any. Tests: tests/unit/channel/test_roles.c.
  */
@@ -47,8 +47,10 @@ typedef struct tn_roles {
 	_Atomic uint32_t
 		in_epoll; /* 1: the helper sleeps on the context's epoll; 2: and somebody waits for it to leave */
 	_Atomic uint32_t followers;    /* nodes in list */
-	_Atomic uint64_t linger_until; /* when the linger timer goes off; in the past: not armed */
-	_Atomic uint64_t linger_ns;    /* how long it is now: see roles.c */
+	_Atomic uint64_t linger_until; /* the helper does not come back before */
+	_Atomic uint32_t
+		linger_armed; /* the timer goes off at linger_until or earlier, or has and was not read */
+	_Atomic uint64_t linger_ns; /* how long it is now: helper.c */
 	_Atomic uint32_t stop;
 	_Atomic uint64_t helper_until; /* the helper sleeps until then: an earlier timer must wake it */
 	tn_lock lock;                  /* list */
@@ -76,7 +78,7 @@ bool tn_role_try_shared(tern_ctx *ctx);
 void tn_role_give_shared(tern_ctx *ctx);
 /* Hand it to a follower if there is one; true: it is his now. */
 bool tn_role_hand_over(tern_ctx *ctx);
-/* The helper comes back at until_ns unless that is moved on. */
+/* Set the linger timer unless it is. */
 void tn_role_arm_linger(tn_roles *r, uint64_t until_ns);
 
 /*

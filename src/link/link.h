@@ -212,6 +212,7 @@ typedef struct tn_link_post {
 	uint64_t offset;
 	uint32_t imm;
 	bool signal; /* not to be done at the post: what the target says of it matters */
+	bool last;   /* a transfer's last bytes: what tells the peer of them follows */
 } tn_link_post;
 
 typedef enum tn_link_action_type {

@@ -43,7 +43,7 @@ static void post_begin(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, tn_link_po
 	post->iov_count = 0;
 	post->bytes = wr->bytes;
 	post->imm = 0;
-	post->signal = false;
+	post->signal = post->last = false;
 }
 
 void tn_lk_frame_post(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, uint64_t header_bytes,
@@ -390,6 +390,7 @@ static bool build_piece(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk
 	post->local = (uint8_t *)op->x.local + op->sent;
 	post->key = op->x.key;
 	post->offset = op->x.offset + op->sent;
+	post->last = wr->last && op->kind == TN_OP_PUT_NOTIFY;
 	if (imm)
 		post->imm = tn_lk_imm(chan, op->x.value, op->need_ack);
 	return true;

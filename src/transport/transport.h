@@ -95,6 +95,7 @@ typedef struct tn_wr {
 	bool signal; /* never done at the post: TN_EV_DONE follows, with the status that the target gave it */
 	bool more;   /* hint: another wr follows at once, a doorbell may wait (never beyond next post with
 			    more == false or poll) */
+	bool last;   /* hint: the end of a long transfer, of which the peer is told behind it */
 	/* out */
 	bool done; /* completed during the post at the wanted level: no event will follow */
 } tn_wr;
@@ -108,6 +109,7 @@ typedef struct tn_copy {
 	void *map;     /* private */
 	uint64_t peer; /* while this number stays, what was mapped of the peer stays where it is */
 	bool read;
+	bool last; /* private: tn_wr.last */
 } tn_copy;
 
 typedef struct tn_iov {
@@ -262,6 +264,7 @@ struct tn_dev {
 	const tn_provider *provider;
 	tern_mem *mem;
 	uint64_t placed; /* changes when poll received payload of a write: no event says so. Poll's thread */
+	bool keen;       /* hint, written before arm: who sleeps polls for a while after a wake-up */
 };
 
 struct tn_lane {

@@ -331,6 +331,7 @@ tern_status tn_shm_arm(tn_dev *base)
 
 	if (++dev->sleeps == 0)
 		dev->sleeps = 1;
+	atomic_store_explicit(&dev->page->keen, base->keen, memory_order_relaxed);
 	atomic_store_explicit(&dev->page->sleep, dev->sleeps, memory_order_seq_cst);
 	if (something_there(dev)) {
 		atomic_store_explicit(&dev->page->sleep, 0, memory_order_relaxed);

@@ -39,9 +39,13 @@ typedef struct tn_shm_head {
 } tn_shm_head;
 _Static_assert(sizeof(tn_shm_head) == TN_SHM_LINE, "both sides see the same head");
 
-/* Read-only for peers: the owner's sleep word. 0 = polling; else counts how often it went to sleep. */
+/*
+ * Read-only for peers: the owner's sleep word. 0 = polling; else counts how often it went to sleep. keen: after a wake-up it
+ * polls for a while, so that a wake-up may come a little before what it is for.
+ */
 typedef struct tn_shm_page {
 	_Alignas(TN_SHM_LINE) _Atomic uint32_t sleep;
+	_Atomic uint32_t keen;
 } tn_shm_page;
 
 #define TN_SHM_SLOTS_MIN 16u

@@ -166,8 +166,9 @@ struct tn_shm_lane {
 	_Alignas(64) _Atomic uint32_t accesses; /* ctl_out->access, where the peer can't write it */
 	bool copying;                           /* between copy_begin and copy_end: serialised like posts */
 	uint32_t unrung;                        /* put into the ring since the bell, while more comes */
-	uint32_t kicked;                        /* the peer's sleep word for which a wake-up was written */
-	uint64_t run_end, run_bytes;            /* of contiguous one-sided copies */
+	_Atomic uint32_t
+		kicked; /* the peer's sleep word for which a wake-up was written; a copy writes it too */
+	uint64_t run_end, run_bytes; /* of contiguous one-sided copies */
 	tn_shm_tx tx;
 	tn_shm_cached_key cache[TN_SHM_KEY_CACHE];
 	tn_shm_counters post_counters;

@@ -215,7 +215,7 @@ static void small_before_bulk(void **state)
 static void pieces_and_windows(void **state)
 {
 	uint32_t channel;
-	record_op op;
+	record_op op, get;
 	uint64_t sum = 0;
 
 	(void)state;
@@ -231,10 +231,19 @@ static void pieces_and_windows(void **state)
 		assert_true(rec.access[i].bytes <= 100000);
 		assert_ptr_equal(rec.access[i].local, data + sum);
 		sum += rec.access[i].bytes;
+		assert_int_equal(rec.access[i].last, sum == 1234567);
 	}
 	assert_int_equal(sum, 1234567);
 	assert_int_equal(rec.side[1].rx[0].value, 99);
 	assert_int_equal(rec.side[1].rx[0].bytes, 1234567);
+	/* Nobody is told of these. */
+	rec.accesses = 0;
+	assert_ok(xfer_at(0, channel, TN_XFER_PUT, data, 234567, 0, &op));
+	assert_ok(xfer_at(0, channel, TN_XFER_GET, data, 234567, 0, &get));
+	run();
+	assert_true(op.done && get.done && rec.accesses == 6);
+	for (uint32_t i = 0; i < rec.accesses; i++)
+		assert_false(rec.access[i].last);
 	pair_fini(&world);
 }
 

@@ -275,12 +275,121 @@ static void test_no_spurious_wakes(void **state)
 	pair_close(&a, &b);
 }
 
+/* A copy of `bytes` beside posts from a to b; `last`: what tells b of it follows. */
+static void copy_to(side *a, side *b, const tn_key *key, void *local, uint64_t bytes, bool read, bool last)
+{
+	const tn_dev_ops *ops = a->n.dev->ops;
+	tn_wr wr = {.local = local, .bytes = bytes, .key = *key, .last = last};
+	tn_copy copy;
+	tern_status status;
+
+	while ((status = ops->copy_begin(a->lane, &wr, read, &copy)) == TERN_AGAIN) {
+		polls(&a->n, 1);
+		polls(&b->n, 1);
+	}
+	assert_ok(status);
+	ops->copy(a->lane, &copy);
+	ops->copy_end(a->lane, &copy);
+}
+
+/* b goes to sleep; number of wake-ups that a copy to it, and then a message, cost. */
+static void wakes_of(side *a, side *b, const tn_key *key, void *local, uint64_t bytes, bool keen, bool read,
+		     bool last, unsigned by_copy, unsigned in_all)
+{
+	static const uint8_t data[8];
+	const tn_iov iov = {.base = data, .bytes = 8};
+	uint64_t before = counter(&a->n, "shm.wakes");
+	struct pollfd pfd = {.fd = b->n.dev->ops->fd(b->n.dev), .events = POLLIN};
+	unsigned recvs = b->n.recvs;
+	bool done;
+
+	b->n.dev->keen = keen;
+	while (b->n.dev->ops->arm(b->n.dev) == TERN_BUSY)
+		polls(&b->n, 1);
+	copy_to(a, b, key, local, bytes, read, last);
+	assert_int_equal(counter(&a->n, "shm.wakes") - before, by_copy);
+	assert_int_equal(poll(&pfd, 1, by_copy ? LOST_MS : 0), by_copy);
+	assert_ok(tn_lane_send(a->lane, &iov, 1, 0, &done));
+	assert_int_equal(counter(&a->n, "shm.wakes") - before, in_all);
+	assert_int_equal(poll(&pfd, 1, LOST_MS), 1);
+	polls(&b->n, 100);
+	assert_int_equal(b->n.recvs, recvs + 1);
+}
+
+/*
+ * Who sleeps and polls after a wake-up is woken before the end of a long transfer, and the message behind it costs no
+ * second wake-up; anybody else is woken by the message alone.
+ */
+static void test_woken_ahead(void **state)
+{
+	static side a, b;
+	uint64_t bytes = 3u << 20;
+	uint8_t *from, *to;
+	tn_key key;
+
+	(void)state;
+	pair_open(&a, &b);
+	from = block(&a.n, bytes, TERN_ACCESS_NONE, NULL);
+	to = block(&b.n, bytes, RW, &key);
+	for (uint64_t i = 0; i < bytes; i++)
+		from[i] = (uint8_t)(i * 7 >> 3);
+	memset(to, 0, bytes);
+	copy_to(&a, &b, &key, from, bytes, false, false); /* maps the extent */
+	assert_memory_equal(to, from, bytes);
+	memset(to, 0, bytes);
+	wakes_of(&a, &b, &key, from, bytes, true, false, true, 1, 1);
+	assert_memory_equal(to, from, bytes); /* the copy is in two parts */
+	wakes_of(&a, &b, &key, from, 100000, true, false, true, 1, 1);
+	wakes_of(&a, &b, &key, from, bytes, true, false, false, 0, 1);
+	wakes_of(&a, &b, &key, from, bytes, true, true, true, 0, 1);
+	wakes_of(&a, &b, &key, from, bytes, false, false, true, 0, 1);
+	pair_close(&a, &b);
+}
+
+/* Woken ahead, asleep again before the end: the message wakes again. */
+static void test_too_far_ahead(void **state)
+{
+	static side a, b;
+	static const uint8_t data[8];
+	static uint8_t from[1 << 20];
+	const tn_iov iov = {.base = data, .bytes = 8};
+	struct pollfd pfd;
+	tn_key key;
+	bool done;
+
+	(void)state;
+	pair_open(&a, &b);
+	block(&b.n, sizeof(from), RW, &key);
+	copy_to(&a, &b, &key, from, sizeof(from), false, false);
+	pfd = (struct pollfd){.fd = b.n.dev->ops->fd(b.n.dev), .events = POLLIN};
+	b.n.dev->keen = true;
+	for (int i = 0; i < 3; i++) {
+		uint64_t before = counter(&a.n, "shm.wakes");
+
+		while (b.n.dev->ops->arm(b.n.dev) == TERN_BUSY)
+			polls(&b.n, 1);
+		copy_to(&a, &b, &key, from, sizeof(from), false, true);
+		assert_int_equal(poll(&pfd, 1, LOST_MS), 1);
+		polls(&b.n, 1);
+		while (b.n.dev->ops->arm(b.n.dev) == TERN_BUSY)
+			polls(&b.n, 1);
+		assert_int_equal(poll(&pfd, 1, 0), 0);
+		assert_ok(tn_lane_send(a.lane, &iov, 1, 0, &done));
+		assert_int_equal(counter(&a.n, "shm.wakes") - before, 2);
+		assert_int_equal(poll(&pfd, 1, LOST_MS), 1);
+		polls(&b.n, 100);
+	}
+	assert_int_equal(b.n.recvs, 3);
+	pair_close(&a, &b);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_no_spurious_wakes), cmocka_unit_test(test_deadline_wakes),
 		cmocka_unit_test(test_extent_wakes),      cmocka_unit_test(test_ping_pong),
-		cmocka_unit_test(test_full_ring),
+		cmocka_unit_test(test_full_ring),         cmocka_unit_test(test_woken_ahead),
+		cmocka_unit_test(test_too_far_ahead),
 	};
 
 	return RUN(tests);
