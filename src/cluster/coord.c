@@ -18,7 +18,7 @@
 /* Numbers that the slot had for a pair, or a next one, are never used again. */
 static uint32_t new_epoch(const tn_cl_slot *s)
 {
-	return TN_MAX(s->epoch, s->next_epoch) + 1;
+	return (TN_MUTANT(208) ? s->epoch : TN_MAX(s->epoch, s->next_epoch)) + 1;
 }
 
 void tn_coord_slot_set(tn_coord *c, uint32_t slot, uint16_t primary, uint16_t backup, uint8_t flags)
@@ -336,7 +336,7 @@ static void fact(tn_coord *c, uint64_t now, uint16_t server, const tn_coord_fact
 {
 	tn_cl_slot *s = f->slot < TN_CL_SLOTS ? &c->map.slot[f->slot] : NULL;
 
-	if (!s || (s->primary != server && !TN_MUTANT(208)) || s->backup == TN_CL_NONE)
+	if (!s || s->primary != server || s->backup == TN_CL_NONE)
 		return;
 	if (s->next != TN_CL_NONE && s->next_epoch == f->epoch) {
 		next_fact(c, now, f);

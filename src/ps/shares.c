@@ -279,9 +279,12 @@ void tn_ps_share_drop_slots(ps_share *share, const tn_ps_slots *slots)
 	pthread_mutex_lock(&share->lock);
 	tn_ps_dedup_drop_slots(share->dedup, slots);
 	pthread_mutex_unlock(&share->lock);
-	for (uint32_t s = 0; s < TN_PS_SLOTS; s++)
-		if (tn_ps_slots_has(slots, s))
-			(void)tn_table_drop_slot(share->engine, s, NULL);
+	for (uint32_t s = 0, end; s < TN_PS_SLOTS; s = end + 1) {
+		for (end = s; end < TN_PS_SLOTS && tn_ps_slots_has(slots, end);)
+			end++;
+		if (end > s) /* a run of them */
+			(void)tn_table_drop_slots(share->engine, s, end - 1, NULL);
+	}
 }
 
 bool tn_ps_share_drop(tern_ps_server *server, const char *name)

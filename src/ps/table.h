@@ -155,6 +155,8 @@ tern_status tn_table_erase(tn_table *table, const uint64_t *keys, uint64_t n, ui
 tern_status tn_table_expire(tn_table *table, uint64_t step, uint64_t *expired);
 /* Erase all rows of a slot (it moved away). Dense: rows get their initial values again. */
 tern_status tn_table_drop_slot(tn_table *table, uint32_t slot, uint64_t *erased);
+/* The same for first to last: one look at the table for all of them. */
+tern_status tn_table_drop_slots(tn_table *table, uint32_t first, uint32_t last, uint64_t *erased);
 
 /* ---- whole records ---- */
 

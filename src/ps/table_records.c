@@ -283,17 +283,31 @@ static tern_status drop_dense(tn_table *t, uint32_t slot, uint64_t *erased)
 	return TERN_OK;
 }
 
-tern_status tn_table_drop_slot(tn_table *t, uint32_t slot, uint64_t *erased)
+static tern_status drop_dense_slots(tn_table *t, uint32_t first, uint32_t last, uint64_t *erased)
 {
-	uint64_t cursor = (uint64_t)slot << 52, last = cursor + ((1ull << 52) - 1), gone = 0, end;
+	uint64_t one = 0, sum = 0;
+
+	for (uint32_t slot = first; slot <= last; slot++) {
+		TN_TRY(drop_dense(t, slot, &one));
+		sum += one;
+	}
+	if (erased)
+		*erased = sum;
+	return TERN_OK;
+}
+
+tern_status tn_table_drop_slots(tn_table *t, uint32_t first, uint32_t last_slot, uint64_t *erased)
+{
+	uint64_t cursor = (uint64_t)first << 52, last = ((uint64_t)last_slot << 52) + ((1ull << 52) - 1);
+	uint64_t gone = 0, end;
 	tn_cold_keys cold = {0};
 	uint64_t *keys;
 
-	if (slot >= TERN_TABLE_SLOTS)
-		return tn_fail(TERN_E_INVALID, "slot %" PRIu32 "; there are 0 to %d", slot,
-			       TERN_TABLE_SLOTS - 1);
+	if (first > last_slot || last_slot >= TERN_TABLE_SLOTS)
+		return tn_fail(TERN_E_INVALID, "slots %" PRIu32 " to %" PRIu32 "; there are 0 to %d", first,
+			       last_slot, TERN_TABLE_SLOTS - 1);
 	if (t->dense)
-		return drop_dense(t, slot, erased);
+		return drop_dense_slots(t, first, last_slot, erased);
 	keys = malloc(TN_SEGMENT_PLACES * sizeof(*keys));
 	if (!keys)
 		return tn_fail(TERN_E_NOMEM, "no memory for the keys of a slot");
@@ -316,4 +330,9 @@ tern_status tn_table_drop_slot(tn_table *t, uint32_t slot, uint64_t *erased)
 	if (erased)
 		*erased = gone;
 	return cold.status;
+}
+
+tern_status tn_table_drop_slot(tn_table *t, uint32_t slot, uint64_t *erased)
+{
+	return tn_table_drop_slots(t, slot, slot, erased);
 }

@@ -30,7 +30,6 @@ typedef struct planted_bug {
 	{204, "half a copy takes over"}, \
 	{205, "what was said long ago proves that its server is alive"}, \
 	{206, "a server is replaced while its lease runs"}, \
-	{208, "reports of anybody count"}, \
 	{209, "who takes over begins with nothing"}, \
 	{210, "a slot that goes on alone keeps its epoch"}, \
 	{211, "a backup is in sync when it is chosen"}, \

@@ -28,7 +28,7 @@ static uint64_t low_of(const client *c, uint64_t seq)
 	uint64_t low = seq;
 
 	for (uint32_t i = 0; i < AHEAD; i++)
-		if (c->ops[i].live && !c->ops[i].pull)
+		if (c->ops[i].live && !c->ops[i].pull && !c->ops[i].erase)
 			low = TN_MIN(low, c->ops[i].seq);
 	return low;
 }
@@ -47,7 +47,9 @@ static void ask_server(world *w, uint32_t c, uint32_t slot, int to, const uint32
 	r->seq = o->seq;
 	r->low = low_of(&w->clients[c], o->seq);
 	r->pull = o->pull;
-	r->create = o->pull && chance(w, 4);
+	r->erase = o->erase;
+	r->attempt = o->attempt;
+	r->create = o->pull && o->table != COMES && chance(w, 4);
 	for (uint64_t i = 0; i < count; i++) {
 		r->key[r->count] = o->key[which[i]];
 		r->id[r->count++] = o->id[which[i]];
@@ -64,6 +66,7 @@ static void ask(world *w, uint32_t c, uint32_t slot)
 	uint32_t where[OP_KEYS], places[TN_PS_OWNERS][OP_KEYS], *places_out[TN_PS_OWNERS];
 
 	o->ask_at = w->now + ASK_AGAIN;
+	o->attempt++;
 	if (!cl->snap) {
 		ask_for_map(w, c);
 		return;
@@ -97,6 +100,38 @@ static bool has_key(const op *o, uint32_t key)
 	return false;
 }
 
+/* Pushes of a key are spread over the run. */
+static bool may_push(const world *w, const history *h)
+{
+	return h->ids < IDS * (w->now + TICKS / 20) / (TICKS + TICKS / 20);
+}
+
+static bool writes(const client *c)
+{
+	for (uint32_t i = 0; i < AHEAD; i++)
+		if (c->ops[i].live && c->ops[i].table == COMES && !c->ops[i].pull)
+			return true;
+	return false;
+}
+
+/* The client's own row comes, or goes; or it looks at another. */
+static void begin_reg(world *w, uint32_t c, op *o)
+{
+	reg *g = &w->regs[c];
+
+	o->table = COMES;
+	o->count = 1;
+	o->pull = chance(w, 2) || writes(&w->clients[c]) || g->states == STATES;
+	o->key[0] = o->pull ? (uint32_t)below(w, CLIENTS) : c;
+	o->oldest = w->regs[o->key[0]].seen;
+	if (o->pull)
+		return;
+	o->erase = (g->states & 1) == 0;
+	o->id[0] = o->erase ? 0 : g->states;
+	o->entry[0] = g->states;
+	g->value[g->states++] = o->id[0];
+}
+
 static void begin(world *w, uint32_t c, op *o)
 {
 	uint32_t want = 1 + (uint32_t)below(w, OP_KEYS);
@@ -105,13 +140,18 @@ static void begin(world *w, uint32_t c, op *o)
 	o->live = true;
 	o->pull = chance(w, 2);
 	o->number = ++w->next_op;
-	o->table = (uint32_t)below(w, TABLES);
+	o->table = (uint32_t)below(w, COMES);
 	o->invoke = ++w->stamp;
+	if (chance(w, 4)) {
+		memset(o->entry, 0, sizeof(o->entry));
+		want = 0;
+		begin_reg(w, c, o);
+	}
 	for (uint32_t tries = 0; tries < 8 && o->count < want; tries++) {
 		uint32_t key = (uint32_t)below(w, KEYS);
 		history *h = &w->histories[o->table][key];
 
-		if (has_key(o, key) || (!o->pull && h->ids == IDS))
+		if (has_key(o, key) || (!o->pull && !may_push(w, h)))
 			continue;
 		o->key[o->count] = key;
 		if (!o->pull) {
@@ -121,9 +161,9 @@ static void begin(world *w, uint32_t c, op *o)
 		o->count++;
 	}
 	o->live = o->count > 0;
-	if (!o->pull)
+	if (!o->pull && !o->erase)
 		o->seq = w->clients[c].next_seq++;
-	w->n.pushes += !o->pull;
+	w->n.pushes += !o->pull && !o->erase;
 	w->n.pulls += o->pull;
 }
 
@@ -174,9 +214,40 @@ static void take_row(world *w, const request *r, uint32_t i, id_set *seen)
 	}
 }
 
+/* The oldest state that explains it: that binds others least. */
+static void reg_seen(world *w, uint32_t key, uint32_t oldest, uint32_t value)
+{
+	reg *g = &w->regs[key];
+
+	for (uint32_t i = oldest; i < g->states; i++)
+		if (g->value[i] == value) {
+			g->seen = TN_MAX(g->seen, i);
+			return;
+		}
+	fails(w,
+	      "row %u that comes and goes is %u, which it was not at any time (%u states, of which %u are "
+	      "over)",
+	      key, value, g->states, oldest);
+}
+
+static void reg_ends(world *w, const op *o)
+{
+	if (o->pull) {
+		reg_seen(w, o->key[0], o->oldest, o->value);
+		return;
+	}
+	w->regs[o->key[0]].seen = TN_MAX(w->regs[o->key[0]].seen, o->entry[0]);
+}
+
 static void ends(world *w, op *o)
 {
 	uint64_t stamp = ++w->stamp;
+
+	if (o->table == COMES) {
+		reg_ends(w, o);
+		o->live = false;
+		return;
+	}
 
 	for (uint32_t i = 0; i < o->count; i++) {
 		history *h = &w->histories[o->table][o->key[i]];
@@ -195,6 +266,14 @@ static void peeked(world *w, const request *r)
 
 	if (r->end != TN_COMMIT_OK)
 		return;
+	if (r->table == COMES) {
+		reg_seen(w, r->key[0], r->entry, (uint32_t)r->rows[0][0]);
+		return;
+	}
+	if (!r->pull) {
+		w->histories[r->table][r->key[0]].at[r->entry].ret = ++w->stamp;
+		return;
+	}
 	take_row(w, r, 0, &seen);
 	history_pull(&w->histories[r->table][r->key[0]], r->op, ++w->stamp, &seen);
 	w->n.pulls++;
@@ -222,7 +301,9 @@ void client_answer(world *w, const request *r)
 		for (uint32_t i = 0; i < o->count; i++)
 			if (o->key[i] == r->key[k] && !o->done[i]) {
 				o->done[i] = true;
-				if (o->pull)
+				if (o->table == COMES)
+					o->value = (uint32_t)r->rows[k][0];
+				else if (o->pull)
 					take_row(w, r, k, &o->seen[i]);
 			}
 	for (uint32_t i = 0; i < o->count; i++)
@@ -245,25 +326,68 @@ void client_map(world *w, uint32_t c, snap *s)
 
 /* ---- pulls of the simulator's own ---- */
 
+static bool thinks_that_it_serves(const world *w, uint32_t p, uint32_t key)
+{
+	const node *n = w->nodes[p];
+
+	return n && n->snap && n->stalled_until <= w->now &&
+	       tn_ps_slots_has(&n->r.mine, tn_table_slot(w->keys[key]));
+}
+
 static void peek_at(world *w, uint32_t p, uint32_t table, uint32_t key)
 {
 	request r = {.client = CLIENTS, .table = table, .count = 1, .pull = true};
 
 	r.op = ++w->stamp;
 	r.key[0] = key;
+	if (table == COMES)
+		r.entry = w->regs[key].seen;
 	node_request(w, p, &r);
+}
+
+static void peek_any(world *w, uint32_t p)
+{
+	uint32_t table = (uint32_t)below(w, TABLES);
+
+	peek_at(w, p, table, (uint32_t)below(w, table == COMES ? CLIENTS : KEYS));
+}
+
+static void push_at(world *w, uint32_t p, uint32_t table, uint32_t key)
+{
+	request r = {.client = CLIENTS, .table = table, .count = 1};
+	history *h = &w->histories[table][key];
+
+	r.seq = r.low = w->probe_seq++;
+	r.key[0] = key;
+	r.id[0] = h->ids++;
+	r.entry = history_push(h, ++w->stamp, r.id[0]);
+	node_request(w, p, &r);
+}
+
+void probe(world *w)
+{
+	uint32_t key = (uint32_t)below(w, KEYS), p = (uint32_t)below(w, PROCESSES);
+	uint32_t table = (uint32_t)below(w, COMES);
+
+	if (!thinks_that_it_serves(w, p, key))
+		return;
+	w->n.probes++;
+	if (may_push(w, &w->histories[table][key]) && chance(w, 4))
+		push_at(w, p, table, key);
+	else
+		peek_at(w, p, table, key);
 }
 
 void peek(world *w, uint32_t p, uint32_t n)
 {
 	while (n-- > 0 && w->nodes[p] && w->nodes[p]->snap && w->nodes[p]->stalled_until <= w->now)
-		peek_at(w, p, (uint32_t)below(w, TABLES), (uint32_t)below(w, KEYS));
+		peek_any(w, p);
 }
 
 void pull_all(world *w)
 {
 	for (uint32_t k = 0; k < KEYS; k++)
-		for (uint32_t t = 0; t < TABLES; t++) {
+		for (uint32_t t = 0; t < (k < CLIENTS ? TABLES : COMES); t++) {
 			int p = process_of(w, w->coord.map.slot[tn_table_slot(w->keys[k])].primary);
 
 			if (p >= 0)

@@ -121,6 +121,21 @@ static void cut_off(world *w, uint32_t a, uint32_t b)
 	trace(w, "%u does not reach %u", a, b);
 }
 
+/* Somebody that slots are copied to as their next one; or anybody. */
+static uint32_t a_next_one(world *w, uint32_t p)
+{
+	uint32_t first = (uint32_t)below(w, KEYS);
+
+	for (uint32_t i = 0; i < KEYS; i++) {
+		const tn_cl_slot *s = &w->coord.map.slot[tn_table_slot(w->keys[(first + i) % KEYS])];
+		int next = process_of(w, s->next);
+
+		if (next >= 0)
+			return (uint32_t)next;
+	}
+	return p;
+}
+
 /* Somebody is drained; those that were are not any more. */
 static void drain(world *w, uint32_t p)
 {
@@ -142,6 +157,17 @@ static void make_busy(world *w)
 	w->n.busy_slots++;
 }
 
+/* Frames of some time ago come once more, and then who sent them dies, perhaps. */
+static void echoes(world *w, uint32_t p)
+{
+	int from = echo(w, p);
+
+	if (from < 0 || w->doomed || chance(w, 2))
+		return;
+	w->doomed = (uint32_t)from + 1;
+	w->doomed_at = w->now + 2 + below(w, 12);
+}
+
 void trouble(world *w)
 {
 	uint32_t p = (uint32_t)below(w, PROCESSES);
@@ -155,8 +181,14 @@ void trouble(world *w)
 		return;
 	if (w->coord.paused)
 		tn_coord_pause(&w->coord, false);
+	if (w->doomed && w->doomed_at <= w->now) {
+		die(w, w->doomed - 1);
+		w->doomed = 0;
+	}
 	if (chance(w, 60))
 		die(w, p);
+	if (chance(w, 150))
+		echoes(w, p);
 	if (!chance(w, 50))
 		return;
 	switch (below(w, 6)) {
@@ -178,7 +210,7 @@ void trouble(world *w)
 		cut_off(w, COORD, p);
 		break;
 	case 4:
-		drain(w, p);
+		drain(w, chance(w, 2) ? a_next_one(w, p) : p);
 		break;
 	default:
 		make_busy(w);

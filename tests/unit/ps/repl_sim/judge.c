@@ -40,6 +40,19 @@ static bool slot_at_rest(const world *w, const tn_cl_slot *s)
 	return s->flags == TN_CL_IN_SYNC && process_of(w, s->primary) >= 0 && process_of(w, s->backup) >= 0;
 }
 
+void one_serves(world *w)
+{
+	for (uint32_t k = 0; k < KEYS; k++) {
+		uint32_t s = tn_table_slot(w->keys[k]), n = 0;
+
+		for (uint32_t p = 0; p < PROCESSES; p++)
+			n += w->nodes[p] && tn_ps_slots_has(&w->nodes[p]->r.mine, s) &&
+			     !tn_repl_frozen(&w->nodes[p]->r, s) && node_lease(w, p);
+		if (n > 1)
+			fails(w, "%u servers serve slot %u", n, s);
+	}
+}
+
 bool at_rest(const world *w)
 {
 	if (!clients_idle(w))

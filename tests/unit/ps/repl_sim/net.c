@@ -70,12 +70,43 @@ static bool is_cut(const world *w, const message *m)
 	return m->from <= COORD && m->to <= COORD && w->cut[m->from][m->to] > w->now;
 }
 
+/* Beginnings of streams above all. */
+static void keep(world *w, const message *m)
+{
+	uint32_t i = (uint32_t)below(w, KEPT);
+
+	if (!chance(w, m->seq == 1 ? 2 : 40))
+		return;
+	if (w->kept[i])
+		message_free(w->kept[i]);
+	w->kept[i] = twin_of(m);
+	w->kept[i]->at = w->now;
+}
+
+int echo(world *w, uint32_t p)
+{
+	int from = -1;
+
+	for (uint32_t i = 0; i < KEPT; i++) {
+		const message *m = w->kept[i];
+
+		if (!m || m->to != p || w->now - m->at > 3ull * LEASE || chance(w, 4))
+			continue;
+		enqueue(w, twin_of(m), 1 + below(w, 6));
+		w->n.echoes++;
+		from = (int)m->from;
+	}
+	return from;
+}
+
 void message_send(world *w, message *m)
 {
 	uint64_t delay = 1 + below(w, 6);
 
 	if (m->to < PROCESSES && m->incarnation == 0 && w->nodes[m->to])
 		m->incarnation = w->nodes[m->to]->incarnation;
+	if (m->kind == FRAME && !w->calm)
+		keep(w, m);
 	if (is_cut(w, m) || (!w->calm && chance(w, 40))) {
 		w->n.lost++;
 		message_free(m);
@@ -85,7 +116,7 @@ void message_send(world *w, message *m)
 		delay += below(w, LEASE);
 		w->n.late++;
 	}
-	if (!w->calm && chance(w, 30)) {
+	if (!w->calm && chance(w, 30) && !(m->request && m->request->table == COMES)) {
 		w->n.twice++;
 		enqueue(w, twin_of(m), delay + below(w, LEASE / 2));
 	}
@@ -185,6 +216,14 @@ static void at_coordinator(world *w, const message *m)
 
 /* ---- deliveries ---- */
 
+/* Who asks again elsewhere has ended the call before: its messages do not come any more. Pushes may. */
+static bool in_time(const world *w, const request *r)
+{
+	const op *o = &w->clients[r->client].ops[r->slot];
+
+	return r->table != COMES || (o->live && o->number == r->op && o->attempt == r->attempt);
+}
+
 static void at_process(world *w, message *m)
 {
 	node *n = w->nodes[m->to];
@@ -197,9 +236,9 @@ static void at_process(world *w, message *m)
 		node_frame(w, m->to, m);
 	else if (m->kind == FRAME_ANS)
 		node_answer(w, m->to, m);
-	else if (m->kind == ASK)
+	else if (m->kind == ASK && in_time(w, m->request))
 		node_request(w, m->to, m->request);
-	else if (n->snap) {
+	else if (m->kind == MAP_ASK && n->snap) {
 		message *a = message_new(MAP_ANS, m->to, m->from, NULL, 0);
 
 		a->snap = snap_hold(n->snap);

@@ -134,6 +134,14 @@ static void reply(world *w, uint32_t p, const request *r, tn_commit_end end)
 {
 	message *m = message_new(ASK_ANS, p, CLIENT + r->client, NULL, 0);
 
+	if (r->client == CLIENTS) { /* a probe */
+		request at_once = *r;
+
+		message_free(m);
+		at_once.end = end;
+		client_answer(w, &at_once);
+		return;
+	}
 	m->request = malloc(sizeof(*r));
 	assert_non_null(m->request);
 	*m->request = *r;
@@ -199,6 +207,27 @@ static void into_streams(node *n, pending *c, tn_repl_entry *e, const uint64_t *
 	}
 }
 
+static void fill_row(const request *r, uint32_t i, float row[DIM])
+{
+	if (r->table == COMES)
+		row[0] = (float)r->id[i];
+	else
+		row[r->id[i] / 12] = (float)(1u << 2 * (r->id[i] % 12));
+}
+
+/* As push.c. */
+static void erase(world *w, node *n, pending *c)
+{
+	const request *r = &c->r;
+	tn_repl_entry e = {.kind = TN_REPL_ROWS};
+	uint64_t key = w->keys[r->key[0]];
+
+	tn_commit_begin(&n->queue[r->table], &c->commit, false);
+	assert_int_equal(tn_table_erase(n->shares[r->table]->engine, &key, 1, NULL), TERN_OK);
+	into_streams(n, c, &e, &key, 1);
+	w->n.erases++;
+}
+
 /* As push.c: judged, done, put into the streams, waited for. */
 static void push(world *w, node *n, pending *c)
 {
@@ -221,7 +250,7 @@ static void push(world *w, node *n, pending *c)
 	}
 	for (uint32_t i = 0; i < r->count; i++)
 		if (tn_ps_slots_has(&fresh, tn_table_slot(w->keys[r->key[i]]))) {
-			rows[count][r->id[i] / 12] = (float)(1u << 2 * (r->id[i] % 12));
+			fill_row(r, i, rows[count]);
 			keys[count++] = w->keys[r->key[i]];
 		}
 	assert_int_equal(tn_table_push(share->engine, keys, rows, count, &how, NULL), TERN_OK);
@@ -229,12 +258,35 @@ static void push(world *w, node *n, pending *c)
 	into_streams(n, c, &e, keys, count);
 }
 
+/* As tn_ps_replicas_read: told at once if nobody wrote. False: so it was, or it must not be told. */
+static bool read_rows(world *w, uint32_t p, pending *c)
+{
+	request *r = &c->r;
+	node *n = w->nodes[p];
+	tn_pull how = {.unknown = TERN_UNKNOWN_DEFAULT};
+	tn_pull_result result;
+	uint64_t keys[OP_KEYS];
+
+	for (uint32_t i = 0; i < r->count; i++)
+		keys[i] = w->keys[r->key[i]];
+	assert_int_equal(tn_table_pull(n->shares[r->table]->engine, keys, r->count, &how, r->rows, NULL, NULL,
+				       &result),
+			 TERN_OK);
+	if (!tn_repl_serves(&n->r, &c->commit.slots, node_lease(w, p)))
+		reply(w, p, r, TN_COMMIT_AGAIN);
+	else if (atomic_load(&n->queue[r->table].count) == 0)
+		reply(w, p, r, TN_COMMIT_OK);
+	else
+		return true;
+	return false;
+}
+
 /* As tn_ps_replicas_pull: rows that come into being are writes. */
 static void pull(world *w, node *n, pending *c)
 {
 	request *r = &c->r;
 	tn_table *t = n->shares[r->table]->engine;
-	tn_pull how = {.unknown = r->create ? TERN_UNKNOWN_CREATE : TERN_UNKNOWN_DEFAULT};
+	tn_pull how = {.unknown = TERN_UNKNOWN_CREATE};
 	tn_repl_entry e = {.kind = TN_REPL_ROWS};
 	tn_pull_result result;
 	uint64_t keys[OP_KEYS];
@@ -262,15 +314,23 @@ void node_request(world *w, uint32_t p, const request *r)
 		free(c);
 		return;
 	}
-	if (!tn_repl_serves(&n->r, &c->commit.slots, node_lease(w, p))) {
+	if (r->pull && !r->create && !read_rows(w, p, c)) {
+		free(c);
+		return;
+	}
+	if (!(r->pull && !r->create) && !tn_repl_serves(&n->r, &c->commit.slots, node_lease(w, p))) {
 		reply(w, p, r, TN_COMMIT_AGAIN);
 		free(c);
 		return;
 	}
 	c->next = n->waits;
 	n->waits = c;
-	if (r->pull)
+	if (r->pull && !r->create)
+		tn_commit_begin(&n->queue[r->table], &c->commit, true);
+	else if (r->pull)
 		pull(w, n, c);
+	else if (r->erase)
+		erase(w, n, c);
 	else
 		push(w, n, c);
 	tn_list_init(&list);
@@ -535,6 +595,9 @@ void node_answer(world *w, uint32_t p, const message *m)
 		tell_lost(w, n, m->number);
 		return;
 	}
+	for (uint32_t i = 0; i < TN_CL_SLOTS; i++)
+		w->n.next_refused +=
+			tn_ps_slots_has(&a.refused, i) && n->r.slot[i].copy[TN_REPL_NEXT].peer == m->number;
 	waits = out->sent_waits;
 	tn_repl_answered(&n->r, m->number, &a.refused, &synced, &released);
 	for (unsigned k = 0; k < 64; k++)
@@ -544,6 +607,22 @@ void node_answer(world *w, uint32_t p, const message *m)
 	report(n, TN_REPORT_SYNCED, &synced);
 	report(n, TN_REPORT_RELEASED, &released);
 	waits_over(w, p, &waits, &a.refused);
+}
+
+/* A slot that is not served says why. */
+static void check_frozen(world *w, uint32_t p)
+{
+	const node *n = w->nodes[p];
+
+	for (uint32_t k = 0; k < KEYS; k++) {
+		uint32_t s = tn_table_slot(w->keys[k]);
+		const tn_repl_one *copy = n->r.slot[s].copy;
+
+		if (!tn_repl_frozen(&n->r, s) || copy[0].refused || copy[1].refused || copy[0].handed ||
+		    (copy[0].adopt && copy[0].state == TN_RS_WAITING))
+			continue;
+		fails(w, "slot %u is not served by process %u, for no reason", s, p);
+	}
 }
 
 void node_step(world *w, uint32_t p)
@@ -561,4 +640,5 @@ void node_step(world *w, uint32_t p)
 	if (chance(w, 5))
 		hand_over(n);
 	send_frames(w, p);
+	check_frozen(w, p);
 }

@@ -5,13 +5,15 @@
  * known of pushes (ps/dedup.h), keys by server (ps/split.h). What is the simulator's: time, the network, and the few lines
  * that replicas.c, member.c and route.c put around those, with the same rules.
  *
- *   process   an address; it starts, dies, starts anew as another server; its clock is off by up to 3 %
+ *   process   an address; it starts, dies, starts anew as another server; its clock is off by up to 8 %, and the margin is 10
  *   node      what a process has while it runs
  *   snap      a map as it went over the wire; messages, nodes and clients share it
  *   part      what one server does of an operation; asked for again until it is answered
  *
  *   rows      base 4: digit i of a key's row counts how often push i of that key was applied. A pull sees a set, and whether
- *             anything is in it twice (history.h)
+ *             anything is in it twice (history.h). Rows of the last table come and go: one client, which pushes a number
+ *             of its own and erases in turn, writes each (reg)
+ *   probe     an operation without a network: what somebody who is quick may see
  *
  * Files: net.c messages, deliveries; node.c servers; client.c; fault.c what goes wrong; judge.c; main.c runs, coverage,
  * planted bugs. Threads: none.
@@ -28,9 +30,11 @@
 
 #define PROCESSES 5u
 #define COORD     PROCESSES
+#define TICKS     6000u /* of trouble */
 #define CLIENTS   4u
 #define AHEAD     3u /* operations of a client under way */
-#define TABLES    2u
+#define TABLES    3u
+#define COMES     2u /* the table of rows that come and go: keys 0 to CLIENTS - 1 */
 #define KEYS      20u
 #define DIM       (IDS / 12u) /* 12 digits of base 4 in a float */
 #define OP_KEYS   3u
@@ -51,7 +55,8 @@ typedef struct request {              /* of a part: to a server, and its answer 
 	uint64_t op, seq, low;        /* op: which one it was */
 	uint32_t count;
 	uint32_t key[OP_KEYS], id[OP_KEYS];
-	bool pull, create;
+	bool pull, create, erase;
+	uint32_t attempt, entry; /* entry: of a probe that pushes, in its history */
 	tn_commit_end end;
 	float rows[OP_KEYS][DIM];
 } request;
@@ -110,16 +115,27 @@ typedef struct message {
 	uint8_t data[];
 } message;
 #define CLIENT 64u
+#define KEPT   24u
 
 typedef struct op {
-	bool live, pull;
+	bool live, pull, erase;
+	uint32_t attempt;
 	uint64_t number, seq, invoke;
 	uint32_t table, count;
 	uint32_t key[OP_KEYS], id[OP_KEYS], entry[OP_KEYS];
 	bool done[OP_KEYS];
-	uint64_t ask_at; /* keys that are not done are asked for (again) then */
+	uint32_t oldest, value; /* COMES: a pull may not see an older state; and what it saw */
+	uint64_t ask_at;        /* keys that are not done are asked for (again) then */
 	id_set seen[OP_KEYS];
 } op;
+
+/* A row that comes and goes: what it was, one after the other; 0: no row. */
+#define STATES 512u
+typedef struct reg {
+	uint32_t value[STATES]; /* of pushes and erases that were begun; first: no row */
+	uint32_t states;
+	uint32_t seen; /* nobody who begins now may see an older one */
+} reg;
 
 typedef struct client {
 	snap *snap;
@@ -135,7 +151,8 @@ typedef struct client {
 	X(cut_peer) X(lost) X(late) X(twice) X(drains) \
 	X(busy_slots) X(moved) X(took_over) X(alone) X(copied) \
 	X(next_begun) X(next_copied) X(next_given_up) X(refused) X(again) \
-	X(wrong) X(known) X(backup_lost) X(expired) X(elsewhere)
+	X(wrong) X(known) X(backup_lost) X(expired) X(elsewhere) \
+	X(probes) X(echoes) X(erases) X(next_refused)
 /* clang-format on */
 typedef struct tally {
 #define FIELD(name) uint64_t name;
@@ -157,8 +174,12 @@ typedef struct world {
 	uint64_t cut[PROCESSES + 1][PROCESSES + 1];
 	message *messages;
 	client clients[CLIENTS];
-	uint64_t next_op;
+	uint64_t next_op, probe_seq;
 	history histories[TABLES][KEYS];
+	reg regs[CLIENTS];
+	message *kept[KEPT]; /* frames that may come once more */
+	uint32_t doomed;     /* dies soon: a process + 1 */
+	uint64_t doomed_at;
 	uint64_t keys[KEYS];
 	uint64_t quiet_until;
 	tally n;
@@ -188,6 +209,8 @@ void message_send(world *w, message *m);
 void deliver(world *w);
 /* The newest map is told to all when there is a new one. */
 void spread(world *w);
+/* Frames that a process got some time ago come once more. -1: there are none; else who sent one of them. */
+int echo(world *w, uint32_t p);
 
 /* ---- node.c ---- */
 
@@ -209,6 +232,8 @@ uint64_t local_time(const world *w, uint32_t p);
 void client_step(world *w, uint32_t c);
 void client_answer(world *w, const request *r);
 void client_map(world *w, uint32_t c, snap *s);
+/* Pulls and pushes of somebody without a network, who knows who thinks that he serves. */
+void probe(world *w);
 /* Pulls that a process is asked at once, and answers at once or not at all. */
 void peek(world *w, uint32_t p, uint32_t n);
 /* Every key, in the end. */
@@ -219,6 +244,8 @@ bool clients_idle(const world *w);
 
 void trouble(world *w);
 void heal(world *w);
+/* By their leases and their maps. */
+void one_serves(world *w);
 bool at_rest(const world *w);
 void judge(world *w);
 
