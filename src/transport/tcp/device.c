@@ -101,14 +101,16 @@ bool tn_tcp_others_ready(const tn_tcp_lane *lane)
 	return false;
 }
 
-/* The lane's sending failed or may go on. */
+/* The lane's sending failed or may go on. An acknowledgement that waits is none of that: send_acks. */
 static void lane_tx(tn_tcp_lane *lane)
 {
 	uint64_t sent = 0, step;
 
 	do {
 		pthread_mutex_lock(&lane->tx.lock);
-		step = tn_tcp_tx_run(lane, TN_TCP_CHUNK_BYTES);
+		step = lane->rx.ack_waits && !tn_tcp_tx_frames(&lane->tx) && !(lane->tx.events & EPOLLOUT)
+			       ? 0
+			       : tn_tcp_tx_run(lane, TN_TCP_CHUNK_BYTES);
 		pthread_mutex_unlock(&lane->tx.lock);
 		sent += step;
 	} while (step >= TN_TCP_CHUNK_BYTES && sent < TN_TCP_BUDGET_BYTES && !tn_tcp_others_ready(lane));
@@ -177,7 +179,10 @@ static int run_ready(tn_tcp_dev *dev, tn_event *events, int max)
 			tn_tcp_ready(lane);
 			break;
 		}
-		n += lane_rx(lane, events + n, max - n);
+		error = tx_error(lane);
+		/* what lies in its buffer no epoll knows of; of what lies in its socket it does */
+		if (error || lane->rx.paused || lane->rx.end != lane->rx.start)
+			n += lane_rx(lane, events + n, max - n);
 		error = lane->state == TN_TCP_UP ? tx_error(lane) : 0;
 		/* what had arrived before the error is delivered first, unless nobody takes it */
 		if (error && (n < max || lane->rx.paused))

@@ -358,7 +358,10 @@ static int finish_payload(tn_tcp_lane *lane, tn_event *event)
 	tn_tcp_rx_state state = rx->state;
 	bool wants_ack = rx->hdr.flags & TN_TCP_F_ACK;
 
-	rx->after_large = rx->hdr.bytes > TN_TCP_LOOK_BYTES;
+	if (rx->hdr.bytes > TN_TCP_LOOK_BYTES)
+		rx->after_large = TN_TCP_LARGE_FRAMES;
+	else if (rx->after_large)
+		rx->after_large--;
 	if (state == TN_TCP_RX_FETCH) {
 		tn_tcp_rx_set_state(rx, TN_TCP_RX_TRAILER);
 		return 0;
@@ -452,6 +455,28 @@ static bool parse_trailer(tn_tcp_lane *lane)
 	return true;
 }
 
+/*
+ * Before a message or an immediate its sender's acknowledgements: what they complete makes room for what the user does
+ * about it. Returns the number of events.
+ */
+static int acked_first(tn_tcp_lane *lane, tn_event *events, int max)
+{
+	tn_tcp_rx *rx = &lane->rx;
+	const char *wrong;
+
+	if (rx->ack <= rx->ack_settled || rx->state == TN_TCP_RX_FETCH)
+		return 0;
+	pthread_mutex_lock(&lane->tx.lock);
+	wrong = tn_tcp_tx_acked(lane, rx->ack);
+	pthread_mutex_unlock(&lane->tx.lock);
+	rx->ack_settled = rx->ack;
+	if (wrong) {
+		protocol_error(lane, wrong);
+		return 0;
+	}
+	return max > 0 ? tn_tcp_lane_deliver(lane, events, max) : 0;
+}
+
 /* Parse what is buffered until it runs out, max events are made, or the lane stops. */
 static int parse(tn_tcp_lane *lane, tn_event *events, int max)
 {
@@ -466,7 +491,9 @@ static int parse(tn_tcp_lane *lane, tn_event *events, int max)
 			if (!parse_trailer(lane))
 				break;
 		} else if (take_buffered(lane)) {
-			n += finish_payload(lane, &events[n]);
+			n += acked_first(lane, &events[n], max - n - 1);
+			if (lane->state == TN_TCP_UP)
+				n += finish_payload(lane, &events[n]);
 		} else {
 			break;
 		}

@@ -53,6 +53,7 @@ typedef struct tn_tcp_lane tn_tcp_lane;
 #define TN_TCP_BUDGET_BYTES (4u << 20) /* per lane, direction and poll while no other is ready */
 #define TN_TCP_STALL_NS     250000000ull /* how often a lane that is not read is looked after */
 #define TN_TCP_LOOK_BYTES   (8u << 10)   /* after a longer frame, expect another */
+#define TN_TCP_LARGE_FRAMES 3u           /* for so many frames: rows, then their answer */
 #define TN_TCP_ACK_BYTES    (128u << 10) /* placed and not acknowledged: no waiting beyond that */
 #define TN_TCP_NAKS         (2u * TN_TCP_WRS_LIMIT)
 #define TN_TCP_DIRECT_LANES 2u          /* up to here poll asks the sockets before the epoll set */
@@ -227,21 +228,21 @@ typedef struct tn_tcp_rx {
 	uint8_t *buf;
 	uint32_t cap, start, end; /* unparsed bytes in buf[start, end) */
 	tn_tcp_rx_state state;
-	bool after_large; /* the frame before was large: expect another */
-	bool drained;     /* the last recv got less than it asked for */
-	bool moved;       /* the last run received something */
-	bool ack_waits;   /* for a poll that finds nothing; counted in dev->acks_waiting */
-	bool paused;      /* no receive slot: the socket is not read */
-	uint8_t gone;     /* times in a row that a paused lane's connection was found ended */
-	bool dirty;       /* frames came in: settle acknowledgements and answers at the end of the batch */
-	bool ack_due;     /* one of them wants to be acknowledged */
-	uint64_t unacked; /* bytes of those, about */
+	uint8_t after_large; /* one of so many frames before was large: expect another */
+	bool drained;        /* the last recv got less than it asked for */
+	bool moved;          /* the last run received something */
+	bool ack_waits;      /* for a poll that finds nothing; counted in dev->acks_waiting */
+	bool paused;         /* no receive slot: the socket is not read */
+	uint8_t gone;        /* times in a row that a paused lane's connection was found ended */
+	bool dirty;          /* frames came in: settle acknowledgements and answers at the end of the batch */
+	bool ack_due;        /* one of them wants to be acknowledged */
+	uint64_t unacked;    /* bytes of those, about */
 	tn_tcp_hdr hdr;
 	tn_key key;
 	uint8_t *dst;
 	uint64_t left;
-	uint64_t seq; /* expected next */
-	uint64_t ack; /* latest of the peer's acks */
+	uint64_t seq;              /* expected next */
+	uint64_t ack, ack_settled; /* latest of the peer's acks; so far completed */
 	uint32_t slot;
 	uint32_t req;        /* FETCH: ring index */
 	tern_status refused; /* DISCARD: why */
