@@ -110,6 +110,7 @@ static void fill_providers(tern_link *link, const char *transports, tn_link_prov
 			p->data_lanes = sdev->caps.flags & TN_CAP_SAME_HOST ? 0 : UINT32_MAX;
 			p->budget = sdev->caps.flags & TN_CAP_SAME_HOST ? NULL : &sdev->budget;
 			p->window_adaptive = window == WINDOW_AUTO && sdev->caps.streams;
+			p->streams = sdev->caps.streams && sdev->caps.batches;
 			p->arbiter = sdev->grants ? &sdev->arbiter : NULL;
 			p->pool = &sdev->pool;
 			tn_lock_take(&ctx->table_lock);

@@ -16,6 +16,17 @@
  */
 #define TN_OP_INLINE 0x40000000u
 
+/* Of a put with notification, in op->flags, shifted so: as tn_link_placed. */
+typedef enum tn_op_placed {
+	TN_OP_PLACED_NO,
+	TN_OP_PLACED_APART, /* a message follows that is of use only with it, and nobody asks how many bytes came */
+	TN_OP_PLACED_BESIDE, /* and over a stream it goes as that message does, however long it is */
+	TN_OP_PLACED_LAST,   /* and the message follows at once */
+} tn_op_placed;
+
+#define TN_OP_PLACED_SHIFT 28
+#define TN_OP_PLACED_MASK  3u
+
 /* Mark an operation as in flight. TERN_E_STATE if it is already. */
 tern_status tn_op_begin(tern_op *op);
 /* Take tn_op_begin back: the submission was not accepted after all. */

@@ -20,6 +20,10 @@
 _Static_assert(sizeof(tern_iovec) == sizeof(tn_link_iov) &&
 		       offsetof(tern_iovec, bytes) == offsetof(tn_link_iov, bytes),
 	       "pieces of a message go to the machine as they are");
+_Static_assert((int)TN_OP_PLACED_APART == (int)TN_PLACED_APART &&
+		       (int)TN_OP_PLACED_BESIDE == (int)TN_PLACED_BESIDE &&
+		       (int)TN_OP_PLACED_LAST == (int)TN_PLACED_LAST,
+	       "how a put goes with its message");
 
 static tern_status unusable(tern_channel *channel)
 {
@@ -101,7 +105,7 @@ static TN_ALWAYS_INLINE tn_link_fast_result post_fast(tern_link *link, tn_link_f
 	fast->host = !tn_gpu_on();
 	do {
 		if (batches)
-			slane->lane->more = held = (!one && flag_follows(fast)) ||
+			slane->lane->more = held = fast->post.more || (!one && flag_follows(fast)) ||
 						   tn_push_may_hold(link, slane, fast->post.bytes);
 		some |= held;
 		*status = tn_post_here(&fast->post, &done);
@@ -379,7 +383,8 @@ static TN_ALWAYS_INLINE tern_status submit_xfer(tern_channel *channel, const tn_
 	tern_link *link = channel->link;
 	tn_link_op_params params = {.user = op,
 				    .deadline_ns = deadline_ns,
-				    .level = op->flags & TERN_OP_LOCAL ? TN_LINK_LOCAL : TN_LINK_REMOTE};
+				    .level = op->flags & TERN_OP_LOCAL ? TN_LINK_LOCAL : TN_LINK_REMOTE,
+				    .placed = op->flags >> TN_OP_PLACED_SHIFT & TN_OP_PLACED_MASK};
 	outcome result = REFUSED;
 	tn_link_fast fast;
 	tern_status status;

@@ -7,7 +7,7 @@
 
 typedef struct recount {
 	uint32_t wr_live, ops_live, chan_live, opened, xfer_ready, bulk_ready, lane_work, lanes_live, named;
-	uint64_t in_flight;
+	uint64_t in_flight, beside;
 	uint32_t lane_wrs[TN_LANE_SLOTS], lane_frames[TN_LANE_SLOTS];
 	uint32_t lane_ready[TN_LANE_SLOTS][TN_CLASSES];
 } recount;
@@ -30,13 +30,14 @@ static void check_wrs(const tn_link *link, recount *n)
 			  lane->state == TN_LANE_CLOSING);
 		n->wr_live++;
 		n->in_flight += tn_lk_wr_is_bulk(link, wr) ? wr->bytes : 0;
+		n->beside += wr->beside ? wr->bytes : 0;
 		n->lane_wrs[wr->lane]++;
 		n->lane_frames[wr->lane] += wr->kind == TN_WR_DATA;
 		TN_ASSERT(wr->op == TN_NONE || at_work(&link->ops[wr->op]));
 		TN_ASSERT(wr->chan == TN_NONE || link->chans[wr->chan].state != TN_CHAN_FREE);
 	}
 	TN_ASSERT(n->wr_live == link->wr_live);
-	TN_ASSERT(n->in_flight == link->in_flight);
+	TN_ASSERT(n->in_flight == link->in_flight && n->beside == link->beside);
 }
 
 static void check_lane(const tn_link *link, const tn_lk_lane *lane, const recount *n)

@@ -59,6 +59,7 @@ bool tn_link_fast_send(tn_link *link, uint32_t channel, const tn_link_iov *iov, 
 	wr->chan = tn_lk_chan_index(link, chan);
 	wr->bytes = total;
 	wr->last = true;
+	wr->beside = false;
 	tn_lk_data_fill(link, lane, wr, chan, true,
 			params->level == TN_LINK_REMOTE || tn_lk_journal_half_full(link));
 	tn_lk_frame_post(link, lane, wr, sizeof(tn_frame_data), &fast->post);
@@ -88,6 +89,7 @@ static void fill_flag(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_link
 	wr->chan = tn_lk_chan_index(link, chan);
 	wr->bytes = sizeof(fast->xfer->flag);
 	wr->last = true;
+	wr->beside = false;
 	memcpy(wr->header, &fast->xfer->flag, sizeof(fast->xfer->flag));
 	tn_lk_xfer_post(link, lane, wr, &fast->post, TN_POST_WRITE);
 	fast->post.local = wr->header;
@@ -98,7 +100,7 @@ static void fill_flag(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_link
 }
 
 static TN_ALWAYS_INLINE void fill_data(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_link_fast *fast,
-				       tn_link_xfer_type type)
+				       tn_link_xfer_type type, bool beside)
 {
 	static const struct {
 		uint8_t kind, post;
@@ -115,7 +117,9 @@ static TN_ALWAYS_INLINE void fill_data(tn_link *link, tn_lk_lane *lane, tn_lk_ch
 	wr->chan = fast->channel & 0xffff;
 	wr->bytes = xfer->bytes;
 	wr->last = true;
+	wr->beside = beside;
 	tn_lk_xfer_post(link, lane, wr, &fast->post, (tn_link_post_type)how[type].post);
+	fast->post.more = beside && lane->index == 0 && fast->params->placed == TN_PLACED_LAST;
 	fast->post.local = xfer->local;
 	fast->post.key = xfer->key;
 	fast->post.offset = xfer->offset;
@@ -150,14 +154,17 @@ static TN_ALWAYS_INLINE bool fast_xfer(tn_link *link, uint32_t channel, const tn
 				       tn_link_fast *fast)
 {
 	tn_lk_chan *chan = open_channel(link, channel);
+	uint8_t placed = type == TN_XFER_PUT_NOTIFY ? tn_lk_placed(link, params->placed) : TN_PLACED_NO;
+	bool beside = tn_lk_goes_beside(link, placed, xfer->bytes);
+	uint64_t size = beside ? TN_MIN(xfer->bytes, link->small) : xfer->bytes;
 	tn_lk_lane *lane;
 
 	if (!chan || tn_lk_xfer_needs_ack(link, type, params) || !tn_list_empty(&chan->xfers) ||
 	    !tn_list_empty(&chan->tails))
 		return false;
-	lane = link->by_index[tn_lk_xfer_lane(link, chan, xfer->bytes)];
+	lane = link->by_index[tn_lk_xfer_lane(link, chan, size, placed != TN_PLACED_NO)];
 	if (!tn_lk_lane_ready(link, lane) || link->outside == (channel & 0xffff) + 1 ||
-	    (tn_lk_is_bulk(link, xfer->bytes) && !tn_lk_bulk_fast(link, xfer)) ||
+	    (tn_lk_is_bulk(link, size) && !tn_lk_bulk_fast(link, xfer, placed != TN_PLACED_NO)) ||
 	    !type_allows(link, lane, chan, xfer, type))
 		return false;
 	fast->host = false;
@@ -167,7 +174,7 @@ static TN_ALWAYS_INLINE bool fast_xfer(tn_link *link, uint32_t channel, const tn
 	if (type == TN_XFER_PUT_FLAG && xfer->bytes == 0)
 		fill_flag(link, lane, chan, fast);
 	else
-		fill_data(link, lane, chan, fast, type);
+		fill_data(link, lane, chan, fast, type, beside);
 	return true;
 }
 
@@ -214,6 +221,7 @@ static tn_link_fast_result keep(tn_link *link, tn_lk_chan *chan, tn_lk_wr *wr, c
 {
 	tn_lk_op *op = make_op(link, chan, fast);
 
+	op->beside = wr->beside;
 	if (fast->phase == PHASE_FLAG) {
 		op->sent = op->length;
 		op->silent = !link->remote_done;

@@ -276,9 +276,9 @@ tn_lk_lane *tn_lk_turn_lane(const tn_link *link, uint32_t class, uint32_t tried)
 /* ---- window.c ---- */
 
 /* Bytes of the next piece of a transfer that has `left` to go; 0: not now, and somebody wakes the link when. */
-uint64_t tn_lk_bulk_next(tn_link *link, uint64_t left, bool put);
+uint64_t tn_lk_bulk_next(tn_link *link, uint64_t left, bool put, bool placed);
 /* May bulk be posted by the fast path? */
-bool tn_lk_bulk_fast(const tn_link *link, const tn_link_xfer *xfer);
+bool tn_lk_bulk_fast(const tn_link *link, const tn_link_xfer *xfer, bool placed);
 uint64_t tn_lk_piece_max(const tn_link *link);
 void tn_lk_bulk_rest(tn_link *link);
 /* A wr of bulk was accepted; came back. */
@@ -403,7 +403,27 @@ static inline bool tn_lk_is_bulk(const tn_link *link, uint64_t bytes)
 
 static inline bool tn_lk_wr_is_bulk(const tn_link *link, const tn_lk_wr *wr)
 {
-	return tn_lk_is_bulk(link, wr->bytes) && wr->kind >= TN_WR_WRITE;
+	return tn_lk_is_bulk(link, wr->bytes) && wr->kind >= TN_WR_WRITE && !wr->beside;
+}
+
+#define TN_BESIDE_BYTES (512u << 10) /* of those in flight together */
+
+/* What counts of it: nothing but over streams. */
+static inline uint8_t tn_lk_placed(const tn_link *link, uint8_t placed)
+{
+	return link->streams ? placed : (uint8_t)TN_PLACED_NO;
+}
+
+static inline bool tn_lk_goes_beside(const tn_link *link, uint8_t placed, uint64_t bytes)
+{
+	return placed >= TN_PLACED_BESIDE && bytes <= TN_MIN(link->chunk_max, TN_BESIDE_BYTES) &&
+	       link->beside <= TN_BESIDE_BYTES - bytes;
+}
+
+/* The bytes by which a transfer's class and lane are chosen. */
+static inline uint64_t tn_lk_size_of(const tn_link *link, const tn_lk_op *op)
+{
+	return op->beside && link->streams ? TN_MIN(op->length, link->small) : op->length;
 }
 
 /* The window alone: what is sent again waits for nothing else. */
@@ -439,19 +459,21 @@ static inline bool tn_lk_xfer_needs_ack(const tn_link *link, tn_link_xfer_type t
 /*
  * The lane (index) of a channel's next transfer: that of those under way; else that of its last notification
  * until the peer's totals say that it was taken, so that notifications stay in order, and that of a silent put
- * until a later one of the lane is done; else lane 0 for small ones and the channel's data lane for bulk.
+ * until a later one of the lane is done; else lane 0 for small ones and the channel's data lane for bulk. What is placed
+ * is counted, whatever its order, and has no part in this.
  */
-static inline uint32_t tn_lk_xfer_lane(const tn_link *link, const tn_lk_chan *chan, uint64_t bytes)
+static inline uint32_t tn_lk_xfer_lane(const tn_link *link, const tn_lk_chan *chan, uint64_t bytes,
+				       bool placed)
 {
 	const tn_lk_lane *last = link->by_index[chan->notify_lane];
 
 	if (link->lane_count == 1)
 		return 0;
-	if (chan->xfers_out)
+	if (chan->xfers_out && !placed)
 		return chan->lane;
-	if (chan->notifies_tx && (int32_t)(chan->notify_slot - (last->granted - last->first)) > 0)
+	if (chan->notifies_tx && !placed && (int32_t)(chan->notify_slot - (last->granted - last->first)) > 0)
 		return chan->notify_lane;
-	if (chan->silent_serial &&
+	if (chan->silent_serial && !placed &&
 	    (int32_t)(chan->silent_serial - link->by_index[chan->silent_lane]->tx_arrived) > 0)
 		return chan->silent_lane;
 	return bytes <= link->small ? 0 : 1 + (chan->handle & 0xffff) % (link->lane_count - 1);

@@ -131,7 +131,8 @@ void tn_lk_xfer_begin(tn_link *link, tn_lk_chan *chan, tn_lk_op *op, tn_lk_lane 
 	if (op->lane != TN_NONE)
 		return;
 	op->lane = tn_lk_lane_slot(link, lane);
-	chan->lane = (uint8_t)lane->index;
+	if (tn_lk_placed(link, op->placed) == TN_PLACED_NO)
+		chan->lane = (uint8_t)lane->index;
 	chan->xfers_out++;
 	tn_lk_op_set_state(link, op, TN_LOP_ACTIVE);
 }
@@ -176,7 +177,10 @@ static void commit_xfer(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk
 		tn_lk_silent_sent(lane, chan);
 	switch (wr->kind) {
 	case TN_WR_IMM:
-		tn_lk_notify_sent(lane, chan);
+		if (tn_lk_placed(link, op->placed) == TN_PLACED_NO)
+			tn_lk_notify_sent(lane, chan);
+		else
+			chan->notifies_tx++;
 		op->sent += wr->bytes;
 		all_posted(link, lane, op);
 		break;
@@ -243,6 +247,7 @@ void tn_lk_commit(tn_link *link, tn_lk_wr *wr, const tn_link_post *post, bool do
 	lane->wrs++;
 	if (tn_lk_wr_is_bulk(link, wr))
 		tn_lk_bulk_posted(link, wr);
+	link->beside += wr->beside ? wr->bytes : 0;
 	if (chan)
 		chan->wrs++;
 	if (op) {
@@ -338,6 +343,7 @@ void tn_lk_wr_complete(tn_link *link, tn_lk_wr *wr, tern_status status, uint64_t
 	lane->stalled = false;
 	if (tn_lk_wr_is_bulk(link, wr))
 		tn_lk_bulk_done(link, wr, status, now_ns);
+	link->beside -= wr->beside ? wr->bytes : 0;
 	if (wr->kind == TN_WR_DATA)
 		lane->frames--;
 	if (wr->kind == TN_WR_REDO)

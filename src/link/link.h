@@ -93,6 +93,7 @@ typedef struct tn_link_provider {
 	   are finished at the post (shm): nothing queues in front of a message there. */
 	uint32_t data_lanes;
 	bool window_adaptive;          /* as config.window_adaptive, while its lanes are in use */
+	bool streams;                  /* several posts that follow each other may leave together */
 	struct tn_link_budget *budget; /* what its links have in flight together (share.h); NULL = no bound */
 	struct tn_link_arbiter
 		*arbiter; /* grants bulk that comes to it (share.h); NULL = nobody has to ask */
@@ -213,6 +214,7 @@ typedef struct tn_link_post {
 	uint32_t imm;
 	bool signal; /* not to be done at the post: what the target says of it matters */
 	bool last;   /* a transfer's last bytes: what tells the peer of them follows */
+	bool more;   /* a message follows on this lane, and may leave with it */
 } tn_link_post;
 
 typedef enum tn_link_action_type {
@@ -425,11 +427,20 @@ uint64_t tn_link_channel_message_max(const tn_link *link, uint32_t channel);
 
 /* ---- operations ---- */
 
+/* Puts that a message follows which is of use only with them, and of which nobody asks how many bytes came. */
+typedef enum tn_link_placed {
+	TN_PLACED_NO,
+	TN_PLACED_APART, /* of several pieces the last carries the notification, and more of it is in flight at once */
+	TN_PLACED_BESIDE, /* and over streams it goes as what is small: ahead of bulk, over lane 0, as that message */
+	TN_PLACED_LAST, /* and the message follows at once, and leaves with it */
+} tn_link_placed;
+
 typedef struct tn_link_op_params {
 	void *user;           /* comes back in TN_ACT_OP_DONE */
 	uint64_t deadline_ns; /* absolute; UINT64_MAX = none */
 	tn_link_level level;  /* messages only: LOCAL or REMOTE; transfers complete at REMOTE */
 	bool over;            /* may exceed channel_ops_max (it was taken before it could be asked) */
+	uint8_t placed;       /* tn_link_placed, of a PUT_NOTIFY */
 } tn_link_op_params;
 
 typedef enum tn_link_xfer_type {

@@ -67,7 +67,8 @@ tn_lk_op *tn_lk_op_new(tn_link *link, tn_lk_chan *chan, tn_lk_op_kind kind, cons
 	op->wrs = 0;
 	op->status = TERN_OK;
 	op->redo = op->resent = op->silent = op->need_ack = op->acked = op->all_posted = op->failed =
-		op->lost = op->tail = op->flag_posted = false;
+		op->lost = op->tail = op->flag_posted = op->beside = false;
+	op->placed = TN_PLACED_NO;
 	op->remote = params->level == TN_LINK_REMOTE;
 	op->user = params->user;
 	op->sent = 0;
@@ -305,6 +306,8 @@ tn_lk_op *tn_lk_op_new_xfer(tn_link *link, tn_lk_chan *chan, const tn_link_xfer 
 
 	op->length = xfer->bytes;
 	op->need_ack = tn_lk_xfer_needs_ack(link, xfer->type, params);
+	op->placed = xfer->type == TN_XFER_PUT_NOTIFY ? params->placed : TN_PLACED_NO;
+	op->beside = tn_lk_goes_beside(link, op->placed, xfer->bytes);
 	op->x.local = xfer->local;
 	op->x.offset = xfer->offset;
 	op->x.value = xfer->value;

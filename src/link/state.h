@@ -156,10 +156,12 @@ typedef struct tn_lk_op {
 	bool lost;       /* a wr failed with its lane */
 	bool tail;       /* in the channel's tails: data is posted, its notification is not */
 	bool flag_posted;
-	bool remote; /* ends when it has arrived */
-	bool redo;   /* POSTED, and its data and notification go again (journal.c) */
-	bool silent; /* a piece was done at its post, though nobody said that it arrived */
-	bool resent; /* a message whose end goes again */
+	bool remote;    /* ends when it has arrived */
+	bool redo;      /* POSTED, and its data and notification go again (journal.c) */
+	bool silent;    /* a piece was done at its post, though nobody said that it arrived */
+	bool resent;    /* a message whose end goes again */
+	bool beside;    /* as a small one, however long */
+	uint8_t placed; /* tn_link_placed */
 	void *user;
 	uint64_t length, sent;
 	union {
@@ -250,6 +252,7 @@ typedef struct tn_lk_wr {
 	uint32_t bit;
 	uint32_t serial; /* the lane's tx_serial with it */
 	bool last;       /* the op's last piece */
+	bool beside;     /* no bulk, however long */
 	uint32_t note;   /* its row of the lane's log */
 	uint64_t bytes;
 	uint8_t flow;                   /* TN_FLOW_* */
@@ -446,6 +449,7 @@ struct tn_link {
 	uint32_t op_live, op_free, op_high;
 	uint32_t lane_wrs_max;
 	uint64_t in_flight; /* of bulk */
+	uint64_t beside;    /* the same of what goes beside messages */
 	uint64_t window;    /* bytes of bulk that may be in flight now */
 	uint64_t small;     /* small_bytes, and no more than one piece */
 	uint64_t chunk_max; /* longest piece on these lanes */
@@ -477,9 +481,10 @@ struct tn_link {
 	bool limited;                  /* the window held a piece back since it last could grow */
 	bool doubling;                 /* it was not cut yet since lanes came up */
 	bool adaptive;                 /* the window is, on these lanes */
-	uint64_t base_ns;              /* least delay of bulk on them */
-	uint64_t window_done, cut_ns;  /* bytes since then; when it was last cut */
-	tn_link_budget *budget;        /* of the device in use; NULL = none */
+	bool streams;     /* these lanes order what is written, and what is posted in a row leaves together */
+	uint64_t base_ns; /* least delay of bulk on them */
+	uint64_t window_done, cut_ns; /* bytes since then; when it was last cut */
+	tn_link_budget *budget;       /* of the device in use; NULL = none */
 	tn_budget_seat budget_seat;
 	tn_lk_grants grants;
 	tn_lk_slots slots;

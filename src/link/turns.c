@@ -100,8 +100,9 @@ static bool next_xfer(const tn_link *link, const tn_lk_chan *chan, uint32_t *lan
 	op = TN_LIST_FIRST(&chan->xfers, tn_lk_op, node);
 	if (!op || link->hold)
 		return false;
-	*class = op->length <= link->small ? TN_CLASS_SMALL : TN_CLASS_BULK;
-	*lane = tn_lk_xfer_lane(link, chan, op->length);
+	*class = tn_lk_size_of(link, op) <= link->small ? TN_CLASS_SMALL : TN_CLASS_BULK;
+	*lane = tn_lk_xfer_lane(link, chan, tn_lk_size_of(link, op),
+				tn_lk_placed(link, op->placed) != TN_PLACED_NO);
 	return true;
 }
 

@@ -43,7 +43,7 @@ static void post_begin(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, tn_link_po
 	post->iov_count = 0;
 	post->bytes = wr->bytes;
 	post->imm = 0;
-	post->signal = post->last = false;
+	post->signal = post->last = post->more = false;
 }
 
 void tn_lk_frame_post(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, uint64_t header_bytes,
@@ -70,7 +70,7 @@ tn_lk_wr *tn_lk_wr_begin(tn_link *link, tn_lk_wr_kind kind, tn_lk_chan *chan, tn
 	wr->op = op ? tn_lk_op_index(link, op) : TN_NONE;
 	wr->bytes = bytes;
 	wr->bit = 0;
-	wr->last = false;
+	wr->last = wr->beside = false;
 	return wr;
 }
 
@@ -359,10 +359,25 @@ static bool build_tail(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk_
 	return true;
 }
 
+/*
+ * Does a piece carry the notification of those before it? The device orders writes: it is delivered after them. If
+ * one of them is refused, so is this: what holds for a range of a key holds for those before it, and a key that went away
+ * does not come back.
+ */
+static bool last_tells(const tn_link *link, const tn_lk_op *op, uint64_t n)
+{
+	return tn_lk_placed(link, op->placed) != TN_PLACED_NO && op->sent + n == op->length;
+}
+
 static bool build_piece(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk_op *op, tn_link_post *post)
 {
-	uint64_t n = tn_lk_bulk_next(link, op->length - op->sent, op->kind != TN_OP_GET);
-	bool imm = op->kind == TN_OP_PUT_NOTIFY && (n == op->length || TN_MUTANT(21)) &&
+	uint64_t left = op->length - op->sent,
+		 n = op->beside && link->streams && left <= link->chunk_max
+			     ? left
+			     : tn_lk_bulk_next(link, left, op->kind != TN_OP_GET,
+					       tn_lk_placed(link, op->placed) != TN_PLACED_NO);
+	bool imm = op->kind == TN_OP_PUT_NOTIFY &&
+		   (n == op->length || last_tells(link, op, n) || TN_MUTANT(21)) &&
 		   (tn_list_empty(&chan->tails) || TN_MUTANT(20)) && tn_lk_imm_fits(link, chan, n);
 	tn_lk_wr *wr;
 
@@ -383,6 +398,7 @@ static bool build_piece(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk
 						  : TN_WR_WRITE,
 			    chan, op, n);
 	wr->last = op->sent + n == op->length;
+	wr->beside = op->beside && link->streams;
 	tn_lk_xfer_post(link, lane, wr, post,
 			op->kind == TN_OP_GET ? TN_POST_READ
 			: imm                 ? TN_POST_WRITE_IMM
@@ -393,6 +409,7 @@ static bool build_piece(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk
 	post->last = wr->last && op->kind == TN_OP_PUT_NOTIFY;
 	if (imm)
 		post->imm = tn_lk_imm(chan, op->x.value, op->need_ack);
+	post->more = wr->beside && lane->index == 0 && op->placed == TN_PLACED_LAST;
 	return true;
 }
 

@@ -29,6 +29,9 @@
 
 #define PIECE_MIN 4096u /* of a window that is smaller still */
 
+#define PLACED_PIECE  (128u << 10)
+#define PLACED_WINDOW (512u << 10)
+
 /* ---- what may go ---- */
 
 uint64_t tn_lk_piece_max(const tn_link *link)
@@ -47,9 +50,27 @@ static bool goes_whole(const tn_link *link, uint64_t bytes)
 	       bytes <= link->config.window_min_bytes && bytes <= link->chunk_max;
 }
 
-uint64_t tn_lk_bulk_next(tn_link *link, uint64_t left, bool put)
+/*
+ * What a message follows is as long as a caller that waits asked for, is paced by its calls, and over a stream queues in
+ * a socket of bulk alone: neither the pieces nor the window of an adaptive link are shorter for it than these.
+ */
+static uint64_t piece_of(const tn_link *link, bool placed)
 {
-	uint64_t n = goes_whole(link, left) ? left : TN_MIN(left, tn_lk_piece_max(link));
+	uint64_t most = tn_lk_piece_max(link);
+
+	return placed && link->adaptive ? TN_MAX(most, TN_MIN(link->chunk_max, PLACED_PIECE)) : most;
+}
+
+static bool window_open(const tn_link *link, uint64_t n, bool placed)
+{
+	return tn_lk_window_open(link, n) ||
+	       (placed && link->adaptive &&
+		link->in_flight + n <= TN_MIN(PLACED_WINDOW, link->config.window_bytes));
+}
+
+uint64_t tn_lk_bulk_next(tn_link *link, uint64_t left, bool put, bool placed)
+{
+	uint64_t n = goes_whole(link, left) ? left : TN_MIN(left, piece_of(link, placed));
 
 	if (!tn_lk_is_bulk(link, n))
 		return n;
@@ -57,7 +78,7 @@ uint64_t tn_lk_bulk_next(tn_link *link, uint64_t left, bool put)
 		n = tn_lk_grants_room(link, n);
 	if (!tn_lk_is_bulk(link, n)) /* also none at all */
 		return n;
-	if (!tn_lk_window_open(link, n)) {
+	if (!window_open(link, n, placed)) {
 		tn_count_own(&link->counters.window_waits, 1);
 		link->window_shut = link->limited = true;
 		return 0;
@@ -70,14 +91,14 @@ uint64_t tn_lk_bulk_next(tn_link *link, uint64_t left, bool put)
 	return n;
 }
 
-bool tn_lk_bulk_fast(const tn_link *link, const tn_link_xfer *xfer)
+bool tn_lk_bulk_fast(const tn_link *link, const tn_link_xfer *xfer, bool placed)
 {
 	const tn_link_budget *budget = link->budget;
 	uint64_t bytes = xfer->bytes;
 
 	/* Nothing passes bulk that waits, here or on another link of the device. */
 	if (link->bulk_ready || link->outside ||
-	    (bytes > tn_lk_piece_max(link) && !goes_whole(link, bytes)) || !tn_lk_window_open(link, bytes))
+	    (bytes > piece_of(link, placed) && !goes_whole(link, bytes)) || !window_open(link, bytes, placed))
 		return false;
 	if (link->grants.tx && xfer->type != TN_XFER_GET && !tn_lk_grants_fit(link, bytes))
 		return false;
@@ -167,6 +188,8 @@ void tn_lk_flow_up(tn_link *link)
 {
 	TN_ASSERT(link->in_flight == 0);
 	link->adaptive = link->config.window_adaptive || link->providers[link->provider].window_adaptive;
+	link->streams = link->providers[link->provider].streams && link->remote_done &&
+			(link->caps & TN_LINK_CAP_ORDERED_WRITES);
 	link->window = link->adaptive ? link->config.window_min_bytes : link->config.window_bytes;
 	link->doubling = link->adaptive;
 	link->base_ns = BASE_TARGETS * link->config.window_target_ns;

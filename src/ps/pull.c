@@ -14,7 +14,10 @@
 #include "rpc/direct.h"
 
 #define PIECE_BYTES (128ull << 10) /* of a pack: less costs more for posts than travelling meanwhile saves */
-#define CHUNK       16384u         /* keys for which the caller's memory stays mapped at most */
+#define BESIDE_BYTES \
+	(256ull      \
+	 << 10) /* so many rows travel before their answer on its own lane, as gradients do with their message */
+#define CHUNK 16384u /* keys for which the caller's memory stays mapped at most */
 
 static void add(ps_task *t, tern_status status, const tn_pull_result *r)
 {
@@ -115,7 +118,8 @@ static void on_put(tern_op *op, void *arg)
 }
 
 /* The channel has no room for one more put: in a worker wait for it, in the driver say so. */
-static tern_status put_rows(ps_task *t, ps_pack *pack, uint32_t piece, uint64_t at, uint64_t bytes)
+static tern_status put_rows(ps_task *t, ps_pack *pack, uint32_t piece, uint64_t at, uint64_t bytes,
+			    tn_op_placed how)
 {
 	tern_op *op = &pack->op[piece];
 	tern_status status;
@@ -123,7 +127,7 @@ static tern_status put_rows(ps_task *t, ps_pack *pack, uint32_t piece, uint64_t 
 	tern_op_init(op, on_put, pack);
 	atomic_fetch_add_explicit(&pack->users, 1, memory_order_relaxed);
 	do {
-		status = tn_rpc_request_place(t->request, 0, at, pack->memory + at, bytes, op);
+		status = tn_rpc_request_place(t->request, 0, at, pack->memory + at, bytes, how, op);
 		if (status == TERN_AGAIN && !tn_in_dispatch())
 			tern_ctx_wait(t->server->ctx, 1000000);
 	} while (status == TERN_AGAIN && !tn_in_dispatch());
@@ -139,13 +143,16 @@ static tern_status pack_piece(ps_task *t, ps_pack *pack, uint32_t piece, uint64_
 	uint64_t at = first * t->row_bytes, bytes = n * t->row_bytes;
 	tn_pull_result result = {0};
 	tern_status status = tn_ps_produce(t, first, n, pack->memory + at, t->row_bytes, NULL, &result);
+	tn_op_placed how = t->rows * t->row_bytes > BESIDE_BYTES ? TN_OP_PLACED_APART
+			   : first + n < t->rows                 ? TN_OP_PLACED_BESIDE
+								 : TN_OP_PLACED_LAST;
 
 	if (!tn_ps_rows_written(status))
 		return status;
 	TN_PS_COUNT(t->server->counters, packed, 1);
 	TN_PS_COUNT(t->server->counters, packed_bytes, bytes);
 	add(t, status, &result);
-	return put_rows(t, pack, piece, at, bytes);
+	return put_rows(t, pack, piece, at, bytes, how);
 }
 
 static void packed(ps_task *t)

@@ -14,6 +14,7 @@
 #include <tern/rpc.h>
 
 #include "channel/direct.h"
+#include "channel/op.h"
 
 typedef struct tn_rpc_map {
 	uint8_t *at;
@@ -40,10 +41,11 @@ void tn_rpc_channel_return(void *loan);
  * As tern_rpc_request_put, but the answer may be sent before op completes: the caller counts, and sees it when all of
  * these puts are in its memory. No round trip lies between rows and answer. src stays in use until op completes; if that
  * is an error the answer becomes it. Before the answer; at most TN_RPC_PLACED_MAX, bytes > 0. The answer waits for a caller
- * that does not count (another implementation).
+ * that does not count (another implementation). how: APART where there is much in all, else BESIDE, and LAST for the last one
+ * if the answer follows at once.
  */
 tern_status tn_rpc_request_place(tern_rpc_request *request, unsigned sink, uint64_t offset, const void *src,
-				 uint64_t bytes, tern_op *op);
+				 uint64_t bytes, tn_op_placed how, tern_op *op);
 
 /* ---- calls ---- */
 

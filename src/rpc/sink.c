@@ -119,7 +119,7 @@ static tern_status put_begin(tern_rpc_request *req, bool placed, rpc_conn **conn
 	return status;
 }
 
-static tern_status put_counted(tern_rpc_request *req, bool placed, rpc_conn *conn, unsigned sink,
+static tern_status put_counted(tern_rpc_request *req, tn_op_placed placed, rpc_conn *conn, unsigned sink,
 			       uint64_t offset, const void *src, uint64_t bytes, tern_op *op)
 {
 	const tern_key *key = &req->sinks[sink].key;
@@ -129,8 +129,9 @@ static tern_status put_counted(tern_rpc_request *req, bool placed, rpc_conn *con
 	if (put) {
 		put->req = req;
 		put->user = op;
-		put->placed = placed;
+		put->placed = placed != TN_OP_PLACED_NO;
 		tern_op_init(&put->op, on_sink_put, put);
+		put->op.flags = (uint32_t)placed << TN_OP_PLACED_SHIFT; /* the answer follows */
 		status = placed && req->early ? tern_put_notify(conn->channel, src, bytes, key, offset,
 								req->seq & TN_RPC_PLACED_MASK, &put->op)
 					      : tern_put(conn->channel, src, bytes, key, offset, &put->op);
@@ -148,8 +149,8 @@ static tern_status put_counted(tern_rpc_request *req, bool placed, rpc_conn *con
 	return status;
 }
 
-static tern_status put(tern_rpc_request *req, bool placed, unsigned sink, uint64_t offset, const void *src,
-		       uint64_t bytes, tern_op *op)
+static tern_status put(tern_rpc_request *req, tn_op_placed placed, unsigned sink, uint64_t offset,
+		       const void *src, uint64_t bytes, tern_op *op)
 {
 	tern_status status = tn_op_begin(op);
 	rpc_conn *conn = NULL;
@@ -170,13 +171,14 @@ static tern_status put(tern_rpc_request *req, bool placed, unsigned sink, uint64
 tern_status tern_rpc_request_put(tern_rpc_request *req, unsigned sink, uint64_t offset, const void *src,
 				 uint64_t bytes, tern_op *op)
 {
-	return put(req, false, sink, offset, src, bytes, op);
+	return put(req, TN_OP_PLACED_NO, sink, offset, src, bytes, op);
 }
 
 tern_status tn_rpc_request_place(tern_rpc_request *req, unsigned sink, uint64_t offset, const void *src,
-				 uint64_t bytes, tern_op *op)
+				 uint64_t bytes, tn_op_placed how, tern_op *op)
 {
-	return put(req, true, sink, offset, src, bytes, op);
+	TN_ASSERT(how != TN_OP_PLACED_NO);
+	return put(req, how, sink, offset, src, bytes, op);
 }
 
 tern_status tn_rpc_request_map(tern_rpc_request *req, unsigned sink, uint64_t offset, uint64_t bytes,

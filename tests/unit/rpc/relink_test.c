@@ -140,7 +140,10 @@ static void place(tern_rpc_request *request, const void *args, uint64_t bytes, v
 
 		tern_op_init(&p->op[i], on_placed, p);
 		atomic_fetch_add(&p->left, 1);
-		status = tn_rpc_request_place(request, 0, at, w.source + at, end - at, &p->op[i]);
+		/* each way that they go, beside each other */
+		status =
+			tn_rpc_request_place(request, 0, at, w.source + at, end - at,
+					     (tn_op_placed)(TN_OP_PLACED_APART + (i + bytes) % 3), &p->op[i]);
 		if (status != TERN_OK)
 			placing_put(p);
 	}
