@@ -50,7 +50,8 @@ class Cut:
     """Packets to and from these ports vanish, as long as it lasts."""
 
     def __init__(self, ports):
-        self.rules = [f"pref 10 ipproto tcp {side} {port} blackhole" for port in ports for side in ("sport", "dport")]
+        # tcp as a number: names are of /etc/protocols, which a small machine lacks
+        self.rules = [f"pref 10 ipproto 6 {side} {port} blackhole" for port in ports for side in ("sport", "dport")]
         self.run("add")
 
     def run(self, what):
@@ -260,5 +261,5 @@ class Faults(DataCase):
 
 
 if __name__ == "__main__":
-    enter("ip rule add pref 10 ipproto tcp dport 1 blackhole", "no network with rules of its own here")
+    enter("ip rule add pref 10 ipproto 6 dport 1 blackhole", "no network with rules of its own here")
     unittest.main(verbosity=2)
