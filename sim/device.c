@@ -150,7 +150,7 @@ static tern_status open_which(const tn_dev_params *params, unsigned which, tn_de
 	tn_list_init(&dev->lanes);
 	tn_list_init(&dev->inbox);
 	dev->cq_tail = &dev->cq;
-	dev->slots = sim_alloc(dev->caps.recv_slots, sizeof(*dev->slots));
+	dev->slots = sim_alloc(dev->caps.recv_slots + 1, sizeof(*dev->slots));
 	dev->free_slots = sim_alloc(dev->caps.recv_slots, sizeof(*dev->free_slots));
 	for (uint32_t i = 0; i < dev->caps.recv_slots; i++)
 		dev->free_slots[i] = dev->caps.recv_slots - 1 - i;
@@ -187,7 +187,7 @@ static void dev_close(tn_dev *base)
 	}
 	for (tn_list *node; (node = tn_list_pop_front(&dev->inbox));)
 		sim_item_free(TN_LIST_ENTRY(node, sim_item, node));
-	for (uint32_t i = 0; i < dev->caps.recv_slots; i++)
+	for (uint32_t i = 0; i <= dev->caps.recv_slots; i++)
 		free(dev->slots[i].buf);
 	free(dev->slots);
 	free(dev->free_slots);
@@ -344,7 +344,19 @@ uint32_t sim_slot_take(sim_lane *lane)
 	return index;
 }
 
-static void slot_give(sim_dev *dev, uint32_t index)
+uint32_t sim_slot_beyond(sim_dev *dev)
+{
+	sim_slot *slot = &dev->slots[dev->caps.recv_slots];
+
+	if (slot->used)
+		return UINT32_MAX;
+	slot->used = true;
+	if (!slot->buf)
+		slot->buf = sim_alloc(1, dev->caps.send_bytes_max);
+	return dev->caps.recv_slots;
+}
+
+void sim_slot_return(sim_dev *dev, uint32_t index)
 {
 	sim_slot *slot = &dev->slots[index];
 
@@ -353,17 +365,18 @@ static void slot_give(sim_dev *dev, uint32_t index)
 	slot->lane = NULL;
 	slot->used = false;
 	memset(slot->buf, 0xee, TN_MIN(dev->caps.send_bytes_max, 64));
-	dev->free_slots[dev->free_count++] = index;
+	if (index < dev->caps.recv_slots)
+		dev->free_slots[dev->free_count++] = index;
 }
 
 static void dev_recv_done(tn_dev *base, const tn_event *event)
 {
 	sim_dev *dev = (sim_dev *)base;
 
-	if (event->slot >= dev->caps.recv_slots || !dev->slots[event->slot].used)
+	if (event->slot > dev->caps.recv_slots || !dev->slots[event->slot].used)
 		sim_violation(dev->node->world, "device", "%s: a slot is given back twice", dev->node->name);
 	else
-		slot_give(dev, event->slot);
+		sim_slot_return(dev, event->slot);
 }
 
 static bool is_arrival(const sim_cqe *e)
@@ -394,7 +407,7 @@ void sim_cq_drop_arrivals(sim_lane *lane)
 			continue;
 		}
 		unlink_cqe(dev, at);
-		slot_give(dev, e->ev.slot);
+		sim_slot_return(dev, e->ev.slot);
 		free(e);
 	}
 }

@@ -82,7 +82,7 @@ typedef struct sim_slot {
 	uint8_t *buf;
 	sim_lane *lane; /* whose arrival it holds; NULL: free, or its lane is gone */
 	bool used;
-} sim_slot;
+} sim_slot; /* one more than there are: of what comes twice, which nobody granted */
 
 struct sim_lane {
 	tn_lane base; /* first */
@@ -111,6 +111,7 @@ struct sim_lane {
 typedef struct sim_dev_faults {
 	uint64_t again_until, refuse_create_until, refuse_connect_until, refuse_reach_until, refuse_reg_until;
 	uint64_t reorder_until, delay_until;
+	uint64_t twice_until, left_out_until; /* some of the messages that come to it */
 	uint64_t delay_ns;
 } sim_dev_faults;
 
@@ -187,6 +188,10 @@ void sim_wr_end(sim_lane *lane, sim_wr *wr, tern_status status);
 void sim_check_slots(const sim_dev *dev);
 /* A free slot for an arrival of the lane, or UINT32_MAX and a violation. */
 uint32_t sim_slot_take(sim_lane *lane);
+/* Of what did not arrive after all. */
+void sim_slot_return(sim_dev *dev, uint32_t index);
+/* The slot of what comes twice, or UINT32_MAX while it is in use. */
+uint32_t sim_slot_beyond(sim_dev *dev);
 /* Forget arrivals of the lane that were not polled. */
 void sim_cq_drop_arrivals(sim_lane *lane);
 

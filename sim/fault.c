@@ -50,7 +50,7 @@ const char *sim_fault_text(unsigned kind)
 
 static bool is_load_kind(unsigned kind)
 {
-	return kind >= SIM_FAULT_DEADLINES;
+	return kind >= SIM_FAULT_DEADLINES && kind <= SIM_FAULT_BAD_KEYS;
 }
 
 /* ---- playing one ---- */
@@ -98,6 +98,18 @@ static void on_revive(void *arg, uint64_t value)
 		sim_dev_revive(dev);
 }
 
+/* Not a device that vouches for the remote level, which is software of ours at both ends. For long: it is rare. */
+static bool on_lying_device(sim_dev *dev, const fault *f, uint64_t now)
+{
+	if (dev->caps.flags & TN_CAP_REMOTE_DONE)
+		return false;
+	if (f->kind == SIM_FAULT_TWICE)
+		dev->faults.twice_until = now + 20 * f->for_ns;
+	else
+		dev->faults.left_out_until = now + 20 * f->for_ns;
+	return true;
+}
+
 static bool on_device(sim_world *world, const fault *f)
 {
 	sim_dev *dev = world->nodes[f->node].devs[f->which];
@@ -106,6 +118,9 @@ static bool on_device(sim_world *world, const fault *f)
 	if (!dev || dev->dead)
 		return false;
 	switch (f->kind) {
+	case SIM_FAULT_TWICE:
+	case SIM_FAULT_LEFT_OUT:
+		return on_lying_device(dev, f, world->events.now);
 	case SIM_FAULT_DEVICE_DEATH:
 		sim_dev_die(dev);
 		sim_at(&world->events, until, on_revive, world, f->node * SIM_DEVICES + f->which);

@@ -37,7 +37,9 @@
 	X(MEMORY, "memory", "allocations fail")                               \
 	X(DEADLINES, "deadlines", "operations have deadlines")                \
 	X(CANCELS, "cancels", "operations are cancelled")                     \
-	X(BAD_KEYS, "bad-keys", "transfers name keys that were revoked")
+	X(BAD_KEYS, "bad-keys", "transfers name keys that were revoked")      \
+	X(TWICE, "twice", "a device delivers messages twice")                 \
+	X(LEFT_OUT, "left-out", "or leaves them out and reports success")
 
 typedef enum sim_fault_kind {
 #define SIM_FAULT_ENUM(name, word, text) SIM_FAULT_##name,

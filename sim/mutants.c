@@ -48,6 +48,10 @@ static const planted mutants[] = {
 	{25, "a device's budget does not get back what failed"},
 	{26, "what a link had granted when its lanes ended stays granted"},
 	{27, "a receive slot that was asked back is free before it was given back"},
+	{28, "a unit that came twice counts as received"},
+	{29, "a frame that follows a missing one is taken"},
+	{30, "of the last units of a lane nobody looks whether they came"},
+	{31, "a number that an immediate carries is not looked at"},
 };
 
 void sim_run_choose_mutant(uint64_t mutant)

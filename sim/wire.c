@@ -185,6 +185,26 @@ static bool take_write(sim_lane *lane, sim_item *item)
 	return true;
 }
 
+/* Once; or, if the lane's device lies, twice or not at all, though it was answered. */
+static void arrive_or_not(sim_lane *lane, const sim_item *item, uint32_t slot)
+{
+	sim_world *world = item->world;
+
+	if (lane->dev->faults.left_out_until > world->events.now && sim_chance(&world->device, 20)) {
+		sim_slot_return(lane->dev, slot);
+		sim_covered(world, SIM_COVER_LEFT_OUT);
+		return;
+	}
+	arrival_event(lane, item, slot);
+	if (lane->dev->faults.twice_until <= world->events.now || !sim_chance(&world->device, 20))
+		return;
+	slot = sim_slot_beyond(lane->dev);
+	if (slot == UINT32_MAX)
+		return;
+	arrival_event(lane, item, slot);
+	sim_covered(world, SIM_COVER_TWICE);
+}
+
 /* True: it is done with. */
 static bool take_item(sim_lane *lane, sim_item *item)
 {
@@ -216,7 +236,7 @@ static bool take_item(sim_lane *lane, sim_item *item)
 	if (item->kind != SIM_SEND && take_write(lane, item))
 		return false;
 	if (slot != UINT32_MAX)
-		arrival_event(lane, item, slot);
+		arrive_or_not(lane, item, slot);
 	return true;
 }
 

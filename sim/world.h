@@ -135,7 +135,9 @@ enum { SIM_COVER_FAULTS = 32 };
 	X(NARROW, "idle data lanes given up")           \
 	X(WIDE, "data lanes made again")                \
 	X(SLOTS_MORE, "receive slots moved to a link")  \
-	X(SLOTS_BACK, "receive slots given back")
+	X(SLOTS_BACK, "receive slots given back")       \
+	X(TWICE, "message delivered twice")             \
+	X(LEFT_OUT, "message left out")
 
 typedef enum sim_cover {
 #define SIM_COVER_ENUM(name, text) SIM_COVER_##name,

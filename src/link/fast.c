@@ -124,7 +124,7 @@ static TN_ALWAYS_INLINE void fill_data(tn_link *link, tn_lk_lane *lane, tn_lk_ch
 	fast->post.key = xfer->key;
 	fast->post.offset = xfer->offset;
 	if (type == TN_XFER_PUT_NOTIFY)
-		fast->post.imm = tn_lk_imm(chan, xfer->value, false);
+		fast->post.imm = tn_lk_imm(link, lane, chan, xfer->value, false);
 	fast->phase = type == TN_XFER_PUT_FLAG ? PHASE_FLAG_DATA : PHASE_XFER;
 	link->posting = tn_lk_wr_index(link, wr);
 }
@@ -335,14 +335,15 @@ TN_ALWAYS_INLINE bool tn_link_fast_imm(tn_link *link, uint32_t handle, uint32_t 
 				       tn_link_rx *rx)
 {
 	tn_lk_lane *lane = tn_lk_lane_get(link, handle);
-	uint32_t index = imm >> TN_LINK_NOTIFY_BITS;
+	uint32_t index = (imm & ~link->imm_mask) >> TN_LINK_NOTIFY_BITS;
 	tn_lk_chan *chan = &link->chans[index];
 
 	_Static_assert(TN_IMM_ACK >> TN_LINK_NOTIFY_BITS > TN_IMM_CHANNELS, "no index has the bit ACK");
 	if (TN_UNLIKELY(link->state != TN_LINK_UP || link->close_local || link->spare.active || !lane ||
 			lane->state != TN_LANE_UP || lane->my_granted + lane->my_extra == lane->received ||
 			index >= TN_IMM_CHANNELS || index >= link->chan_high || chan->state != TN_CHAN_OPEN ||
-			chan->close_received || chan->released || chan->spoilt))
+			chan->close_received || chan->released || chan->spoilt ||
+			!tn_lk_imm_next(link, lane, imm)))
 		return false;
 	link->heard = true;
 	lane->received++;
@@ -374,7 +375,8 @@ static inline bool plain_frame(const tn_link *link, const tn_lk_lane *lane, cons
 	return link->state == TN_LINK_UP && !link->close_local && !link->spare.active && !link->sums &&
 	       lane && lane->state == TN_LANE_UP && lane->index == 0 &&
 	       lane->my_granted + lane->my_extra != lane->received && head->type == TN_FRAME_DATA &&
-	       head->flags == 0 && head->zero == 0 && head->epoch == lane->epoch && totals_hold(lane, head);
+	       head->flags == 0 && head->number == tn_lk_number(link, lane->rx_units) &&
+	       head->epoch == lane->epoch && totals_hold(lane, head);
 }
 
 static inline bool in_turn(const tn_link *link, const tn_lk_chan *chan, const tn_frame_data *data,

@@ -245,6 +245,7 @@ static const char *on_hello(tn_link *link, const uint8_t *payload, uint32_t byte
 	link->sums = (link->peer.features & TN_FEATURE_SUMS) != 0;
 	if (link->config.checksum && !link->sums)
 		tn_lk_log(link, TN_LOG_WARN, "no checksums: the peer does not want them (link.checksum)");
+	link->number_mask = link->peer.features & TN_FEATURE_NUMBERS ? (uint16_t)UINT16_MAX : 0;
 	link->resumes = (link->peer.features & TN_FEATURE_RESUME) != 0;
 	link->rejoins = (link->peer.features & TN_FEATURE_REJOIN) != 0;
 	link->moves = link->resumes && (link->peer.features & TN_FEATURE_MOVE);

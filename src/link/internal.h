@@ -390,6 +390,31 @@ static inline uint32_t tn_lk_credits(const tn_lk_lane *lane)
 	return lane->granted + lane->extra - lane->consumed;
 }
 
+/* ---- numbers.c ---- */
+
+/* Of the unit that comes after so many. */
+static inline uint16_t tn_lk_number(const tn_link *link, uint32_t units)
+{
+	return (uint16_t)(units + 1) & link->number_mask;
+}
+
+static inline bool tn_lk_imm_next(const tn_link *link, const tn_lk_lane *lane, uint32_t imm)
+{
+	return (((lane->rx_units + 1) << TN_IMM_NUMBER_SHIFT ^ imm) & link->imm_mask) == 0 || TN_MUTANT(31);
+}
+
+/* Is the unit the next one of its lane, which is up? If not it is not taken: it came before, or lanes are rebuilt. */
+bool tn_lk_frame_in_turn(tn_link *link, tn_lk_lane *lane, const void *bytes, uint64_t n, uint64_t now_ns);
+bool tn_lk_imm_in_turn(tn_link *link, tn_lk_lane *lane, uint32_t imm, uint64_t now_ns);
+/* So many slots of a lane are free again: how many of them count. */
+uint32_t tn_lk_slots_of_units(tn_lk_lane *lane, uint32_t n);
+/* New lanes are in use: what of them is numbered. */
+void tn_lk_numbers_up(tn_link *link);
+/* At each tick of keepalive. */
+void tn_lk_numbers_look(tn_link *link, uint64_t now_ns);
+/* Message SENT: NULL or what is wrong. */
+const char *tn_lk_sent_message(tn_link *link, const uint8_t *payload, uint32_t bytes);
+
 static inline bool tn_lk_lane_ready(const tn_link *link, const tn_lk_lane *lane)
 {
 	return lane->state == TN_LANE_UP && !lane->stalled && lane->wrs < link->lane_wrs_max;
@@ -440,13 +465,15 @@ static inline bool tn_lk_chan_can_send(const tn_lk_chan *chan)
 
 static inline bool tn_lk_imm_fits(const tn_link *link, const tn_lk_chan *chan, uint64_t bytes)
 {
-	return (link->caps & TN_LINK_CAP_WRITE_IMM) && (chan->peer & 0xffff) < TN_IMM_CHANNELS &&
+	return (link->caps & TN_LINK_CAP_WRITE_IMM) && (chan->peer & 0xffff) < link->imm_channels &&
 	       bytes <= link->imm_max;
 }
 
-static inline uint32_t tn_lk_imm(const tn_lk_chan *chan, uint32_t value, bool ack)
+static inline uint32_t tn_lk_imm(const tn_link *link, const tn_lk_lane *lane, const tn_lk_chan *chan,
+				 uint32_t value, bool ack)
 {
-	return (ack ? TN_IMM_ACK : 0) | (chan->peer & 0xffff) << TN_LINK_NOTIFY_BITS | value;
+	return (ack ? TN_IMM_ACK : 0) | ((lane->tx_units + 1) << TN_IMM_NUMBER_SHIFT & link->imm_mask) |
+	       (chan->peer & 0xffff) << TN_LINK_NOTIFY_BITS | value;
 }
 
 /* Does the transfer end only when the peer's link says so? Not where the device itself completes it remotely. */

@@ -634,6 +634,8 @@ tn_link_rivalry tn_link_rivals(const tn_link *older, const tn_link *newer, tern_
 	X(probes_failed)       \
 	X(held_back)           \
 	X(resent)              \
+	X(came_twice)          \
+	X(left_out)            \
 	X(corrupt)
 TN_COUNTERS_STRUCT(tn_link_counters, TN_LINK_COUNTERS)
 const tn_link_counters *tn_link_get_counters(const tn_link *link);

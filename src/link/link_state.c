@@ -332,6 +332,8 @@ const char *tn_lk_message(tn_link *link, tn_ctrl_type type, const uint8_t *paylo
 		return on_closed(link, payload, bytes, now_ns);
 	case TN_CTRL_RESUME:
 		return tn_lk_resume_message(link, payload, bytes, now_ns);
+	case TN_CTRL_SENT:
+		return tn_lk_sent_message(link, payload, bytes);
 	case TN_CTRL_WIDEN:
 		return tn_lk_widen_message(link, payload, bytes, now_ns);
 	case TN_CTRL_READY:
@@ -439,6 +441,7 @@ static void keepalive_tick(tn_link *link, uint64_t now_ns)
 		return;
 	}
 	tn_lk_arm(link, TN_TIMER_KEEPALIVE, tn_deadline(now_ns, link->config.keepalive_ns));
+	tn_lk_numbers_look(link, now_ns);
 	if (link->misses == 0)
 		return;
 	w = tn_lk_out_begin(link);

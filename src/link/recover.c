@@ -306,7 +306,7 @@ void tn_lk_recover_step(tn_link *link, uint64_t now_ns)
 		for (uint32_t i = 0; i < link->lane_count; i++)
 			own.received[i] = link->by_index[i]->received + TN_MUTANT(3);
 		w = tn_lk_out_begin(link);
-		tn_wire_put_resume(&w, &own);
+		tn_wire_put_resume(&w, TN_CTRL_RESUME, &own);
 		tn_lk_out_end(link, &w, now_ns);
 	}
 	if (link->resume_sent && link->resume_received && link->state == TN_LINK_RECOVERING)

@@ -55,6 +55,8 @@ bool tn_link_on_slot_free(tn_link *link, uint32_t handle, uint32_t n)
 
 	if (!lane || lane->state != TN_LANE_UP)
 		return true;
+	if (TN_UNLIKELY(lane->twice))
+		n = tn_lk_slots_of_units(lane, n);
 	TN_ASSERT(n <= lane->received - lane->freed);
 	n = TN_MIN(n, lane->received - lane->freed);
 	lane->freed += n;
@@ -180,7 +182,7 @@ static const char *notified(tn_link *link, tn_lk_chan *chan, uint32_t value, uin
 	return tn_lk_chan_notified(link, chan);
 }
 
-/* A unit arrived on a lane: is it ours to handle, and within what was granted? */
+/* A unit arrived on a lane: is it ours to handle? */
 static tn_lk_lane *arrive(tn_link *link, uint32_t handle, uint64_t now_ns)
 {
 	tn_lk_lane *lane = tn_lk_lane_get(link, handle);
@@ -195,29 +197,36 @@ static tn_lk_lane *arrive(tn_link *link, uint32_t handle, uint64_t now_ns)
 				"the peer used lanes that are not in use yet");
 		return NULL;
 	}
+	if (TN_UNLIKELY(link->state != TN_LINK_UP) && tn_lk_wiring(link) && link->wired_sent)
+		tn_lk_wiring_implied(link, now_ns);
+	return lane->state == TN_LANE_UP ? lane : NULL;
+}
+
+/* It is the next one: is it within what was granted? False: it is not taken. */
+static bool take(tn_link *link, tn_lk_lane *lane, uint64_t now_ns)
+{
 	if (lane->my_granted + lane->my_extra == lane->received) {
 		tn_lk_fail_link(link, now_ns, TERN_E_PROTOCOL, "%s",
 				"the peer used more receive slots than it was granted");
-		return NULL;
+		return false;
 	}
 	lane->received++;
 	if (lane->index == 0)
 		tn_lk_slots_arrived(link, lane);
-	if (TN_UNLIKELY(link->state != TN_LINK_UP) && tn_lk_wiring(link) && link->wired_sent)
-		tn_lk_wiring_implied(link, now_ns);
-	return link->state == TN_LINK_UP || link->state == TN_LINK_CLOSING ? lane : NULL;
+	return link->state == TN_LINK_UP || link->state == TN_LINK_CLOSING;
 }
 
 void tn_link_on_imm(tn_link *link, uint32_t handle, uint32_t imm, uint64_t bytes, uint64_t now_ns,
 		    tn_link_rx *rx)
 {
 	tn_lk_lane *lane = arrive(link, handle, now_ns);
-	uint32_t index = (imm & ~TN_IMM_ACK) >> TN_LINK_NOTIFY_BITS;
 	const char *wrong;
+	uint32_t index;
 
 	rx->type = TN_RX_NONE;
-	if (!lane)
+	if (!lane || !tn_lk_imm_in_turn(link, lane, imm, now_ns) || !take(link, lane, now_ns))
 		return;
+	index = (imm & ~TN_IMM_ACK & ~link->imm_mask) >> TN_LINK_NOTIFY_BITS;
 	tn_count_own(&link->counters.imms_rx, 1);
 	if (!link->remote_done) {
 		lane->rx_units++;
@@ -318,7 +327,7 @@ void tn_link_on_frame(tn_link *link, uint32_t handle, const void *bytes, uint64_
 	tn_frame frame;
 
 	rx->type = TN_RX_NONE;
-	if (!lane)
+	if (!lane || !tn_lk_frame_in_turn(link, lane, bytes, n, now_ns) || !take(link, lane, now_ns))
 		return;
 	tn_count_own(&link->counters.frames_rx, 1);
 	wrong = tn_frame_parse(bytes, n, &frame);
@@ -327,6 +336,8 @@ void tn_link_on_frame(tn_link *link, uint32_t handle, const void *bytes, uint64_
 		return;
 	}
 	lane->rx_units++;
+	if (!wrong && !link->number_mask && frame.head.number != 0)
+		wrong = "reserved field is not zero";
 	if (!wrong)
 		wrong = tn_lk_credit_update(link, lane, frame.head.grant, frame.head.seen);
 	if (!wrong && (frame.head.flags & TN_FRAME_ACK))

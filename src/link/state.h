@@ -90,14 +90,18 @@ typedef struct tn_lk_lane {
 	/* ours */
 	uint32_t my_first, my_granted, my_told, received, freed;
 	uint32_t my_extra;
+	uint32_t twice; /* slots that the shell holds of units that had come before (numbers.c) */
 	/* acknowledgement: units = frames, and immediates where the device lacks REMOTE_DONE */
 	uint32_t tx_units, peer_seen, rx_units, seen_told;
+	/* numbers.c: units sent at the last look, and those that the peer was told; what it said that it sent */
+	uint32_t tx_looked, tx_said, rx_said;
 	/* wrs posted, finished ones as well, and the last of them that is known to be at the peer */
 	uint32_t tx_serial, tx_arrived;
 	/* turns.c: channels in ready[], and bytes sent, divided by how many there were */
 	uint32_t ready_count[TN_CLASSES];
 	uint64_t served[TN_CLASSES];
 	bool ack_due;
+	bool rx_due;               /* rx_said had not all come at the last look */
 	bool quiet_sent;           /* during a move: a SYNC followed the last of what this side sent */
 	uint32_t quiet_unit;       /* that SYNC */
 	uint32_t bye;              /* what the peer's BYE said it sent */
@@ -443,7 +447,10 @@ struct tn_link {
 	bool hold;       /* a move is prepared: nothing new starts (spare.c) */
 	bool heard;      /* something came from the peer since the last keepalive tick */
 	bool close_local;
-	bool resumes; /* both sides can, and it is wanted */
+	bool resumes;          /* both sides can, and it is wanted */
+	uint16_t number_mask;  /* of numbers in heads: all bits, or none without NUMBERS */
+	uint32_t imm_mask;     /* TN_IMM_NUMBER where immediates are numbered, else 0 */
+	uint32_t imm_channels; /* channels below go by immediates */
 	uint32_t lane_count;
 	uint32_t wr_live, wr_free, wr_high;
 	uint32_t op_live, op_free, op_high;

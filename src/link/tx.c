@@ -23,6 +23,7 @@ void tn_lk_head_fill(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, tn_frame_typ
 	*head = (tn_frame_head){
 		.type = (uint8_t)type,
 		.flags = flags,
+		.number = tn_lk_number(link, lane->tx_units),
 		.epoch = lane->epoch,
 		.grant = lane->my_granted,
 		.seen = lane->rx_units,
@@ -408,7 +409,7 @@ static bool build_piece(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk
 	post->offset = op->x.offset + op->sent;
 	post->last = wr->last && op->kind == TN_OP_PUT_NOTIFY;
 	if (imm)
-		post->imm = tn_lk_imm(chan, op->x.value, op->need_ack);
+		post->imm = tn_lk_imm(link, lane, chan, op->x.value, op->need_ack);
 	post->more = wr->beside && lane->index == 0 && op->placed == TN_PLACED_LAST;
 	return true;
 }

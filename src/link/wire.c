@@ -120,9 +120,9 @@ void tn_wire_put_epoch(tn_writer *w, tn_ctrl_type type, uint32_t epoch)
 	end(w, at);
 }
 
-void tn_wire_put_resume(tn_writer *w, const tn_wire_resume *resume)
+void tn_wire_put_resume(tn_writer *w, tn_ctrl_type type, const tn_wire_resume *resume)
 {
-	uint64_t at = begin(w, TN_CTRL_RESUME);
+	uint64_t at = begin(w, type);
 
 	tn_put_u32(w, resume->epoch);
 	tn_put_u32(w, resume->lanes);
@@ -332,10 +332,10 @@ const char *tn_wire_get_resume(const uint8_t *payload, uint64_t bytes, tn_wire_r
 	resume->epoch = tn_get_u32(&r);
 	resume->lanes = tn_get_u32(&r);
 	if (resume->lanes == 0 || resume->lanes > TN_LINK_LANES_MAX)
-		return "malformed RESUME";
+		return "malformed RESUME or SENT";
 	for (uint32_t i = 0; i < resume->lanes; i++)
 		resume->received[i] = tn_get_u32(&r);
-	return tn_reader_done(&r) ? NULL : "malformed RESUME";
+	return tn_reader_done(&r) ? NULL : "malformed RESUME or SENT";
 }
 
 const char *tn_wire_get_ping(const uint8_t *payload, uint64_t bytes, uint64_t *number)

@@ -23,15 +23,16 @@
 #define TN_WIRE_VERSION     1
 #define TN_WIRE_VERSION_MIN 1
 #endif
-#define TN_WIRE_MAGIC     0x4e524554u /* "TERN" */
-#define TN_FEATURE_RESUME 1ull        /* lanes that broke are rebuilt: UNWIRE of wired lanes, RESUME */
-#define TN_FEATURE_ROTATE 2ull        /* the dialer's AUTH may hold a MAC for each of two secrets */
-#define TN_FEATURE_MOVE   4ull        /* a second set of lanes beside those in use: READY, MOVE */
-#define TN_FEATURE_SUMS   8ull        /* DATA and FRAG carry a checksum; offered where it is wanted */
-#define TN_FEATURE_GRANTS 16ull       /* GRANT and DEMAND, where a provider's capabilities say GRANTS */
-#define TN_FEATURE_REJOIN 32ull       /* the control connection may come back: REJOIN, REJOINED */
-#define TN_FEATURE_SLOTS  64ull       /* SLOTS and RELINQUISHED */
-#define TN_FEATURE_LANES  128ull      /* idle data lanes are given up, and made again: WIDEN; with MOVE */
+#define TN_WIRE_MAGIC      0x4e524554u /* "TERN" */
+#define TN_FEATURE_RESUME  1ull        /* lanes that broke are rebuilt: UNWIRE of wired lanes, RESUME */
+#define TN_FEATURE_ROTATE  2ull        /* the dialer's AUTH may hold a MAC for each of two secrets */
+#define TN_FEATURE_MOVE    4ull        /* a second set of lanes beside those in use: READY, MOVE */
+#define TN_FEATURE_SUMS    8ull        /* DATA and FRAG carry a checksum; offered where it is wanted */
+#define TN_FEATURE_GRANTS  16ull       /* GRANT and DEMAND, where a provider's capabilities say GRANTS */
+#define TN_FEATURE_REJOIN  32ull       /* the control connection may come back: REJOIN, REJOINED */
+#define TN_FEATURE_SLOTS   64ull       /* SLOTS and RELINQUISHED */
+#define TN_FEATURE_LANES   128ull      /* idle data lanes are given up, and made again: WIDEN; with MOVE */
+#define TN_FEATURE_NUMBERS 256ull      /* units of a lane are numbered: heads, immediates, SENT */
 #ifndef TN_WIRE_FEATURES_MORE
 #define TN_WIRE_FEATURES_MORE 0ull /* bits of a later version */
 #endif
@@ -39,7 +40,8 @@
 #ifndef TN_WIRE_FEATURES
 #define TN_WIRE_FEATURES                                                                                 \
 	(TN_FEATURE_RESUME | TN_FEATURE_ROTATE | TN_FEATURE_MOVE | TN_FEATURE_SUMS | TN_FEATURE_GRANTS | \
-	 TN_FEATURE_REJOIN | TN_FEATURE_SLOTS | TN_FEATURE_LANES | TN_WIRE_FEATURES_MORE)
+	 TN_FEATURE_REJOIN | TN_FEATURE_SLOTS | TN_FEATURE_LANES | TN_FEATURE_NUMBERS |                  \
+	 TN_WIRE_FEATURES_MORE)
 #endif
 #ifndef TN_WIRE_HELLO_MORE
 #define TN_WIRE_HELLO_MORE 0 /* bytes that a later version appends to a HELLO */
@@ -71,6 +73,7 @@ typedef enum tn_ctrl_type {
 	TN_CTRL_REJOIN = 15, /* first message on another control connection of a session */
 	TN_CTRL_REJOINED = 16,
 	TN_CTRL_WIDEN = 17, /* acceptor: data lanes that were given up are wanted again */
+	TN_CTRL_SENT = 18,  /* units sent on each lane: the last ones may not have come (numbers.c) */
 	TN_CTRL_TYPES,
 } tn_ctrl_type;
 
@@ -116,9 +119,11 @@ typedef struct tn_wire_lane_addr {
 	uint8_t address[TN_LINK_BLOB_MAX];
 } tn_wire_lane_addr;
 
+/* RESUME, SENT */
 typedef struct tn_wire_resume {
 	uint32_t epoch, lanes;
-	uint32_t received[TN_LINK_LANES_MAX]; /* frames and immediates in all, modulo 2^32 */
+	uint32_t
+		received[TN_LINK_LANES_MAX]; /* frames and immediates in all, modulo 2^32; SENT: units sent */
 } tn_wire_resume;
 
 /* REJOIN and REJOINED. received: bytes of the control stream */
@@ -148,7 +153,7 @@ void tn_wire_put_lane_addr(tn_writer *w, uint32_t epoch, uint32_t lane, uint32_t
 void tn_wire_put_epoch(tn_writer *w, tn_ctrl_type type, uint32_t epoch); /* WIRED, CLOSED, READY, MOVE */
 void tn_wire_put_unwire(tn_writer *w, uint32_t epoch, tern_status status, const char *text);
 void tn_wire_put_refuse(tn_writer *w, tern_status status, const char *text);
-void tn_wire_put_resume(tn_writer *w, const tn_wire_resume *resume);
+void tn_wire_put_resume(tn_writer *w, tn_ctrl_type type, const tn_wire_resume *resume);
 void tn_wire_put_rejoin(tn_writer *w, tn_ctrl_type type, const tn_wire_rejoin *rejoin);
 void tn_wire_put_ping(tn_writer *w, tn_ctrl_type type, uint64_t number);
 
@@ -200,7 +205,7 @@ typedef enum tn_frame_type {
 typedef struct tn_frame_head {
 	uint8_t type;
 	uint8_t flags;
-	uint16_t zero;
+	uint16_t number; /* with NUMBERS: of this unit on its lane, from 1 on, modulo 2^16; else 0 */
 	uint32_t epoch;
 	uint32_t grant;
 	uint32_t seen;
@@ -367,9 +372,13 @@ tern_status tn_wire_status(int32_t number, tern_status other);
 
 /*
  * Immediates: TN_IMM_ACK if the sender waits for *seen*, index of the receiver's channel << TN_LINK_NOTIFY_BITS,
- * value. Channels above go by NOTIFY.
+ * value. Channels above go by NOTIFY. Where immediates are units and NUMBERS is in force, the upper two bits of the
+ * index are the unit's number, modulo 4, instead.
  */
-#define TN_IMM_ACK      (1u << 31)
-#define TN_IMM_CHANNELS 127u
+#define TN_IMM_ACK               (1u << 31)
+#define TN_IMM_CHANNELS          127u
+#define TN_IMM_NUMBER_SHIFT      29
+#define TN_IMM_NUMBER            (3u << TN_IMM_NUMBER_SHIFT)
+#define TN_IMM_CHANNELS_NUMBERED 31u
 
 #endif

@@ -214,7 +214,7 @@ const char *tn_frame_parse(const void *bytes, uint64_t n, tn_frame *frame)
 	frame->channel = 0;
 	frame->payload = NULL;
 	frame->payload_bytes = 0;
-	if (frame->head.zero != 0 || (frame->head.flags & ~(TN_FRAME_ACK | TN_FRAME_SHORT)))
+	if (frame->head.flags & ~(TN_FRAME_ACK | TN_FRAME_SHORT))
 		return "reserved field is not zero";
 	switch (frame->head.type) {
 	case TN_FRAME_DATA:

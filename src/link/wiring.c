@@ -272,6 +272,7 @@ static void go_up(tn_link *link, uint64_t now_ns)
 
 	link->caps = own->caps & peer->caps;
 	link->remote_done = link->caps & TN_LINK_CAP_REMOTE_DONE;
+	tn_lk_numbers_up(link);
 	link->lane_wrs_max = own->lane_wrs_max;
 	link->imm_max = own->imm_bytes_max ? own->imm_bytes_max : UINT64_MAX;
 	link->frame_max =

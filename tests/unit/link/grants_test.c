@@ -481,24 +481,28 @@ static void wrong_words(void **state)
 
 	(void)state;
 	begin(512 * KIB, 64 * KIB, 7);
+	world.node[0].config.features_off = TN_FEATURE_NUMBERS;
 	record_start();
 	run();
 	inject(0, &grant, sizeof(grant));
 	must_end_at(0, "more than was wanted");
 
 	begin(512 * KIB, 64 * KIB, 7);
+	world.node[0].config.features_off = TN_FEATURE_NUMBERS;
 	record_start();
 	run();
 	inject(1, &grant, sizeof(grant));
 	must_end_at(1, "nobody waits for");
 
 	begin(512 * KIB, 64 * KIB, 7);
+	world.node[0].config.features_off = TN_FEATURE_NUMBERS;
 	record_start();
 	run();
 	inject(0, &demand, sizeof(demand));
 	must_end_at(0, "not granted");
 
 	begin(512 * KIB, 64 * KIB, 7);
+	world.node[0].config.features_off = TN_FEATURE_NUMBERS;
 	record_start();
 	run();
 	demand.wanted = 1000;
@@ -507,6 +511,7 @@ static void wrong_words(void **state)
 	must_end_at(1, "more is done than was granted");
 
 	begin(512 * KIB, 64 * KIB, 7);
+	world.node[0].config.features_off = TN_FEATURE_NUMBERS;
 	record_start();
 	run();
 	demand.done = 0;

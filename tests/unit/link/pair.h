@@ -69,6 +69,7 @@ typedef struct pair_end {
 	int side;
 	uint32_t handle;      /* of the link's lane; 0 = not created */
 	uint32_t grant, held; /* receive slots; held: arrived and not given back */
+	uint32_t twice;       /* of those that ever arrived: units that came a second time */
 	int32_t extra;        /* slots beyond `grant` when it was closed */
 	bool connecting, up, closed, gone, told_down;
 	uint8_t token[TN_LINK_TOKEN_BYTES];
@@ -123,6 +124,9 @@ struct pair_world {
 	uint64_t bytes_left;
 	/* how the devices behave, in percent */
 	unsigned again, sync, refuse_piece, defer_pump;
+	unsigned twice,
+		left_out; /* units that are delivered twice, or that are said to be sent and are not */
+	uint32_t came_twice, were_left_out;
 	uint32_t heals;  /* steps until providers that fail work again; 0 = never */
 	bool nak_breaks; /* an access that the target refuses breaks the path, as on a NIC */
 	bool silent; /* short writes below the remote level are done at their post, before they take effect */

@@ -105,18 +105,39 @@ static uint32_t pair_held(const pair_world *world)
 			n += world->paths[i].used && !world->paths[i].end[s].gone
 				     ? world->paths[i].end[s].held
 				     : 0;
-	return n;
+	return n - TN_MIN(n, world->came_twice);
 }
 
-static void pair_arrive(pair_world *world, pair_end *to, pair_event event)
+static void pair_arrive_once(pair_world *world, pair_end *to, pair_event event)
 {
 	/* The receiver's slots: a sender within its credits never overruns them. */
 	if (!to->closed && !to->told_down) {
 		to->held++;
 		PAIR_CHECK(world, world->pools[to->side] ? pair_held(world) <= world->pools[to->side]->slots
-							 : to->held <= to->grant);
+							 : to->held <= to->grant + to->twice);
 	}
 	pair_event_push(world, to, event);
+}
+
+static void pair_arrive(pair_world *world, pair_end *to, pair_event event)
+{
+	pair_event copy = event;
+
+	if (world->left_out && pair_chance(world, world->left_out)) {
+		world->were_left_out++;
+		free(event.frame);
+		return;
+	}
+	if (world->twice && !to->closed && !to->told_down && pair_chance(world, world->twice)) {
+		if (event.frame) {
+			copy.frame = malloc(event.bytes ? event.bytes : 1);
+			memcpy(copy.frame, event.frame, event.bytes);
+		}
+		to->twice++;
+		world->came_twice++;
+		pair_arrive_once(world, to, copy);
+	}
+	pair_arrive_once(world, to, event);
 }
 
 tern_status pair_effect(pair_world *world, pair_end *end, const pair_wr *wr)

@@ -23,7 +23,8 @@ typedef enum fault {
 	FAULT_MUTE,
 	FAULT_CUT,  /* the control connection ends again and again, and comes back */
 	FAULT_MEND, /* lanes break again and again, and are rebuilt */
-	FAULTS
+	FAULTS,
+	FAULT_LIE, /* devices deliver units twice, or leave them out and report success */
 } fault;
 
 /* The first provider may fail in each of the ways there are: then the second carries the link. */
@@ -45,7 +46,8 @@ static void two_providers(pair_world *world, uint32_t caps, uint32_t frame, uint
 /* Sizes and behaviour from the seed (swarm: each run has some of the features, not all). */
 static void shape(pair_world *world, load *l, fault what)
 {
-	bool recover = what == FAULT_MEND || (what != FAULT_BREAK && pair_chance(world, 50));
+	bool recover =
+		what == FAULT_MEND || what == FAULT_LIE || (what != FAULT_BREAK && pair_chance(world, 50));
 	static const uint32_t frames[] = {512, 700, 1024, 4096};
 	uint32_t lanes = pair_pick(world, 4), caps = PAIR_CAPS;
 	uint32_t frame = frames[pair_pick(world, 4)];
@@ -57,7 +59,7 @@ static void shape(pair_world *world, load *l, fault what)
 	l->cancel = pair_chance(world, 50) ? pair_pick(world, 20) : 0;
 	l->deadline = pair_chance(world, 30) ? pair_pick(world, 30) : 0;
 	l->refuse_open = pair_chance(world, 30) ? 20 : 0;
-	if (pair_chance(world, 25)) {
+	if (pair_chance(world, what == FAULT_LIE ? 100 : 25)) {
 		caps &= ~(uint32_t)TN_LINK_CAP_REMOTE_DONE;
 		world->silent = pair_chance(world, 60);
 	}
@@ -215,7 +217,18 @@ static void shape_flow(pair_world *world, uint64_t seed)
 	}
 }
 
+/* Of a stream of its own, too: a little of it, so that lanes carry something between two breaks. */
+static void shape_lies(pair_world *world, load *l, uint64_t seed)
+{
+	tn_rand rand = {.state = seed * 0xa0761d6478bd642full + 11};
+
+	world->twice = (unsigned)tn_rand_below(&rand, 4);
+	world->left_out = (unsigned)tn_rand_below(&rand, 3);
+	l->mended = true;
+}
+
 /* Of all seeds: links that went over to a better provider, and the like. */
+static uint64_t left_out, came_twice;
 static uint64_t returns, probes_failed, rejoins, slots_added, slots_given, given_up, made_again;
 
 static pair_world world;
@@ -302,7 +315,13 @@ static void rival_step(void)
 	}
 }
 
-static void run_seed(uint64_t seed)
+/* What stays as it was before, or comes back by itself. */
+static bool survived(fault what)
+{
+	return what == FAULT_NONE || what == FAULT_MEND || what == FAULT_CUT || what == FAULT_LIE;
+}
+
+static void run_seed(uint64_t seed, bool lies)
 {
 	fault what;
 	uint32_t steps, when;
@@ -311,11 +330,14 @@ static void run_seed(uint64_t seed)
 	pair_init(&world, seed * 0x9e3779b97f4a7c15ull + 1);
 	load_init(&work, &world);
 	what = (fault)pair_pick(&world, FAULTS);
+	what = lies ? FAULT_LIE : what;
 	shape(&world, &work, what);
 	for (int i = 0; i < 2; i++) /* without a turn of the dice */
 		world.node[i].config.checksum = world.rand.state >> 3 & 1;
 	early = pair_chance(&world, 50) ? pair_pick(&world, 3) : 0;
 	shape_flow(&world, seed);
+	if (lies)
+		shape_lies(&world, &work, seed);
 	rival_begin(seed);
 	pair_start(&world);
 	steps = 200 + pair_pick(&world, 255) * 8;
@@ -342,7 +364,7 @@ static void run_seed(uint64_t seed)
 	PAIR_CHECK(&world, PAIR_UNTIL(&world, pair_both_up(&world), 20000));
 	if (!struck)
 		strike(&world, &work, what);
-	if (what == FAULT_NONE || what == FAULT_MEND || what == FAULT_CUT) {
+	if (survived(what)) {
 		/* No fault that stays: everything ends by itself, nobody is down, and then the close is orderly. */
 		until_idle();
 		if (world.node[0].config.provider_count == 2 && world.node[0].config.probe_ns &&
@@ -354,7 +376,7 @@ static void run_seed(uint64_t seed)
 		pair_pump(&world, 0);
 	}
 	PAIR_CHECK(&world, PAIR_UNTIL(&world, pair_both_down(&world), 400000));
-	if (what == FAULT_NONE || what == FAULT_CLOSE || what == FAULT_MEND || what == FAULT_CUT)
+	if (what == FAULT_CLOSE || survived(what))
 		for (int i = 0; i < 2; i++)
 			PAIR_CHECK(&world,
 				   world.node[i].status == (work.closed[i] ? TERN_OK : TERN_E_PEER_CLOSED));
@@ -364,6 +386,10 @@ static void run_seed(uint64_t seed)
 	probes_failed += tn_link_get_counters(world.node[0].link)->probes_failed;
 	given_up += tn_link_get_counters(world.node[0].link)->lanes_given_up;
 	made_again += tn_link_get_counters(world.node[0].link)->lanes_made_again;
+	for (int i = 0; i < 2; i++) {
+		came_twice += tn_link_get_counters(world.node[i].link)->came_twice;
+		left_out += tn_link_get_counters(world.node[i].link)->left_out;
+	}
 	slots_added += tn_counter_read(&world.pool.added);
 	slots_given += tn_counter_read(&world.pool.given);
 	load_fini(&work);
@@ -380,15 +406,15 @@ static void random_schedules(void **state)
 
 	(void)state;
 	if (one) {
-		run_seed(strtoull(one, NULL, 0));
+		run_seed(strtoull(one, NULL, 0), false);
 		return;
 	}
 	for (unsigned i = 0; i < TN_COUNT_OF(regress); i++)
-		run_seed(regress[i]);
+		run_seed(regress[i], false);
 	for (uint64_t seed = 1; seed <= n; seed++) {
 		if (getenv("PAIR_TRACE"))
 			fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
-		run_seed(seed);
+		run_seed(seed, false);
 	}
 	print_message("returns %llu, probes that failed %llu, control connections that came back %llu\n",
 		      (unsigned long long)returns, (unsigned long long)probes_failed,
@@ -402,10 +428,33 @@ static void random_schedules(void **state)
 			    slots_given >= 100 && given_up >= 50 && made_again >= 15);
 }
 
+static void lying_devices(void **state)
+{
+	const char *one = getenv("PAIR_SEED");
+	uint64_t n = seeds(1000) / 2;
+
+	(void)state;
+	if (one) {
+		run_seed(strtoull(one, NULL, 0), true);
+		return;
+	}
+	came_twice = left_out = 0;
+	for (uint64_t seed = 1; seed <= n; seed++) {
+		if (getenv("PAIR_TRACE"))
+			fprintf(stderr, "lying seed %llu\n", (unsigned long long)seed);
+		run_seed(seed, true);
+	}
+	print_message("units that came twice %llu, lanes that a missing one broke %llu\n",
+		      (unsigned long long)came_twice, (unsigned long long)left_out);
+	if (n >= 500)
+		assert_true(came_twice >= 500 && left_out >= 500);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(random_schedules),
+		cmocka_unit_test(lying_devices),
 	};
 
 	return RUN(tests);

@@ -244,6 +244,7 @@ static void says(int side, tn_frame_type type, uint32_t added, uint32_t asked, c
 		world.pools[1] = &pool;
 	if (!added && !asked)
 		world.node[0].config.features_off = TN_FEATURE_SLOTS;
+	world.node[0].config.features_off |= TN_FEATURE_NUMBERS;
 	record_start();
 	run();
 	tn_link_on_frame(link_of(side), world.paths[TN_LINK_LANES_MAX].end[side].handle, &frame,
@@ -278,7 +279,7 @@ static void wrong_flag(void **state)
 		tn_link_rx rx;
 
 		record_init();
-		world.node[0].config.features_off = i == 0 ? TN_FEATURE_SLOTS : 0;
+		world.node[0].config.features_off = TN_FEATURE_NUMBERS | (i == 0 ? TN_FEATURE_SLOTS : 0);
 		record_start();
 		run();
 		tn_link_on_frame(link_of(1), world.paths[TN_LINK_LANES_MAX + (uint32_t)i].end[1].handle,

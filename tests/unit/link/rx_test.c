@@ -13,6 +13,7 @@ static void set_up(void)
 {
 	record_init();
 	world.node[1].config.channel_window_bytes = 4096;
+	world.node[0].config.features_off = TN_FEATURE_NUMBERS; /* what is forged is the next one */
 	record_start();
 	open_channel("c", &far);
 	lane0 = world.paths[TN_LINK_LANES_MAX].end[1].handle;
@@ -238,8 +239,10 @@ static void control(void **state)
 	       "MOVE at a wrong time");
 	INJECT(tn_wire_put_lane_addr(&w, 1, 0, 10, some, 3), "LANE_ADDR");
 	INJECT(tn_wire_put_lane_addr(&w, 9, 0, 10, some, 3), "to come");
-	INJECT(tn_wire_put_resume(&w, &(tn_wire_resume){.epoch = 1, .lanes = 3}), "RESUME at a wrong time");
-	INJECT(tn_wire_put_resume(&w, &(tn_wire_resume){.epoch = 1}), "malformed RESUME");
+	INJECT(tn_wire_put_resume(&w, TN_CTRL_RESUME, &(tn_wire_resume){.epoch = 1, .lanes = 3}),
+	       "RESUME at a wrong time");
+	INJECT(tn_wire_put_resume(&w, TN_CTRL_RESUME, &(tn_wire_resume){.epoch = 1}),
+	       "malformed RESUME or SENT");
 	INJECT(tn_wire_put_epoch(&w, TN_CTRL_CLOSED, 1), "CLOSED without");
 	INJECT(tn_put_u64(&w, UINT64_MAX), "unknown control message");
 #undef INJECT

@@ -102,8 +102,12 @@ static void make_control(void)
 	ROW("WIDEN", tn_wire_put_epoch(&w, TN_CTRL_WIDEN, 8));
 	ROW("READY", tn_wire_put_epoch(&w, TN_CTRL_READY, 8));
 	ROW("MOVE", tn_wire_put_epoch(&w, TN_CTRL_MOVE, 8));
+	ROW("SENT",
+	    tn_wire_put_resume(&w, TN_CTRL_SENT,
+			       &(tn_wire_resume){.epoch = 7, .lanes = 2, .received = {3, 0x01020304}}));
 	ROW("RESUME",
-	    tn_wire_put_resume(&w, &(tn_wire_resume){.epoch = 7, .lanes = 2, .received = {3, 0x01020304}}));
+	    tn_wire_put_resume(&w, TN_CTRL_RESUME,
+			       &(tn_wire_resume){.epoch = 7, .lanes = 2, .received = {3, 0x01020304}}));
 #undef ROW
 }
 
@@ -127,6 +131,7 @@ static void make_frames(void)
 	tn_frame_data data = {.head = HEAD(DATA), .channel = 0x00050006, .seq = 0x3132333435363738ull};
 	tn_frame_frag frag = {
 		.data = {.head = HEAD(FRAG), .channel = 0x00050006, .seq = 4}, .offset = 100, .total = 105};
+	tn_frame_data numbered = {.head = HEAD(DATA), .channel = 0x00050006, .seq = 1};
 	tn_frame_data abort_frame = {.head = HEAD(ABORT), .channel = 0x00050006, .seq = 4};
 	tn_frame_open open = {
 		.head = HEAD(OPEN), .channel = 0x00010002, .window = 1 << 20, .message_max = 64 << 20};
@@ -148,6 +153,8 @@ static void make_frames(void)
 
 	data.head.flags = TN_FRAME_ACK;
 	add_frame("DATA", &data, sizeof(data), "hello");
+	numbered.head.number = 0x0201;
+	add_frame("NUMBERED", &numbered, sizeof(numbered), "hello");
 	add_frame("FRAG", &frag, sizeof(frag), "hello");
 	add_frame("ABORT", &abort_frame, sizeof(abort_frame), "");
 	add_frame("OPEN", &open, sizeof(open), "tern.rpc");
@@ -268,6 +275,7 @@ static const char *parse_control(const uint8_t *bytes, uint32_t n, bool first)
 	case TN_CTRL_PONG:
 		return tn_wire_get_ping(payload, n, &u.number);
 	case TN_CTRL_RESUME:
+	case TN_CTRL_SENT:
 		return tn_wire_get_resume(payload, n, &u.resume);
 	case TN_CTRL_REJOIN:
 	case TN_CTRL_REJOINED:
@@ -399,7 +407,6 @@ static void frame_fields(void **state)
 	must_refuse("DATA", 0, 0); /* type */
 	must_refuse("DATA", 0, TN_FRAME_TYPES);
 	must_refuse("DATA", 1, 4);          /* unknown flag */
-	must_refuse("DATA", 2, 1);          /* reserved */
 	must_refuse("ABORT", 20, 1);        /* of DATA and FRAG a checksum: rx_test.c */
 	must_refuse("FRAG", 32, 106);       /* offset beyond total */
 	must_refuse("FRAG", 40, 104);       /* payload beyond total */
