@@ -321,6 +321,23 @@ static bool survived(fault what)
 	return what == FAULT_NONE || what == FAULT_MEND || what == FAULT_CUT || what == FAULT_LIE;
 }
 
+static void tally(void)
+{
+	const tn_link_counters *c = tn_link_get_counters(world.node[0].link);
+
+	returns += c->returns;
+	rejoins += c->rejoins;
+	probes_failed += c->probes_failed;
+	given_up += c->lanes_given_up;
+	made_again += c->lanes_made_again;
+	for (int i = 0; i < 2; i++) {
+		came_twice += tn_link_get_counters(world.node[i].link)->came_twice;
+		left_out += tn_link_get_counters(world.node[i].link)->left_out;
+	}
+	slots_added += tn_counter_read(&world.pool.added);
+	slots_given += tn_counter_read(&world.pool.given);
+}
+
 static void run_seed(uint64_t seed, bool lies)
 {
 	fault what;
@@ -381,17 +398,7 @@ static void run_seed(uint64_t seed, bool lies)
 			PAIR_CHECK(&world,
 				   world.node[i].status == (work.closed[i] ? TERN_OK : TERN_E_PEER_CLOSED));
 	load_judge(&work);
-	returns += tn_link_get_counters(world.node[0].link)->returns;
-	rejoins += tn_link_get_counters(world.node[0].link)->rejoins;
-	probes_failed += tn_link_get_counters(world.node[0].link)->probes_failed;
-	given_up += tn_link_get_counters(world.node[0].link)->lanes_given_up;
-	made_again += tn_link_get_counters(world.node[0].link)->lanes_made_again;
-	for (int i = 0; i < 2; i++) {
-		came_twice += tn_link_get_counters(world.node[i].link)->came_twice;
-		left_out += tn_link_get_counters(world.node[i].link)->left_out;
-	}
-	slots_added += tn_counter_read(&world.pool.added);
-	slots_given += tn_counter_read(&world.pool.given);
+	tally();
 	load_fini(&work);
 	pair_fini(&world);
 }
