@@ -193,7 +193,7 @@ static void add_backups(const tern_ps_server_info *info, void *arg)
 	*(uint64_t *)arg += info->backups;
 }
 
-/* Servers count the rows of their backups as well: as many as keys, or twice as many while there are some. */
+/* While slots move, two servers may count the same rows, or may have counted rows of a release that counts backups too. */
 static bool rows_are_right(bench_run *b)
 {
 	uint64_t backups = 0, keys = b->o->keys, rows = b->stats.rows;

@@ -291,7 +291,10 @@ tern_status tern_table_describe(tern_ps *ps, const char *name, tern_table_schema
 /* fn runs for each table of the first server of the map, in the calling thread, in the order of names. */
 tern_status tern_table_list(tern_ps *ps, void (*fn)(const tern_table_schema *schema, void *arg), void *arg);
 
-/* Sums over the servers, but for record_bytes; rows and bytes of backups count as well. */
+/*
+ * Sums over the servers, but for record_bytes. rows and cold_rows are those that servers serve: what they keep as backups of
+ * others is in bytes, created, erased and evicted alone. Of a dense table each server counts all its rows.
+ */
 typedef struct tern_table_stats {
 	uint64_t rows, bytes, record_bytes;
 	uint64_t created, erased, evicted, expired;

@@ -89,9 +89,10 @@ static tern_status route_new(tern_ps *ps, const tn_cl_map *map, ps_route **out)
 	route->given = map->slot[0].primary != TN_CL_NONE;
 	tn_ps_owners_set(&route->owners, map);
 	for (uint32_t i = 0; i < map->servers; i++) {
+		route->managed |=
+			map->server[i].incarnation != 0; /* alive or not: all may be silent for a while */
 		if (!tn_cl_alive(map, (uint16_t)i))
 			continue;
-		route->managed |= map->server[i].incarnation != 0;
 		route->hosts[i] = tn_ps_host_get(ps, map->server[i].address);
 		if (route->hosts[i])
 			continue;

@@ -364,7 +364,27 @@ void tn_ps_on_load(tern_rpc_request *request, const void *args, uint64_t bytes, 
 	tn_ps_share_put(share);
 }
 
-static void share_stats(ps_share *share, tern_table_stats *stats)
+/* Those of the slots that this server serves: a backup's rows are its primary's to count. */
+static void count_own(tern_ps_server *server, const ps_share *share, tern_table_stats *stats)
+{
+	unsigned in;
+	const ps_view *view = tn_ps_view_enter(server, &in);
+
+	if (!view->all && share->schema.kind != TERN_TABLE_DENSE) {
+		stats->rows = stats->cold_rows = 0;
+		for (uint32_t s = 0; s < TN_PS_SLOTS; s++) {
+			uint64_t cold, rows = tn_table_slot_rows(share->engine, s, &cold);
+
+			if (tn_ps_slots_has(&view->mine, s)) {
+				stats->rows += rows;
+				stats->cold_rows += cold;
+			}
+		}
+	}
+	tn_ps_view_leave(server, in);
+}
+
+static void share_stats(tern_ps_server *server, ps_share *share, tern_table_stats *stats)
 {
 	tn_table_stats s;
 
@@ -386,6 +406,7 @@ static void share_stats(ps_share *share, tern_table_stats *stats)
 		.cold_bytes = s.cold_bytes,
 		.duplicates = atomic_load_explicit(&share->duplicates, memory_order_relaxed),
 	};
+	count_own(server, share, stats);
 }
 
 void tn_ps_on_stats(tern_rpc_request *request, const void *args, uint64_t bytes, void *arg)
@@ -396,7 +417,7 @@ void tn_ps_on_stats(tern_rpc_request *request, const void *args, uint64_t bytes,
 
 	if (!share)
 		return;
-	share_stats(share, &stats);
+	share_stats(arg, share, &stats);
 	tn_ps_stats_encode(out, &stats);
 	tern_rpc_reply(request, TERN_OK, out, sizeof(out));
 	tn_ps_share_put(share);
@@ -428,7 +449,7 @@ void tern_ps_server_tables(tern_ps_server *server,
 
 	while ((share = share_after(server, name)) != NULL) {
 		snprintf(name, sizeof(name), "%s", share->schema.name);
-		share_stats(share, &stats);
+		share_stats(server, share, &stats);
 		fn(&share->schema, &stats, arg);
 		tn_ps_share_put(share);
 	}

@@ -169,6 +169,12 @@ uint64_t tn_table_state_bytes(const tn_table *t)
 	return t->state_bytes;
 }
 
+uint64_t tn_table_slot_rows(const tn_table *t, uint32_t slot, uint64_t *cold)
+{
+	*cold = atomic_load_explicit(&t->slot_cold[slot], memory_order_relaxed);
+	return *cold + atomic_load_explicit(&t->slot_rows[slot], memory_order_relaxed);
+}
+
 void tn_table_stats_get(tn_table *t, tn_table_stats *stats)
 {
 	uint64_t segments;
@@ -247,7 +253,7 @@ static uint64_t check_segment(tn_table *t, const tn_segment *seg)
 void tn_table_check(tn_table *t)
 {
 	tn_dir *dir = atomic_load(&t->dir);
-	uint64_t rows = 0, live = 0, places = tn_slab_places(t);
+	uint64_t rows = 0, live = 0, of_slots = 0, places = tn_slab_places(t);
 
 	for (uint64_t i = 0; !t->dense && i < 1ull << dir->depth;) {
 		uintptr_t entry = atomic_load(&dir->at[i]);
@@ -265,6 +271,9 @@ void tn_table_check(tn_table *t)
 		if (tn_slab_walk(t, p, &id))
 			live += !(atomic_load(&tn_head_of(t, id)->version) & TN_DEAD);
 	}
+	for (uint32_t s = 0; s < TERN_TABLE_SLOTS; s++)
+		of_slots += t->slot_rows[s];
+	TN_ASSERT(t->dense || of_slots == rows);
 	TN_ASSERT(t->dense || live == rows);
 	TN_ASSERT(live == TN_GET(t, rows));
 	TN_ASSERT(t->dense || live == t->handed);

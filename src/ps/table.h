@@ -88,6 +88,8 @@ typedef struct tn_table_stats {
 	uint64_t gone; /* erased keys that the next delta has */
 } tn_table_stats;
 void tn_table_stats_get(tn_table *table, tn_table_stats *stats);
+/* Rows of a slot of a sparse table, and of those the ones in the tier. */
+uint64_t tn_table_slot_rows(const tn_table *table, uint32_t slot, uint64_t *cold);
 
 /* ---- pull ---- */
 #define TN_PULL_TOUCH 1u /* counts as a use of the rows: frequency and last step (TTL, eviction) */

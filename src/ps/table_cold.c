@@ -107,6 +107,7 @@ tern_status tn_cold_out(tn_table *t, uint32_t id, tn_head *head, uint64_t hash, 
 	st = told(t, t->tier->ops->put(t->tier, hash, image));
 	if (st == TERN_OK) {
 		atomic_fetch_add(&t->count.cold_rows, 1); /* before it is not in the index any more */
+		tn_slot_count(t->slot_cold, hash, 1);
 		TN_COUNT(t, cooled, 1);
 	}
 	tn_head_unlock(head, st == TERN_OK ? (version + TN_VERSION_STEP) | TN_DEAD : version);
@@ -152,6 +153,7 @@ tern_status tn_cold_in(tn_table *t, uint64_t hash, uint32_t id, bool *there)
 		if (st == TERN_OK) {
 			revive(t, id, image);
 			atomic_fetch_sub(&t->count.cold_rows, 1);
+			tn_slot_count(t->slot_cold, hash, -1u);
 			TN_COUNT(t, warmed, 1);
 		}
 		pthread_rwlock_unlock(&t->move);
@@ -179,6 +181,7 @@ bool tn_cold_erase(tn_table *t, uint64_t key, uint64_t hash, uint64_t unless_aft
 	if (there) {
 		tn_changes_erased_cold(t, key);
 		atomic_fetch_sub(&t->count.cold_rows, 1);
+		tn_slot_count(t->slot_cold, hash, -1u);
 	}
 	pthread_rwlock_unlock(&t->move);
 	return there;

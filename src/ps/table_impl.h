@@ -272,10 +272,16 @@ struct tn_table {
 		_Atomic uint64_t created, put, erased, evicted, expired, not_admitted, refused, nonfinite,
 			pulled, pushed, splits, retries;
 	} count;
+	_Atomic uint32_t slot_rows[TERN_TABLE_SLOTS], slot_cold[TERN_TABLE_SLOTS]; /* of count, by slot */
 };
 
 #define TN_COUNT(t, what, n) atomic_fetch_add_explicit(&(t)->count.what, (n), memory_order_relaxed)
-#define TN_GET(t, what)      atomic_load_explicit(&(t)->count.what, memory_order_relaxed)
+/* n rows more, or fewer, of a slot: the top bits of the hash. */
+static inline void tn_slot_count(_Atomic uint32_t *of, uint64_t hash, uint32_t n)
+{
+	atomic_fetch_add_explicit(&of[hash >> 52], n, memory_order_relaxed);
+}
+#define TN_GET(t, what) atomic_load_explicit(&(t)->count.what, memory_order_relaxed)
 
 static inline tn_head *tn_head_of(const tn_table *t, uint32_t id)
 {

@@ -431,6 +431,7 @@ static tern_status insert(tn_table *t, tn_segment *seg, uint64_t hash, uint32_t 
 		bear(t, tn_head_of(t, id), id);
 	enter(seg, hash, id);
 	TN_COUNT(t, rows, 1);
+	tn_slot_count(t->slot_rows, hash, 1);
 	*now = id;
 	return TERN_OK;
 }
@@ -481,6 +482,7 @@ bool tn_index_erase(tn_table *t, uint64_t key, uint64_t hash, uint64_t unless_af
 			tn_head_unlock(head, (version + TN_VERSION_STEP) | TN_DEAD);
 			leave(seg, hash, bucket, place);
 			TN_COUNT(t, rows, -1ull);
+			tn_slot_count(t->slot_rows, hash, -1u);
 			shrink(t, seg);
 		}
 	} else if (tn_cold_any(t)) {
@@ -513,6 +515,7 @@ tern_status tn_index_evict(tn_table *t, uint64_t key, uint64_t hash, bool *gone)
 		if (*gone) {
 			leave(seg, hash, bucket, place);
 			TN_COUNT(t, rows, -1ull);
+			tn_slot_count(t->slot_rows, hash, -1u);
 			shrink(t, seg);
 		}
 	}

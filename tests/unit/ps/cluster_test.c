@@ -202,10 +202,24 @@ static void let_run(uint64_t more)
 		fail_msg("clients stand still");
 }
 
+/* Backups count no rows: there are as many as keys, as soon as no slot is on its way. */
+static void rows_are(tern_ps *ps, const char *name, uint64_t want)
+{
+	tern_table_stats stats = {0};
+
+	for (int i = 0; i < 6000; i++) {
+		assert_ok(tern_table_get_stats(ps, name, &stats));
+		if (stats.rows == want)
+			return;
+		tn_sleep_ns(10000000);
+	}
+	fail_msg("%llu rows of %llu keys", (unsigned long long)stats.rows, (unsigned long long)want);
+}
+
 /* Every key counts exactly what was acknowledged. */
 static void judge(const char *what)
 {
-	uint64_t total = 0, longest = 0;
+	uint64_t total = 0, longest = 0, keys = 0;
 	tern_table *table;
 	tern_ctx *ctx;
 	tern_ps *ps;
@@ -228,11 +242,13 @@ static void judge(const char *what)
 
 		for (unsigned i = 0; i < CLIENTS; i++)
 			want += clients[i].count[id];
+		keys += want > 0;
 		assert_ok(tern_table_pull_wait(table, &pull, 0));
 		if (row[0] < (float)want || row[DIM - 1] > (float)want)
 			fail_msg("key %llu: %g, %llu pushes", (unsigned long long)id, (double)row[0],
 				 (unsigned long long)want);
 	}
+	rows_are(ps, "counters", keys);
 	tern_ps_close(ps);
 	tern_ctx_destroy(ctx);
 	printf("%s: %llu pushes, longest %.1f ms\n", what, (unsigned long long)total, (double)longest / 1e6);

@@ -10,6 +10,8 @@
 #include "base/fault.h"
 #include "base/time.h"
 #include "channel/ctx_slots.h"
+#include "cluster/map.h"
+#include "ps/client.h"
 #include "ps_world.h"
 
 #define DIM     4
@@ -158,9 +160,54 @@ static void cut_under_pushes(void **state)
 	world_stop(&w);
 }
 
+/* A map as a coordinator's, of the one server. */
+static void give_map(uint64_t version, uint8_t state)
+{
+	static uint8_t bytes[TN_CL_MAP_BYTES_MAX];
+	static tn_cl_map map;
+
+	tn_cl_map_spread(&map, version, 1, 1);
+	snprintf(map.server[0].address, sizeof(map.server[0].address), "%s", w.addresses[0]);
+	map.server[0].incarnation = 1;
+	map.server[0].state = state;
+	assert_success(tn_ps_route_set(w.ps, bytes,
+				       tn_cl_map_encode(bytes, sizeof(bytes), &map, TN_CL_VERSION_OLD)));
+}
+
+/* All leases ran out, the coordinator's host was slow: what is taken back then is asked for again, and no error. */
+static void all_are_silent_for_a_while(void **state)
+{
+	tern_table_schema schema = {.name = "counters", .dim = 1};
+	uint64_t key = 7, version = 1000;
+	float one = 1, sum = 0;
+	tern_table_push_params push = {.keys = &key, .count = 1, .rows = &one, .mode = TERN_PUSH_ADD};
+	tern_table_pull_params pull = {.keys = &key, .count = 1, .rows = &sum};
+	tern_table *table;
+	unsigned rounds = 300;
+
+	(void)state;
+	world_start(&w, 1);
+	assert_success(tern_table_create(w.ps, &schema, &table));
+	give_map(version++, TN_CL_UP);
+	for (unsigned i = 0; i < rounds; i++) {
+		tern_op op;
+
+		tern_op_init(&op, NULL, NULL);
+		assert_success(tern_table_push(table, &push, &op));
+		give_map(version++, TN_CL_DOWN);
+		assert_true(w.ps->route->managed);
+		give_map(version++, TN_CL_UP);
+		assert_success(tern_op_wait(w.ctx, &op, 0));
+	}
+	assert_success(tern_table_pull_wait(table, &pull, 0));
+	assert_true(sum == (float)rounds);
+	world_stop(&w);
+}
+
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(cut_under_pushes)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(all_are_silent_for_a_while),
+					   cmocka_unit_test(cut_under_pushes)};
 	/* The calls' own records are forgotten at once, so that pushes are executed again: tables have to know them. */
 	static const char *const forgetful[] = {"rpc.keep=1ms", NULL};
 	int failed = 0;
