@@ -103,6 +103,7 @@ void line_tern(line *l, const char *name, const char *transport, bool one_sided)
 	tern_ctx_params params = {.name = name,
 				  .listen = "",
 				  .transports = transport,
+				  .flags = opt.spin ? TERN_CTX_SINGLE_OWNER : 0,
 				  .options = opt.spin ? spinning : blocking};
 	tern_state *t = calloc(1, sizeof(*t));
 	tern_table_schema schema = bench_schema();

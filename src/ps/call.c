@@ -25,12 +25,12 @@ void tn_ps_call_fault(ps_call *call, tern_status status, const char *format, ...
 	va_list args;
 
 	va_start(args, format);
-	pthread_mutex_lock(&ps->lock);
+	rpc_lock_take(&ps->lock);
 	if (call->status == TERN_OK) {
 		call->status = status;
 		vsnprintf(call->detail, sizeof(call->detail), format, args);
 	}
-	pthread_mutex_unlock(&ps->lock);
+	rpc_lock_drop(&ps->lock);
 	va_end(args);
 }
 
@@ -68,9 +68,9 @@ static void complete(ps_call *call)
 	else
 		tn_op_complete(ps->ctx, user, call->status, length,
 			       call->status == TERN_OK ? NULL : call->detail);
-	pthread_mutex_lock(&ps->lock);
+	rpc_lock_take(&ps->lock);
 	retire(call);
-	pthread_mutex_unlock(&ps->lock);
+	rpc_lock_drop(&ps->lock);
 }
 
 static void complete_later(tn_work *work)
@@ -149,13 +149,13 @@ static tern_status call_new(tern_table *table, ps_kind kind, tern_op *op, ps_cal
 	ps_call *call;
 
 	TN_TRY(tn_op_begin(op));
-	pthread_mutex_lock(&ps->lock);
+	rpc_lock_take(&ps->lock);
 	call = take(ps, &status);
 	if (call && kind == PS_PUSH) {
 		call->seq = ps->next_seq++;
 		tn_list_push_back(&ps->pushes, &call->push_node);
 	}
-	pthread_mutex_unlock(&ps->lock);
+	rpc_lock_drop(&ps->lock);
 	if (!call) {
 		tn_op_abort(op);
 		return status == TERN_AGAIN     ? status
@@ -196,9 +196,9 @@ static void call_drop(ps_call *call)
 	if (call->lease)
 		tn_ps_lease_put(ps, call->lease);
 	tn_op_abort(user);
-	pthread_mutex_lock(&ps->lock);
+	rpc_lock_take(&ps->lock);
 	retire(call);
-	pthread_mutex_unlock(&ps->lock);
+	rpc_lock_drop(&ps->lock);
 }
 
 /* Servers get a key to the caller's rows. */
@@ -389,9 +389,9 @@ static void cancel_parts(ps_call *call)
 	tn_list *node = &call->parts;
 
 	for (;;) {
-		pthread_mutex_lock(&ps->lock);
+		rpc_lock_take(&ps->lock);
 		node = node->next;
-		pthread_mutex_unlock(&ps->lock);
+		rpc_lock_drop(&ps->lock);
 		if (node == &call->parts)
 			return;
 		tn_ps_part_cancel(TN_CONTAINER_OF(node, ps_part, node));
@@ -403,7 +403,7 @@ tern_status tern_table_cancel(tern_table *table, tern_op *op)
 	tern_ps *ps = table->ps;
 	ps_call *call = NULL;
 
-	pthread_mutex_lock(&ps->lock);
+	rpc_lock_take(&ps->lock);
 	for (tn_list *node = ps->live.next; node != &ps->live && !call; node = node->next) {
 		ps_call *c = TN_CONTAINER_OF(node, ps_call, node);
 
@@ -413,7 +413,7 @@ tern_status tern_table_cancel(tern_table *table, tern_op *op)
 			call = c;
 		break;
 	}
-	pthread_mutex_unlock(&ps->lock);
+	rpc_lock_drop(&ps->lock);
 	if (!call)
 		return tn_fail(TERN_E_NOT_FOUND, "the operation is not in flight");
 	atomic_store_explicit(&call->canceled, true, memory_order_seq_cst);

@@ -104,8 +104,8 @@ static tern_ps *ps_new(tern_ctx *ctx, const tern_ps_params *p)
 	ps->retry_ns = tn_opt_u64(options, tn_ps_options, "retry");
 	ps->limit = tn_opt_u64(options, tn_ps_options, "in_flight");
 	snprintf(ps->transports, sizeof(ps->transports), "%s", p->transports ? p->transports : "");
-	pthread_mutex_init(&ps->lock, NULL);
-	pthread_mutex_init(&ps->lease_lock, NULL);
+	rpc_lock_init(&ps->lock, tn_ctx_single_owner(ctx));
+	rpc_lock_init(&ps->lease_lock, tn_ctx_single_owner(ctx));
 	tn_list_init(&ps->live);
 	tn_list_init(&ps->spare_calls);
 	tn_list_init(&ps->spare_parts);
@@ -134,8 +134,8 @@ static void ps_free(tern_ps *ps)
 		tn_ps_windows_free(table->windows);
 		free(table);
 	}
-	pthread_mutex_destroy(&ps->lock);
-	pthread_mutex_destroy(&ps->lease_lock);
+	rpc_lock_fini(&ps->lock);
+	rpc_lock_fini(&ps->lease_lock);
 	free(ps);
 }
 
@@ -171,7 +171,7 @@ static void cancel_all(tern_ps *ps)
 		tern_table *table = NULL;
 
 		op = NULL;
-		pthread_mutex_lock(&ps->lock);
+		rpc_lock_take(&ps->lock);
 		for (tn_list *node = ps->live.next; node != &ps->live && !op; node = node->next) {
 			ps_call *call = TN_CONTAINER_OF(node, ps_call, node);
 
@@ -180,7 +180,7 @@ static void cancel_all(tern_ps *ps)
 				table = call->table;
 			}
 		}
-		pthread_mutex_unlock(&ps->lock);
+		rpc_lock_drop(&ps->lock);
 		if (!op)
 			return;
 		if (tern_table_cancel(table, op) != TERN_OK)
@@ -192,9 +192,9 @@ static bool in_flight(tern_ps *ps)
 {
 	bool any;
 
-	pthread_mutex_lock(&ps->lock);
+	rpc_lock_take(&ps->lock);
 	any = ps->in_flight > 0;
-	pthread_mutex_unlock(&ps->lock);
+	rpc_lock_drop(&ps->lock);
 	return any;
 }
 
@@ -217,9 +217,9 @@ void tern_ps_close(tern_ps *ps)
 	if (!ps)
 		return;
 	TN_ASSERT(!tn_in_dispatch());
-	pthread_mutex_lock(&ps->lock);
+	rpc_lock_take(&ps->lock);
 	ps->closing = true;
-	pthread_mutex_unlock(&ps->lock);
+	rpc_lock_drop(&ps->lock);
 	cancel_all(ps);
 	while (in_flight(ps))
 		tern_ctx_wait(ps->ctx, 1000000);

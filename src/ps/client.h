@@ -40,6 +40,7 @@
 #include "ps/onesided.h"
 #include "ps/state.h"
 #include "ps/wire.h"
+#include "rpc/lock.h"
 
 #define TN_PS_LEASES    64u
 #define TN_PS_KEEP_MAX  (64u << 20) /* a part with a larger buffer gives it back after use */
@@ -172,7 +173,7 @@ struct tern_ps {
 	uint64_t id;
 	uint64_t timeout_ns, retry_ns, limit;
 	char transports[64];
-	pthread_mutex_t lock;
+	rpc_lock lock;
 	ps_route *route; /* lock */
 	ps_host *hosts[TN_PS_HOSTS_MAX];
 	uint32_t host_count;
@@ -188,8 +189,9 @@ struct tern_ps {
 	uint32_t in_flight;
 	uint64_t next_seq;
 	bool closing;
-	pthread_mutex_t lease_lock;
+	rpc_lock lease_lock;
 	ps_lease leases[TN_PS_LEASES];
+	ps_lease *lease_last; /* most operations name what the one before named */
 	uint64_t lease_clock;
 };
 

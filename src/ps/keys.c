@@ -27,15 +27,22 @@ static void end(tern_ps *ps, ps_lease *lease)
 	lease->live = false;
 }
 
+static inline bool is_for(const ps_lease *l, const void *ptr, uint64_t bytes, uint32_t access)
+{
+	return l->live && l->ptr == ptr && l->bytes == bytes && l->access == access;
+}
+
 /* Lock held: the one for this memory, or the one that was unused for the longest; NULL: all are in use. */
 static ps_lease *choose(tern_ps *ps, const void *ptr, uint64_t bytes, uint32_t access)
 {
 	ps_lease *oldest = NULL;
 
+	if (ps->lease_last && is_for(ps->lease_last, ptr, bytes, access))
+		return ps->lease_last;
 	for (unsigned i = 0; i < TN_PS_LEASES; i++) {
 		ps_lease *l = &ps->leases[i];
 
-		if (l->live && l->ptr == ptr && l->bytes == bytes && l->access == access)
+		if (is_for(l, ptr, bytes, access))
 			return l;
 		if (l->users == 0 && (!oldest || !l->live || (oldest->live && l->used < oldest->used)))
 			oldest = l;
@@ -47,10 +54,9 @@ ps_lease *tn_ps_lease_get(tern_ps *ps, const void *ptr, uint64_t bytes, uint32_t
 {
 	ps_lease *lease;
 
-	pthread_mutex_lock(&ps->lease_lock);
+	rpc_lock_take(&ps->lease_lock);
 	lease = choose(ps, ptr, bytes, access);
-	if (lease && !(lease->live && lease->ptr == ptr && lease->bytes == bytes && lease->access == access &&
-		       alive(ps, lease))) {
+	if (lease && !(is_for(lease, ptr, bytes, access) && alive(ps, lease))) {
 		if (lease->users == 0) {
 			end(ps, lease);
 			lease->live = tern_mem_export(ps->mem, ptr, bytes, access, &lease->key) == TERN_OK;
@@ -64,17 +70,18 @@ ps_lease *tn_ps_lease_get(tern_ps *ps, const void *ptr, uint64_t bytes, uint32_t
 	if (lease) {
 		lease->users++;
 		lease->used = ++ps->lease_clock;
+		ps->lease_last = lease;
 	}
-	pthread_mutex_unlock(&ps->lease_lock);
+	rpc_lock_drop(&ps->lease_lock);
 	return lease;
 }
 
 void tn_ps_lease_put(tern_ps *ps, ps_lease *lease)
 {
-	pthread_mutex_lock(&ps->lease_lock);
+	rpc_lock_take(&ps->lease_lock);
 	TN_ASSERT(lease->users > 0);
 	lease->users--;
-	pthread_mutex_unlock(&ps->lease_lock);
+	rpc_lock_drop(&ps->lease_lock);
 }
 
 void tn_ps_leases_free(tern_ps *ps)

@@ -92,7 +92,7 @@ static tn_ps_window *window_get(tern_table *table, ps_host *host)
 	tern_ps *ps = table->ps;
 	tn_ps_window *w;
 
-	pthread_mutex_lock(&ps->lock);
+	rpc_lock_take(&ps->lock);
 	for (w = table->windows; w && w->host != host;)
 		w = w->next;
 	if (!w && (w = TN_FAULT("ps.window.alloc") ? NULL : calloc(1, sizeof(*w)))) {
@@ -104,7 +104,7 @@ static tn_ps_window *window_get(tern_table *table, ps_host *host)
 		w->next = table->windows;
 		table->windows = w;
 	}
-	pthread_mutex_unlock(&ps->lock);
+	rpc_lock_drop(&ps->lock);
 	return w;
 }
 

@@ -61,7 +61,7 @@ ps_part *tn_ps_part_new(ps_call *call, const ps_route *route, uint32_t server)
 	tn_list *node;
 	ps_part *part;
 
-	pthread_mutex_lock(&ps->lock);
+	rpc_lock_take(&ps->lock);
 	node = tn_list_pop_front(&ps->spare_parts);
 	part = node ? TN_CONTAINER_OF(node, ps_part, node)
 		    : (TN_FAULT("ps.part.alloc") ? NULL : calloc(1, sizeof(*part)));
@@ -74,7 +74,7 @@ ps_part *tn_ps_part_new(ps_call *call, const ps_route *route, uint32_t server)
 		part->timer.run = on_timer;
 		tn_list_push_back(&call->parts, &part->node);
 	}
-	pthread_mutex_unlock(&ps->lock);
+	rpc_lock_drop(&ps->lock);
 	if (!part)
 		return NULL;
 	part->tries = 0;
@@ -267,10 +267,10 @@ static uint64_t low_water(tern_ps *ps)
 {
 	uint64_t low;
 
-	pthread_mutex_lock(&ps->lock);
+	rpc_lock_take(&ps->lock);
 	low = tn_list_empty(&ps->pushes) ? ps->next_seq
 					 : TN_CONTAINER_OF(ps->pushes.next, ps_call, push_node)->seq;
-	pthread_mutex_unlock(&ps->lock);
+	rpc_lock_drop(&ps->lock);
 	return low;
 }
 

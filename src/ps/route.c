@@ -27,7 +27,7 @@ ps_host *tn_ps_host_get(tern_ps *ps, const char *address)
 	tern_connect_params params = {.transports = ps->transports[0] ? ps->transports : NULL};
 	ps_host *host = NULL;
 
-	pthread_mutex_lock(&ps->lock);
+	rpc_lock_take(&ps->lock);
 	for (uint32_t i = 0; i < ps->host_count && !host; i++)
 		if (strcmp(ps->hosts[i]->address, address) == 0)
 			host = ps->hosts[i];
@@ -40,7 +40,7 @@ ps_host *tn_ps_host_get(tern_ps *ps, const char *address)
 			host = NULL;
 		}
 	}
-	pthread_mutex_unlock(&ps->lock);
+	rpc_lock_drop(&ps->lock);
 	return host;
 }
 
@@ -50,10 +50,10 @@ ps_route *tn_ps_route_hold(tern_ps *ps)
 {
 	ps_route *route;
 
-	pthread_mutex_lock(&ps->lock);
+	rpc_lock_take(&ps->lock);
 	route = ps->route;
 	route->refs++;
-	pthread_mutex_unlock(&ps->lock);
+	rpc_lock_drop(&ps->lock);
 	return route;
 }
 
@@ -61,9 +61,9 @@ void tn_ps_route_release(tern_ps *ps, ps_route *route)
 {
 	bool last;
 
-	pthread_mutex_lock(&ps->lock);
+	rpc_lock_take(&ps->lock);
 	last = --route->refs == 0;
-	pthread_mutex_unlock(&ps->lock);
+	rpc_lock_drop(&ps->lock);
 	if (last)
 		free(route);
 }
@@ -116,14 +116,14 @@ static uint32_t hold_calls(tern_ps *ps, ps_call **calls, uint32_t room)
 {
 	uint32_t n = 0;
 
-	pthread_mutex_lock(&ps->lock);
+	rpc_lock_take(&ps->lock);
 	for (tn_list *node = ps->live.next; node != &ps->live && n < room; node = node->next) {
 		ps_call *call = TN_CONTAINER_OF(node, ps_call, node);
 
 		if (tn_ps_call_hold(call))
 			calls[n++] = call;
 	}
-	pthread_mutex_unlock(&ps->lock);
+	rpc_lock_drop(&ps->lock);
 	return n;
 }
 
@@ -136,9 +136,9 @@ static void take_back(ps_call *call, const ps_route *route)
 	for (;;) {
 		ps_part *part;
 
-		pthread_mutex_lock(&ps->lock);
+		rpc_lock_take(&ps->lock);
 		node = node->next;
-		pthread_mutex_unlock(&ps->lock);
+		rpc_lock_drop(&ps->lock);
 		if (node == &call->parts)
 			return;
 		part = TN_CONTAINER_OF(node, ps_part, node);
@@ -167,7 +167,7 @@ static void install(tern_ps *ps, ps_route *route, bool *lost)
 	ps_route *older;
 
 	*lost = false;
-	pthread_mutex_lock(&ps->lock);
+	rpc_lock_take(&ps->lock);
 	older = ps->route;
 	if (older && route->version <= older->version) {
 		older = route;
@@ -178,7 +178,7 @@ static void install(tern_ps *ps, ps_route *route, bool *lost)
 	}
 	if (older && --older->refs > 0)
 		older = NULL;
-	pthread_mutex_unlock(&ps->lock);
+	rpc_lock_drop(&ps->lock);
 	free(older);
 }
 
@@ -236,11 +236,11 @@ static void answered(tern_ps *ps)
 	tn_list *node;
 
 	tn_list_init(&wait);
-	pthread_mutex_lock(&ps->lock);
+	rpc_lock_take(&ps->lock);
 	ps->map_asked = false;
 	while ((node = tn_list_pop_front(&ps->map_waiters)))
 		tn_list_push_back(&wait, node);
-	pthread_mutex_unlock(&ps->lock);
+	rpc_lock_drop(&ps->lock);
 	while ((node = tn_list_pop_front(&wait)))
 		tn_ps_part_mapped(TN_CONTAINER_OF(node, ps_part, map_node));
 }
@@ -273,7 +273,7 @@ void tn_ps_map_want(tern_ps *ps, ps_part *part, ps_host *who)
 	ps_host *host;
 	bool mine;
 
-	pthread_mutex_lock(&ps->lock);
+	rpc_lock_take(&ps->lock);
 	if (part) {
 		memset(&part->map_node, 0, sizeof(part->map_node));
 		tn_list_push_back(&ps->map_waiters, &part->map_node);
@@ -281,7 +281,7 @@ void tn_ps_map_want(tern_ps *ps, ps_part *part, ps_host *who)
 	mine = !ps->map_asked;
 	ps->map_asked = true;
 	host = mine && !who ? next_host(ps) : who;
-	pthread_mutex_unlock(&ps->lock);
+	rpc_lock_drop(&ps->lock);
 	if (mine)
 		ask(ps, host);
 }
@@ -292,9 +292,9 @@ void tn_ps_map_end(tern_ps *ps)
 
 	tn_ctx_timer_cancel(ps->ctx, &ps->watch);
 	while (asked) {
-		pthread_mutex_lock(&ps->lock);
+		rpc_lock_take(&ps->lock);
 		asked = ps->map_asked;
-		pthread_mutex_unlock(&ps->lock);
+		rpc_lock_drop(&ps->lock);
 		if (asked)
 			tern_ctx_wait(ps->ctx, 1000000);
 	}
@@ -308,9 +308,9 @@ tern_status tn_ps_map_fetch(tern_ps *ps, ps_host *host, uint64_t timeout_ns)
 	uint64_t got;
 
 	if (!host) {
-		pthread_mutex_lock(&ps->lock);
+		rpc_lock_take(&ps->lock);
 		host = next_host(ps);
-		pthread_mutex_unlock(&ps->lock);
+		rpc_lock_drop(&ps->lock);
 	}
 	call.answer = bytes;
 	status = bytes ? tern_rpc_call_wait(host->rpc, &call, timeout_ns, &got)
@@ -329,7 +329,7 @@ static void on_watch(tn_ctx_timer *timer)
 	uint64_t now = tn_ctx_now(ps->ctx);
 	bool suspect = false;
 
-	pthread_mutex_lock(&ps->lock);
+	rpc_lock_take(&ps->lock);
 	ps->watching = ps->in_flight > 0 && !ps->closing;
 	/* In the order of their beginning; the first is the oldest. */
 	if (ps->watching && !tn_list_empty(&ps->live))
@@ -337,7 +337,7 @@ static void on_watch(tn_ctx_timer *timer)
 	if (ps->watching)
 		tn_ctx_timer_set(ps->ctx, &ps->watch, now + WATCH_NS);
 	suspect = suspect && ps->route->managed && !ps->map_asked;
-	pthread_mutex_unlock(&ps->lock);
+	rpc_lock_drop(&ps->lock);
 	if (suspect)
 		tn_ps_map_want(ps, NULL, NULL);
 }

@@ -101,9 +101,9 @@ static tern_status handle_new(tern_ps *ps, const tern_table_schema *schema, tern
 	table->id = tn_ps_table_id(schema->name);
 	table->hash = tn_ps_schema_hash(schema);
 	table->row_bytes = schema->dim * tern_dtype_bytes(dtype);
-	pthread_mutex_lock(&ps->lock);
+	rpc_lock_take(&ps->lock);
 	tn_list_push_back(&ps->tables, &table->node);
-	pthread_mutex_unlock(&ps->lock);
+	rpc_lock_drop(&ps->lock);
 	*out = table;
 	return TERN_OK;
 }
@@ -210,9 +210,9 @@ void tern_table_close(tern_table *table)
 {
 	if (!table)
 		return;
-	pthread_mutex_lock(&table->ps->lock);
+	rpc_lock_take(&table->ps->lock);
 	tn_list_remove(&table->node);
-	pthread_mutex_unlock(&table->ps->lock);
+	rpc_lock_drop(&table->ps->lock);
 	tn_ps_windows_free(table->windows);
 	free(table);
 }
