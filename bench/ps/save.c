@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench-ps-save: what pulls take while a checkpoint is written.
+ *
+ *   peak     a client pulls and pushes, one operation after the other: operations per second
+ *   alone    the same operations at half that rate, each at its time (an operation that another one delays is measured from
+ *            the time it was due): P50 and P99 of the pulls
+ *   beside   the same while all tables are saved at so many bytes per second, from the call to its end
+ *
+ * In rounds: alone, beside, alone, beside; figures are medians, and the ratio is the median of the rounds' own ratios. Three
+ * processes, all blocking: server, client, and the one that leads the save. Rows: Adagrad, so that a save has row and state.
+ *
+ * Usage: bench-ps-save --dir DIR [--rows N] [--dim N] [--batch N] [--reads PERCENT] [--rate BYTES_PER_SECOND]
+ *                      [--load PERCENT] [--seconds N] [--rounds N] [--json]
+ * DIR gets a directory of checkpoints, which is removed at the end.
+ *
+ * Threads: one in each process, those of the library beside it.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <tern/mem.h>
+#include <tern/ps_save.h>
+
+#include "base/clock.h"
+#include "base/rand.h"
+
+#define ROUNDS_MAX 25
+#define FILL_KEYS  8192u
+#define TIMES_MAX  (8u << 20)
+
+static uint64_t rows = 1000000, dim = 64, batch = 256, reads = 90, rate = 100 << 20, load = 50, seconds = 4,
+		rounds = 5, json;
+static const char *dir;
+
+typedef struct client {
+	tern_ctx *ctx;
+	tern_ps *ps;
+	tern_table *table;
+	float *memory;
+	uint64_t *keys;
+	tn_rand rand;
+} client;
+
+typedef struct figures {
+	double p50, p99, max; /* us, of pulls */
+	double achieved;      /* operations per second */
+} figures;
+
+static void die(const char *what, const char *why)
+{
+	fprintf(stderr, "bench-ps-save: %s: %s\n", what, why);
+	exit(1);
+}
+
+static uint64_t key_of(uint64_t i)
+{
+	return (i + 1) * 0x9e3779b97f4a7c15ull;
+}
+
+/* ---- the other processes ---- */
+
+static pid_t serve(char *address, size_t size)
+{
+	tern_ctx_params params = {.name = "server", .listen = "127.0.0.1:0"};
+	tern_ps_server *server;
+	tern_ctx *ctx;
+	int fds[2];
+	pid_t pid;
+
+	if (pipe(fds) != 0 || (pid = fork()) < 0)
+		die("server", strerror(errno));
+	if (pid) {
+		close(fds[1]);
+		if (read(fds[0], address, size) <= 0)
+			die("server", "it did not start");
+		close(fds[0]);
+		return pid;
+	}
+	prctl(PR_SET_PDEATHSIG, SIGTERM);
+	if (tern_ctx_create(&params, &ctx) != TERN_OK || tern_ps_server_open(ctx, NULL, &server) != TERN_OK)
+		die("server", tern_detail());
+	if (write(fds[1], tern_ctx_address(ctx), strlen(tern_ctx_address(ctx)) + 1) < 0)
+		exit(1);
+	for (;;)
+		pause();
+}
+
+static void join(const char *name, const char *address, tern_ctx **ctx, tern_ps **ps)
+{
+	const char *servers[] = {address};
+	tern_ctx_params params = {.name = name};
+	tern_ps_params list = {.servers = servers, .count = 1};
+
+	if (tern_ctx_create(&params, ctx) != TERN_OK || tern_ps_open(*ctx, &list, ps) != TERN_OK)
+		die(name, tern_detail());
+}
+
+/* Saves when it is told to (a byte), and says how it went; ends when nobody is left to tell it. */
+static pid_t lead(const char *address, const char *path, int *to, int *from)
+{
+	tern_ps_save_params params = {.dir = path, .bytes_per_second = rate, .keep = 1};
+	tern_ps_save_result result;
+	tern_ctx *ctx;
+	tern_ps *ps;
+	int down[2], up[2];
+	pid_t pid;
+	char go;
+
+	if (pipe(down) != 0 || pipe(up) != 0 || (pid = fork()) < 0)
+		die("leader", strerror(errno));
+	if (pid) {
+		close(down[0]);
+		close(up[1]);
+		*to = down[1];
+		*from = up[0];
+		return pid;
+	}
+	prctl(PR_SET_PDEATHSIG, SIGTERM);
+	close(down[1]);
+	close(up[0]);
+	join("leader", address, &ctx, &ps);
+	while (read(down[0], &go, 1) == 1) {
+		if (tern_ps_save(ps, &params, &result) != TERN_OK)
+			die("save", tern_detail());
+		if (write(up[1], &result, sizeof(result)) != (ssize_t)sizeof(result))
+			break;
+	}
+	exit(0);
+}
+
+/* ---- the client ---- */
+
+static void operate(client *c, bool read)
+{
+	const uint64_t *keys = c->keys + tn_rand_below(&c->rand, 1 << 20);
+	tern_table_pull_params pull = {.keys = keys, .count = batch, .rows = c->memory};
+	tern_table_push_params push = {.keys = keys, .count = batch, .rows = c->memory};
+
+	if ((read ? tern_table_pull_wait(c->table, &pull, 0) : tern_table_push_wait(c->table, &push, 0)) !=
+	    TERN_OK)
+		die(read ? "pull" : "push", tern_detail());
+}
+
+static bool reads_now(client *c)
+{
+	return tn_rand_below(&c->rand, 100) < reads;
+}
+
+static void set_up(client *c, const char *address)
+{
+	tern_table_schema schema = {.name = "bench", .dim = (uint32_t)dim};
+	uint64_t most = batch > FILL_KEYS ? batch : FILL_KEYS;
+	void *memory;
+
+	join("client", address, &c->ctx, &c->ps);
+	tern_optimizer_init(&schema.optimizer, TERN_OPT_ADAGRAD, 0.01f);
+	schema.init = (tern_row_init){.kind = TERN_ROW_UNIFORM, .value = 0.1f, .seed = 1};
+	if (tern_table_create(c->ps, &schema, &c->table) != TERN_OK ||
+	    tern_mem_alloc(tern_ctx_mem(c->ctx), most * dim * sizeof(float), 0,
+			   TERN_ACCESS_READ | TERN_ACCESS_WRITE, TERN_MEM_HOST, &memory) != TERN_OK)
+		die("client", tern_detail());
+	c->memory = memory;
+	c->rand = (tn_rand){42};
+	c->keys = malloc(((1 << 20) + most) * sizeof(*c->keys));
+	for (uint64_t i = 0, n; i < rows; i += n) {
+		tern_table_pull_params pull = {.keys = c->keys, .rows = c->memory};
+
+		n = rows - i < FILL_KEYS ? rows - i : FILL_KEYS;
+		for (uint64_t k = 0; k < n; k++)
+			c->keys[k] = key_of(i + k);
+		pull.count = n;
+		if (tern_table_pull_wait(c->table, &pull, 0) != TERN_OK)
+			die("filling the table", tern_detail());
+	}
+	for (uint64_t i = 0; i < (1 << 20) + batch; i++)
+		c->keys[i] = key_of(tn_rand_below(&c->rand, rows));
+}
+
+static double peak(client *c)
+{
+	uint64_t start = tn_now(), n = 0;
+
+	for (; tn_now() - start < seconds * TN_NS_PER_SEC / 2; n++)
+		operate(c, reads_now(c));
+	return (double)n / ((double)(tn_now() - start) * 1e-9);
+}
+
+static int by_value(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static void sleep_until(uint64_t due)
+{
+	struct timespec at = {.tv_sec = (time_t)(due / TN_NS_PER_SEC),
+			      .tv_nsec = (long)(due % TN_NS_PER_SEC)};
+
+	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == EINTR)
+		;
+}
+
+/* Has the save ended? from < 0: there is none, and the phase lasts as long as it is told to. */
+static bool over(int from, uint64_t start, tern_ps_save_result *saved)
+{
+	ssize_t got;
+
+	if (from < 0)
+		return tn_now() - start >= seconds * TN_NS_PER_SEC;
+	got = read(from, saved, sizeof(*saved));
+	if (got == (ssize_t)sizeof(*saved))
+		return true;
+	if (got >= 0 || errno != EAGAIN)
+		die("leader", "it ended");
+	return false;
+}
+
+static figures phase(client *c, double per_second, int from, tern_ps_save_result *saved)
+{
+	static uint64_t took[TIMES_MAX];
+	uint64_t start = tn_now(), n = 0, all = 0, gap = (uint64_t)(1e9 / per_second);
+	figures f = {0};
+
+	for (; !over(from, start, saved) && n < TIMES_MAX; all++) {
+		uint64_t due = start + all * gap, now = tn_now();
+		bool read = reads_now(c);
+
+		if (now < due) {
+			sleep_until(due);
+			due = tn_now(); /* a timer that fires late is not the server's fault */
+		}
+		operate(c, read);
+		if (read)
+			took[n++] = tn_now() - due;
+	}
+	f.achieved = (double)all / ((double)(tn_now() - start) * 1e-9);
+	if (n == 0)
+		die("measuring", "no pull in this time: more seconds");
+	qsort(took, n, sizeof(took[0]), by_value);
+	f.p50 = (double)took[n / 2] / 1000;
+	f.p99 = (double)took[n * 99 / 100] / 1000;
+	f.max = (double)took[n - 1] / 1000;
+	return f;
+}
+
+/* ---- the run ---- */
+
+static double median(const double *values, uint64_t n)
+{
+	double sorted[ROUNDS_MAX], t;
+
+	memcpy(sorted, values, n * sizeof(*values));
+	for (uint64_t i = 1; i < n; i++)
+		for (uint64_t k = i; k && sorted[k] < sorted[k - 1]; k--)
+			t = sorted[k], sorted[k] = sorted[k - 1], sorted[k - 1] = t;
+	return sorted[n / 2];
+}
+
+static void report(double per_second, const figures *alone, const figures *beside,
+		   const tern_ps_save_result *saved)
+{
+	enum { ALONE50, ALONE99, BESIDE50, BESIDE99, RATIO, MAX, TOOK, HELD, DONE, FIGURES };
+	static double v[FIGURES][ROUNDS_MAX];
+
+	for (uint64_t i = 0; i < rounds; i++) {
+		v[ALONE50][i] = alone[i].p50;
+		v[ALONE99][i] = alone[i].p99;
+		v[BESIDE50][i] = beside[i].p50;
+		v[BESIDE99][i] = beside[i].p99;
+		v[RATIO][i] = beside[i].p99 / alone[i].p99;
+		v[MAX][i] = beside[i].max;
+		v[TOOK][i] = (double)saved[i].total_ns * 1e-9;
+		v[HELD][i] = (double)saved[i].held_ns * 1e-6;
+		v[DONE][i] = beside[i].achieved / (per_second * (double)load / 100);
+	}
+	printf(json ? "{\"peak_ops\":%.0f,\"load_pct\":%" PRIu64
+		      ",\"alone_p50_us\":%.1f,\"alone_p99_us\":%.1f,\"beside_p50_us\":%.1f,"
+		      "\"beside_p99_us\":%.1f,\"p99_ratio\":%.2f,\"beside_max_us\":%.0f,\"save_s\":%.2f,"
+		      "\"held_ms\":%.2f,\"load_achieved\":%.2f,\"save_bytes\":%" PRIu64 ",\"rate\":%" PRIu64
+		      "}\n"
+		    : "peak %.0f operations/s; at %" PRIu64
+		      " %%: pulls alone P50 %.1f us, P99 %.1f us; beside a save P50 %.1f us, P99 %.1f us "
+		      "(%.2f times), at most %.0f us; the save took %.2f s, pushes stood still for %.2f ms; "
+		      "%.2f of the load was done; %" PRIu64 " bytes at %" PRIu64 " bytes/s\n",
+	       per_second, load, median(v[ALONE50], rounds), median(v[ALONE99], rounds),
+	       median(v[BESIDE50], rounds), median(v[BESIDE99], rounds), median(v[RATIO], rounds),
+	       median(v[MAX], rounds), median(v[TOOK], rounds), median(v[HELD], rounds),
+	       median(v[DONE], rounds), saved[0].bytes, rate);
+}
+
+static void options(int argc, char **argv)
+{
+	static const struct {
+		const char *name;
+		uint64_t *value;
+	} numbers[] = {{"--rows", &rows}, {"--dim", &dim},   {"--batch", &batch},     {"--reads", &reads},
+		       {"--rate", &rate}, {"--load", &load}, {"--seconds", &seconds}, {"--rounds", &rounds}};
+
+	for (int i = 1; i < argc; i++) {
+		bool known = false;
+
+		if (!strcmp(argv[i], "--json") && (json = 1))
+			continue;
+		if (!strcmp(argv[i], "--dir") && i + 1 < argc && (known = true))
+			dir = argv[++i];
+		for (size_t k = 0; !known && i + 1 < argc && k < sizeof(numbers) / sizeof(numbers[0]); k++)
+			if (!strcmp(argv[i], numbers[k].name) && (known = true))
+				*numbers[k].value = strtoull(argv[++i], NULL, 10);
+		if (!known)
+			die(argv[i], "usage: bench-ps-save --dir DIR [--rows N] [--dim N] [--batch N] "
+				     "[--reads PERCENT] [--rate BYTES] [--load PERCENT] [--seconds N] "
+				     "[--rounds N] [--json]");
+	}
+	if (!dir || !rows || !dim || !batch || !load || !seconds || !rounds || rounds > ROUNDS_MAX ||
+	    batch > 1 << 20)
+		die("options", "--dir DIR is needed; numbers from 1, at most 25 rounds");
+}
+
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
+{
+	(void)st;
+	(void)kind;
+	(void)at;
+	return remove(path);
+}
+
+int main(int argc, char **argv)
+{
+	char address[128] = "", path[PATH_MAX], whole[PATH_MAX];
+	static figures alone[ROUNDS_MAX], beside[ROUNDS_MAX];
+	static tern_ps_save_result saved[ROUNDS_MAX];
+	pid_t server, leader;
+	int to = -1, from = -1;
+	double per_second;
+	client c;
+
+	options(argc, argv);
+	prctl(PR_SET_TIMERSLACK, 1ul);
+	if (!realpath(dir, whole) ||
+	    snprintf(path, sizeof(path), "%s/bench-ps-save-XXXXXX", whole) >= (int)sizeof(path) ||
+	    !mkdtemp(path))
+		die(dir, strerror(errno));
+	server = serve(address, sizeof(address)); /* they fork: before this process has threads */
+	leader = lead(address, path, &to, &from);
+	fcntl(from, F_SETFL, O_NONBLOCK);
+	set_up(&c, address);
+	(void)peak(&c);
+	per_second = peak(&c);
+	for (uint64_t i = 0; i < rounds; i++) {
+		alone[i] = phase(&c, per_second * (double)load / 100, -1, NULL);
+		if (write(to, "", 1) != 1)
+			die("leader", strerror(errno));
+		beside[i] = phase(&c, per_second * (double)load / 100, from, &saved[i]);
+	}
+	report(per_second, alone, beside, saved);
+	close(to);
+	waitpid(leader, NULL, 0);
+	kill(server, SIGTERM);
+	waitpid(server, NULL, 0);
+	nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+	return 0;
+}
