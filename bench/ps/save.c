@@ -78,7 +78,7 @@ static pid_t serve(char *address, size_t size)
 	tern_ps_server *server;
 	tern_ctx *ctx;
 	int fds[2];
-	pid_t pid;
+	pid_t pid = -1;
 
 	if (pipe(fds) != 0 || (pid = fork()) < 0)
 		die("server", strerror(errno));
@@ -116,7 +116,7 @@ static pid_t lead(const char *address, const char *path, int *to, int *from)
 	tern_ctx *ctx;
 	tern_ps *ps;
 	int down[2], up[2];
-	pid_t pid;
+	pid_t pid = -1;
 	char go;
 
 	if (pipe(down) != 0 || pipe(up) != 0 || (pid = fork()) < 0)
@@ -138,6 +138,8 @@ static pid_t lead(const char *address, const char *path, int *to, int *from)
 		if (write(up[1], &result, sizeof(result)) != (ssize_t)sizeof(result))
 			break;
 	}
+	tern_ps_close(ps);
+	tern_ctx_destroy(ctx);
 	exit(0);
 }
 
@@ -163,7 +165,7 @@ static void set_up(client *c, const char *address)
 {
 	tern_table_schema schema = {.name = "bench", .dim = (uint32_t)dim};
 	uint64_t most = batch > FILL_KEYS ? batch : FILL_KEYS;
-	void *memory;
+	void *memory = NULL;
 
 	join("client", address, &c->ctx, &c->ps);
 	tern_optimizer_init(&schema.optimizer, TERN_OPT_ADAGRAD, 0.01f);
@@ -369,6 +371,9 @@ int main(int argc, char **argv)
 	report(per_second, alone, beside, saved);
 	close(to);
 	waitpid(leader, NULL, 0);
+	tern_table_close(c.table);
+	tern_ps_close(c.ps);
+	tern_ctx_destroy(c.ctx);
 	kill(server, SIGTERM);
 	waitpid(server, NULL, 0);
 	nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);

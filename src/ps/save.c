@@ -14,6 +14,7 @@
 #include "ps/columns.h"
 
 #define PART_BYTES (32ull << 20)
+#define STEPS      256u /* in which the rows of a part are gathered */
 
 void tn_save_file_name(char *buf, unsigned size, const char *table, uint32_t server, const char *what)
 {
@@ -34,6 +35,14 @@ static tern_status write_columns(const char *table, tn_columns *columns, tn_file
 			   2);
 }
 
+/* Bytes are gathered, and then written: half of the pace each, so that neither is a burst. */
+static tern_status pace_half(uint64_t bytes, void *arg)
+{
+	const tn_save *save = arg;
+
+	return save->pace ? save->pace(bytes / 2, save->pace_arg) : TERN_OK;
+}
+
 static tern_status write_part(const tn_save *save, const char *table, tn_columns *columns, uint32_t part)
 {
 	char name[TERN_TABLE_NAME_MAX + 40], what[16];
@@ -43,7 +52,8 @@ static tern_status write_part(const tn_save *save, const char *table, tn_columns
 
 	snprintf(what, sizeof(what), "p%06" PRIu32, part);
 	tn_save_file_name(name, sizeof(name), table, save->server, what);
-	TN_TRY(tn_file_create(&file, save->ckpt->dir, name, save->pace, save->pace_arg));
+	TN_TRY(tn_file_create(&file, save->ckpt->dir, name, save->pace ? pace_half : NULL,
+			      (void *)(uintptr_t)save));
 	status = write_columns(table, columns, &file);
 	if (status != TERN_OK) {
 		tn_file_give_up(&file);
@@ -73,15 +83,33 @@ static tern_status collect(const tn_record *record, void *arg)
 	return is_mine(c->save, record->key) ? tn_columns_add(c->columns, record) : TERN_OK;
 }
 
+/* Rows up to a part, or all that are left. */
+static tern_status gather(collector *c, tn_cut *cut, uint64_t row_bytes, bool *more)
+{
+	tn_columns *columns = c->columns;
+	uint64_t step = TN_MAX(columns->capacity / STEPS, 1);
+
+	columns->rows = 0;
+	do {
+		uint64_t before = columns->rows;
+
+		TN_TRY(tn_cut_next(cut, step, collect, c, more));
+		TN_TRY(pace_half((columns->rows - before) * row_bytes, (void *)(uintptr_t)c->save));
+	} while (*more && columns->rows + step <= columns->capacity);
+	return TERN_OK;
+}
+
 static tern_status write_parts(const tn_save *save, const char *table, tn_cut *cut, tn_columns *columns,
 			       uint64_t *rows)
 {
 	collector c = {save, columns};
+	uint64_t row_bytes = 0;
 	bool more = true;
 
+	for (unsigned i = 0; i < columns->count; i++)
+		row_bytes += columns->row_bytes[i];
 	for (uint32_t part = 0; more; part++) {
-		columns->rows = 0;
-		TN_TRY(tn_cut_next(cut, columns->capacity, collect, &c, &more));
+		TN_TRY(gather(&c, cut, row_bytes, &more));
 		if (columns->rows == 0)
 			continue;
 		TN_TRY(write_part(save, table, columns, part));

@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -88,6 +89,9 @@ tern_status tn_ps_saver_write(tn_ps_saver *saver, char **answer)
 	json_t *tables = json_array(), *root = NULL;
 	tern_status status = TERN_OK;
 
+	/* Who said how fast means that others go first. A thread of its own, which ends with the save. */
+	if (saver->msg.rate)
+		(void)setpriority(PRIO_PROCESS, 0, 10);
 	saver->pace_start_ns = tn_now();
 	saver->pace_bytes = 0;
 	ckpt.dir = open(saver->msg.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
