@@ -158,6 +158,7 @@ class Faults(DataCase):
                     line = process.stderr.readline()
                     self.said += line
                 took = time.monotonic() - began
+                over()  # that process is gone; its ports are anybody's
             out, err = process.communicate(timeout=200)
             if "shrink" not in args:
                 took = time.monotonic() - began
