@@ -53,7 +53,11 @@ static tern_status copy_outside(tern_link *link, const tn_link_post *post, uint6
 	tn_shell_lane *slane = post->lane_user;
 	const tn_dev_ops *ops = slane->lane->dev->ops;
 	tn_lane *lane = slane->lane;
-	tn_wr wr = {.local = post->local, .bytes = post->bytes, .offset = post->offset, .last = post->last};
+	tn_wr wr = {.local = post->local,
+		    .bytes = post->bytes,
+		    .offset = post->offset,
+		    .whole = post->whole,
+		    .last = post->last};
 	tn_copy copy;
 	tern_status status;
 

@@ -44,6 +44,7 @@ static TN_ALWAYS_INLINE tern_status tn_post_here(const tn_link_post *post, bool 
 	wr.imm = post->imm;
 	wr.signal = post->signal;
 	wr.more = post->more;
+	wr.whole = 0;
 	wr.done = wr.last = false;
 	if (!tn_key_decode(post->key, &wr.key))
 		return tn_fail(TERN_E_INVALID, "this is not a key: its 64 bytes are malformed");

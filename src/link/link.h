@@ -211,6 +211,7 @@ typedef struct tn_link_post {
 	uint64_t bytes;  /* also the payload bytes of a SEND */
 	const void *key; /* TN_LINK_KEY_BYTES */
 	uint64_t offset;
+	uint64_t whole; /* of a piece: bytes of its transfer; else 0 */
 	uint32_t imm;
 	bool signal; /* not to be done at the post: what the target says of it matters */
 	bool last;   /* a transfer's last bytes: what tells the peer of them follows */

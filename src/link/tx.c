@@ -44,6 +44,7 @@ static void post_begin(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, tn_link_po
 	post->iov_count = 0;
 	post->bytes = wr->bytes;
 	post->imm = 0;
+	post->whole = 0;
 	post->signal = post->last = post->more = false;
 }
 
@@ -407,6 +408,7 @@ static bool build_piece(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk
 	post->local = (uint8_t *)op->x.local + op->sent;
 	post->key = op->x.key;
 	post->offset = op->x.offset + op->sent;
+	post->whole = op->length;
 	post->last = wr->last && op->kind == TN_OP_PUT_NOTIFY;
 	if (imm)
 		post->imm = tn_lk_imm(link, lane, chan, op->x.value, op->need_ack);

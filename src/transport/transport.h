@@ -95,7 +95,8 @@ typedef struct tn_wr {
 	bool signal; /* never done at the post: TN_EV_DONE follows, with the status that the target gave it */
 	bool more;   /* hint: another wr follows at once, a doorbell may wait (never beyond next post with
 			    more == false or poll) */
-	bool last;   /* hint: the end of a long transfer, of which the peer is told behind it */
+	uint64_t whole; /* hint: bytes of the transfer that this is a piece of; 0: unknown */
+	bool last;      /* hint: the end of a long transfer, of which the peer is told behind it */
 	/* out */
 	bool done; /* completed during the post at the wanted level: no event will follow */
 } tn_wr;

@@ -35,8 +35,6 @@
 #define LOOP_BYTES_MIN   1024ull
 #define LOOP_BYTES_END   (16384ull + 1)
 #define NT_BYTES_DEFAULT (16ull << 20)
-/* Parts of one transfer: who has come this far has most likely more to come than the caches hold. */
-#define RUN_SHARE 4
 
 static void copy_memcpy(void *to, const void *from, uint64_t bytes)
 {
@@ -197,7 +195,7 @@ void tn_shm_copy_far(const tn_shm_copier *copier, void *to, const void *from, ui
 			memcpy(to, from, bytes);
 		else
 			copier->loop(to, from, bytes);
-	} else if (bytes < copier->nt_bytes && run < copier->nt_bytes / RUN_SHARE) {
+	} else if (bytes < copier->nt_bytes && run < copier->nt_bytes / TN_SHM_RUN_SHARE) {
 		copier->middle(to, from, bytes);
 	} else {
 		copier->large(to, from, bytes);

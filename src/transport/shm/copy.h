@@ -40,6 +40,9 @@ typedef struct tn_shm_copier {
 /* Choose for this processor. nt_bytes 0 = the measured default; UINT64_MAX = never. */
 void tn_shm_copier_init(tn_shm_copier *copier, uint64_t nt_bytes);
 
+/* Copies that adjoin each other: who has come this part of nt_bytes far has most likely more to come than the caches hold. */
+#define TN_SHM_RUN_SHARE 4
+
 /* All sizes but the smallest. `run`: bytes of the contiguous sequence of copies that this one continues. */
 void tn_shm_copy_far(const tn_shm_copier *copier, void *to, const void *from, uint64_t bytes, uint64_t run);
 

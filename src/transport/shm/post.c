@@ -276,6 +276,17 @@ static inline void count_read(tn_shm_lane *lane, uint64_t bytes)
 
 /* ---- beside posts ---- */
 
+/*
+ * A transfer of known length goes past the caches from its first byte on, or not at all: the slots of a tensor adjoin each
+ * other, and what goes to one of them is no longer for that.
+ */
+static uint64_t run_of_piece(tn_shm_lane *lane, const uint8_t *at, const tn_wr *wr)
+{
+	uint64_t run = run_of(lane, at, wr->bytes);
+
+	return wr->whole > wr->bytes ? wr->whole / TN_SHM_RUN_SHARE : run;
+}
+
 tern_status tn_shm_copy_begin(tn_lane *base, const tn_wr *wr, bool read, tn_copy *copy)
 {
 	tn_shm_lane *lane = (tn_shm_lane *)base;
@@ -296,7 +307,7 @@ tern_status tn_shm_copy_begin(tn_lane *base, const tn_wr *wr, bool read, tn_copy
 	*copy = (tn_copy){.to = read ? wr->local : at,
 			  .from = read ? at : wr->local,
 			  .bytes = wr->bytes,
-			  .run = run_of(lane, at, wr->bytes),
+			  .run = run_of_piece(lane, at, wr),
 			  .map = map,
 			  .peer = lane->peer->number,
 			  .read = read,

@@ -232,6 +232,7 @@ static void pieces_and_windows(void **state)
 		assert_ptr_equal(rec.access[i].local, data + sum);
 		sum += rec.access[i].bytes;
 		assert_int_equal(rec.access[i].last, sum == 1234567);
+		assert_int_equal(rec.access[i].whole, 1234567);
 	}
 	assert_int_equal(sum, 1234567);
 	assert_int_equal(rec.side[1].rx[0].value, 99);
