@@ -3,6 +3,8 @@
  * What an embedding fetch and a gradient push cost, three ways in one run:
  *
  *   local    the engine's batch call in this process: what no transport can beat
+ *   local 4k the same with the table in memory as processes share it, in pages of 4 KiB: what no reader of such memory can
+ *            beat
  *   kernel   a server process over loopback TCP: blocking reads, the same engine call, one writev; a client with one
  *            writev and one scatter read into the rows
  *   tern     a server process, over shm or tcp; one-sided: the client reads the server's memory
@@ -57,10 +59,12 @@ void bench_die(const char *what, const char *why) __attribute__((noreturn));
 /* This process to CPU n % CPUs. */
 void bench_pin(unsigned n);
 /* A request of one line: the engine's part. */
-struct tn_table *bench_table(void);
+/* small_pages: in memory like what processes share, in pages of 4 KiB. */
+struct tn_table *bench_table(bool small_pages);
 void bench_apply(struct tn_table *table, const request *r);
 
-void line_local(line *l);
+/* small_pages: see bench_table. */
+void line_local(line *l, const char *name, bool small_pages);
 void line_kernel(line *l);
 /* Before this process has threads; then the table of the local line. */
 void line_wake(line *l);

@@ -83,7 +83,7 @@ static void serve(int fd)
 	uint64_t row = opt.dim * sizeof(float), count;
 	uint64_t *keys = malloc(KEYS_MAX * sizeof(*keys));
 	float *rows = aligned_alloc(4096, KEYS_MAX * row);
-	struct tn_table *table = bench_table();
+	struct tn_table *table = bench_table(false);
 
 	memset(rows, 0, KEYS_MAX * row);
 	memset(keys, 0, KEYS_MAX * sizeof(*keys));

@@ -21,7 +21,7 @@ static void run(line *l, const request *r)
 	bench_apply(l->state, r);
 }
 
-void line_local(line *l)
+void line_local(line *l, const char *name, bool small_pages)
 {
-	*l = (line){.name = "local", .rows = rows, .run = run, .state = bench_table()};
+	*l = (line){.name = name, .rows = rows, .run = run, .state = bench_table(small_pages)};
 }

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -48,15 +49,31 @@ tern_table_schema bench_schema(void)
 	return s;
 }
 
-struct tn_table *bench_table(void)
+static void *shared_alloc(void *arg, uint64_t bytes, uint64_t align)
 {
+	uint8_t *at = mmap(NULL, bytes + align, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	(void)arg;
+	return at == MAP_FAILED ? NULL : at + (align - (uintptr_t)at % align) % align;
+}
+
+static void shared_free(void *arg, void *ptr, uint64_t bytes)
+{
+	(void)arg; /* the process ends with it */
+	(void)ptr;
+	(void)bytes;
+}
+
+struct tn_table *bench_table(bool small_pages)
+{
+	const tn_table_env shared = {.memory = {.alloc = shared_alloc, .free = shared_free}};
 	tern_table_schema s = bench_schema();
 	tn_pull how = {.unknown = TERN_UNKNOWN_CREATE};
 	float *rows = malloc((uint64_t)KEYS_MAX * opt.dim * sizeof(float));
 	uint64_t *keys = malloc(KEYS_MAX * sizeof(uint64_t));
 	tn_table *table;
 
-	if (!rows || !keys || tn_table_create(&s, NULL, &table) != TERN_OK)
+	if (!rows || !keys || tn_table_create(&s, small_pages ? &shared : NULL, &table) != TERN_OK)
 		bench_die("table", tern_detail());
 	for (uint64_t i = 0, n; i < opt.rows; i += n) {
 		n = opt.rows - i < KEYS_MAX ? opt.rows - i : KEYS_MAX;
@@ -183,7 +200,7 @@ static void parse(int argc, char **argv)
 int main(int argc, char **argv)
 {
 	uint32_t sizes[] = {16, 128, 1024};
-	enum { LINES = 6, STREAM = 4 << 20 };
+	enum { LINES = 7, STREAM = 4 << 20 };
 	static figures got[LINES][ROUNDS_MAX];
 	uint64_t *stream = malloc(STREAM * sizeof(*stream));
 	tn_rand rand = {42};
@@ -197,7 +214,8 @@ int main(int argc, char **argv)
 	line_tern(&lines[2], "tern shm", "shm", false);
 	line_tern(&lines[3], "tern one-sided", "shm", true);
 	line_tern(&lines[4], "tern tcp", "tcp", false);
-	line_local(&lines[0]);
+	line_local(&lines[0], "local", false);
+	line_local(&lines[6], "local 4k", true);
 	line_wake_table(&lines[5], lines[0].state);
 	bench_pin(0);
 	if (opt.keys)
