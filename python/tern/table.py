@@ -186,6 +186,9 @@ class Server(Handle):
             pointer, self._ptr = self._ptr, None
             if not self._core.closed:
                 lib.tern_ps_server_close(pointer)
+            # Its context keeps it: with the way back gone the address space goes with the last reference, not when a
+            # collector comes by.
+            self._context = self._keep = None
 
 
 class Tables(Handle):

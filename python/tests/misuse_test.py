@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 import unittest
+import weakref
 
 import numpy as np
 
@@ -62,6 +63,20 @@ class MisuseTest(Pair):
         self.wrong(tern.ClosedError, 'closed', self.table.pull, [1])
         array += 1  # an array outlives its context
         self.assertEqual(array.sum(), 2000)
+
+    def test_memory_goes_with_the_last_reference(self):
+        """A context is no part of a cycle once it is closed: nothing waits for the collector."""
+        gc.disable()
+        self.addCleanup(gc.enable)
+        serve, work = tern.Context('serve'), tern.Context('work')
+        serve.table_server()
+        table = work.tables(serve.address).create(tern.Schema('t', dim=4))
+        self.assertEqual(table.pull([1]).shape, (1, 4))
+        work.close()
+        serve.close()
+        cores = weakref.ref(serve._core), weakref.ref(work._core)  # pylint: disable=protected-access
+        del serve, work, table
+        self.assertEqual([core() for core in cores], [None, None])
 
     def test_server_goes_away(self):
         self.serve.close()
