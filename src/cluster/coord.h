@@ -17,7 +17,7 @@
  *   A slot that has two copies keeps them while it is moved: a third server is `next`, and when it has everything it is the
  *   backup; who hands a slot over is the new primary's backup, in sync. That asks of all servers alive that they read such
  *   maps (TN_CL_VERSION). While one does not, a copy is given up instead to be made elsewhere: for as long as that takes, the slot
- *   has one. No such thing is begun while a server is silent, or (with next ones neither) while the coordinator is paused.
+ *   has one. Who is drained of the last two keeps its copies until it serves nothing. No such thing is begun while a server is silent, or (with next ones neither) while the coordinator is paused.
  *   Copies under way (backups not in sync, next ones) <= moves, and no more than one for a slot.
  *
  * What is in `map` is the state that must not be lost; the rest (leases, loads, suspicions) can be made anew: a coordinator

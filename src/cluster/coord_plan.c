@@ -22,6 +22,7 @@ typedef struct plan {
 	uint32_t up;   /* servers that take slots */
 	bool moving;   /* slots may be moved */
 	bool keeps;    /* both copies meanwhile (coord.h) */
+	bool leaving;  /* a server that is drained serves something yet */
 	bool silent; /* a server that counts as alive may not be: a copy that is given up now may be the last one */
 	uint64_t mean, total;
 	uint64_t weight
@@ -53,6 +54,7 @@ static void count_slots(plan *p)
 		if (s->primary == TN_CL_NONE)
 			continue;
 		p->copies[s->primary]++;
+		p->leaving |= c->map.server[s->primary].state == TN_CL_DRAINING;
 		if (s->backup != TN_CL_NONE)
 			p->copies[s->backup]++;
 		if (s->next != TN_CL_NONE)
@@ -181,8 +183,9 @@ static void mend(plan *p, uint32_t slot)
 	}
 	if (bad_backup && p->keeps && s->flags & TN_CL_MOVE && s->flags & TN_CL_IN_SYNC)
 		return; /* it is being handed over, and not served: that ends first */
-	if (bad_backup && !drain && p->up == 1) { /* the last two, one of which is to go */
-		if (!p->silent)
+	if (bad_backup && !drain &&
+	    p->up == 1) { /* the last two, one of which is to go: when it serves nothing */
+		if (!p->silent && !p->leaving)
 			tn_coord_slot_set(c, slot, s->primary, TN_CL_NONE, 0);
 		return;
 	}

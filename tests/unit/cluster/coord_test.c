@@ -151,7 +151,7 @@ static void survivors(void **state)
 	assert_int_equal(c->map.slot[0].flags, 0);
 }
 
-/* Of two that back each other up one is to go: the other has everything alone then. */
+/* Of two that back each other up one is to go: the other has everything alone then, and nothing alone before. */
 static void the_last_two(void **state)
 {
 	(void)state;
@@ -160,6 +160,17 @@ static void the_last_two(void **state)
 	join("b:1", 12);
 	settle_down();
 	assert_ok(tn_coord_drain(c, now, 1));
+	for (uint32_t i = 0; i < TN_CL_SLOTS; i++) {
+		tn_coord_fact f = {
+			.slot = (uint16_t)i, .what = TN_REPORT_RELEASED, .epoch = c->map.slot[i].epoch};
+
+		assert_int_equal(c->map.slot[i].flags & TN_CL_IN_SYNC, TN_CL_IN_SYNC);
+		if (c->map.slot[i].primary == 1 && primaries(1) > 1) {
+			assert_ok(tn_coord_facts(c, now, 1, 12, &f, 1));
+			assert_int_equal(c->map.slot[i].backup, 1);
+		}
+	}
+	assert_int_equal(primaries(1), 1);
 	settle_down();
 	assert_int_equal(primaries(0), TN_CL_SLOTS);
 	for (uint32_t i = 0; i < TN_CL_SLOTS; i++)

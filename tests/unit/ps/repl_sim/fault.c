@@ -46,14 +46,28 @@ static uint32_t takers(const world *w)
 	return up;
 }
 
-/* The last one takes all from who is drained, and is alone then: that it dies as well is too much. */
+/* Does who is drained serve a slot that it has not begun to hand over? Then copies of all are kept. */
+static bool drained_serves(const world *w)
+{
+	for (uint32_t i = 0; i < TN_CL_SLOTS; i++) {
+		uint16_t s = w->coord.map.slot[i].primary;
+		int p = process_of(w, s);
+
+		if (p >= 0 && w->coord.map.server[s].state == TN_CL_DRAINING && is_well(w, s) &&
+		    tn_ps_slots_has(&w->nodes[p]->r.mine, i) && !tn_repl_frozen(&w->nodes[p]->r, i))
+			return true;
+	}
+	return false;
+}
+
+/* The last one has taken all from who is drained, and is alone then: that it dies as well is too much. */
 static bool few_are_left(const world *w)
 {
 	uint32_t draining = 0;
 
 	for (uint32_t i = 0; i < w->coord.map.servers; i++)
 		draining += w->coord.map.server[i].state == TN_CL_DRAINING;
-	return draining > 0 && takers(w) <= 2;
+	return draining > 0 && takers(w) <= 2 && !drained_serves(w);
 }
 
 typedef struct having {
