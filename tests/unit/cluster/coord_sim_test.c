@@ -584,6 +584,20 @@ static bool may_kill(const world *w, int i)
 	return true;
 }
 
+/* What it sent just before comes late; and one of those that are left is held up. */
+static void last_words(world *w, int i)
+{
+	const server *s = &w->s[i];
+	event e = {.kind = RENEW, .from = i, .to = COORD, .incarnation = s->incarnation, .number = s->number};
+
+	e.sent = local(w, s);
+	e.seen = s->seen;
+	for (int n = 0; n < 3; n++)
+		post(w, &e, below(w, 2 * LEASE));
+	if (below(w, 2))
+		w->s[below(w, SERVERS)].stalled_until = w->now + LEASE + below(w, 2 * LEASE);
+}
+
 static void trouble(world *w)
 {
 	int i = (int)below(w, SERVERS), k = (int)below(w, SERVERS + 1);
@@ -601,6 +615,7 @@ static void trouble(world *w)
 		if (below(w, 2) == 0 && s->running && s->number != TN_CL_NONE && may_kill(w, i)) {
 			s->running = false;
 			s->start_at = w->now + below(w, 4 * LEASE);
+			last_words(w, i);
 			w->kills++;
 			if (follow >= 0)
 				printf("  %8llu process %d is killed\n", (unsigned long long)w->now, i);
@@ -819,7 +834,7 @@ static bool one_seed(uint64_t seed, uint64_t *work)
 	return good;
 }
 
-static uint64_t first_seed = 1, seeds = 60;
+static uint64_t first_seed = 1, seeds = 30;
 
 static void seeds_hold(void **state)
 {
