@@ -7,6 +7,7 @@
 #include <sched.h>
 
 #include "chan_test.h"
+#include "channel/ctx_impl.h"
 #include "channel/ctx_slots.h"
 #include "channel/lock.h"
 #include "channel/op.h"
@@ -417,6 +418,103 @@ static void test_wake_reaches_followers(void **state)
 	}
 }
 
+/* ---- how long waits spin: by a clock of the test's own ---- */
+
+static _Atomic uint64_t spin_now, spin_looks;
+
+static uint64_t spin_clock_now(const tn_clock *clock)
+{
+	(void)clock;
+	atomic_fetch_add(&spin_looks, 1);
+	return atomic_load(&spin_now);
+}
+
+static const tn_clock spin_clock = {.now_ns = spin_clock_now};
+
+/* The waiter began to spin at the time that it is now, and goes on in spite of it: it looks at the clock again and again. */
+static void await_spinning(tern_ctx *ctx)
+{
+	uint64_t from = atomic_load(&spin_looks);
+
+	while (atomic_load(&spin_looks) < from + 20)
+		sched_yield();
+	assert_int_equal(atomic_load(&ctx->roles.asleep), 0);
+}
+
+static void await_sleep(tern_ctx *ctx)
+{
+	while (!atomic_load(&ctx->roles.asleep))
+		sched_yield();
+}
+
+/* A wait that spins until `spins` us and a little, falls asleep and is woken at `ends` us; 0: sleeps at once. */
+static void spin_wait(tern_ctx *ctx, uint64_t spins, uint64_t ends)
+{
+	waiter w = {.ctx = ctx};
+	uint64_t begun = atomic_load(&spin_now);
+
+	w.op.length = tern_ctx_events(ctx);
+	pthread_create(&w.thread, NULL, wait_past, &w);
+	if (spins) {
+		await_spinning(ctx);
+		atomic_store(&spin_now, begun + (spins - 1) * 1000);
+		await_spinning(ctx);
+		atomic_store(&spin_now, begun + (spins + 1) * 1000);
+	}
+	await_sleep(ctx);
+	atomic_store(&spin_now, begun + ends * 1000);
+	tern_ctx_wake(ctx);
+	pthread_join(w.thread, NULL);
+	assert_int_equal(w.status, TERN_OK);
+}
+
+static tern_ctx *open_spinning(uint64_t spin_ns)
+{
+	tern_ctx_params params = {.flags = TERN_CTX_NO_HELPER, .transports = "loop"};
+	tern_ctx *ctx;
+
+	assert_ok(tn_ctx_new(&params, &ctx));
+	ctx->spin_ns = spin_ns;
+	atomic_store(&spin_now, tn_now());
+	ctx->clock = &spin_clock;
+	assert_ok(tn_ctx_start(ctx));
+	return ctx;
+}
+
+static void close_spinning(tern_ctx *ctx)
+{
+	ctx->clock = &tn_clock_monotonic;
+	tern_ctx_destroy(ctx);
+}
+
+/* Two waits in a row that end soon after their thread slept let it spin longer; a long one ends that. */
+static void test_spin_learns(void **state)
+{
+	tern_ctx *ctx = open_spinning(20000);
+
+	(void)state;
+	spin_wait(ctx, 20, 30);
+	spin_wait(ctx, 20, 500); /* long: it was not two in a row */
+	spin_wait(ctx, 20, 30);
+	spin_wait(ctx, 20, 80);
+	spin_wait(ctx, 80, 80 + 2);
+	spin_wait(ctx, 20, 500);
+	spin_wait(ctx, 20, 30);
+	close_spinning(ctx);
+}
+
+/* Who is told not to spin never does, however short the waits are. */
+static void test_no_spin(void **state)
+{
+	tern_ctx *ctx = open_spinning(0);
+
+	(void)state;
+	for (int i = 0; i < 4; i++)
+		spin_wait(ctx, 0, 1);
+	assert_int_equal(ctx->short_sleeps, 0);
+	close_spinning(ctx);
+}
+
 static void test_wake_before_wait(void **state)
 {
 	tern_ctx *ctx = open_ctx(0);
@@ -549,6 +647,8 @@ int main(void)
 		cmocka_unit_test(test_many_waiters),
 		cmocka_unit_test(test_wake),
 		cmocka_unit_test(test_wake_reaches_followers),
+		cmocka_unit_test(test_spin_learns),
+		cmocka_unit_test(test_no_spin),
 		cmocka_unit_test(test_wake_before_wait),
 		cmocka_unit_test(test_wait_deadline),
 		cmocka_unit_test(test_no_wait_in_callback),
