@@ -98,8 +98,12 @@ static void drop_void(tn_link *link, tn_lk_journal *log)
 			log->next++;
 		log->head++;
 	}
-	if (log == &link->journal[0])
-		link->ring_head = log->head == log->tail ? link->ring_tail : tn_lk_row(log, log->head)->at;
+	if (log != &link->journal[0])
+		return;
+	if (log->head != log->tail)
+		link->ring_head = tn_lk_row(log, log->head)->at;
+	else /* from its beginning again: a link that waits for its answers keeps few pages, in the cache */
+		link->ring_head = link->ring_tail = 0;
 }
 
 void tn_lk_journal_prune(tn_link *link, tn_lk_lane *lane)

@@ -186,10 +186,12 @@ typedef struct tn_lk_op {
 
 /* ---- the log (journal.c) ---- */
 
-#define TN_JOURNAL_ROWS          1024u /* a lane's units that may be open; no lane grants more */
-#define TN_JOURNAL_RESERVE_ROWS  64u   /* of lane 0, for frames of the link's own */
-#define TN_JOURNAL_ROWS_ALL      (16u * TN_JOURNAL_ROWS) /* of log 0: after a break it takes those of all lanes */
-#define TN_JOURNAL_RING_BYTES    (256u << 10)
+#define TN_JOURNAL_ROWS         1024u /* a lane's units that may be open; no lane grants more */
+#define TN_JOURNAL_RESERVE_ROWS 64u   /* of lane 0, for frames of the link's own */
+#define TN_JOURNAL_ROWS_ALL     (16u * TN_JOURNAL_ROWS) /* of log 0: after a break it takes those of all lanes */
+#define TN_JOURNAL_RING_BYTES \
+	(512u << 10) /* of a message of 256 KiB each frame fits: none waits for a round trip */
+#define TN_JOURNAL_FRAME_MAX     (32u << 10)
 #define TN_JOURNAL_RESERVE_BYTES (8u << 10)
 #define TN_JOURNAL_PUT_MAX       1024u
 #define TN_JOURNAL_IMM_BYTES     (TN_JOURNAL_PUT_MAX + TN_LINK_KEY_BYTES + 8u)

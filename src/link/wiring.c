@@ -252,7 +252,7 @@ void tn_link_on_reach(tn_link *link, uint32_t provider, tern_status status, cons
 /* What is sent once may have to go over any other provider: no frame is longer than all of them take. */
 static uint64_t frame_of_all(const tn_link *link)
 {
-	uint64_t bytes = TN_JOURNAL_RING_BYTES / 8;
+	uint64_t bytes = TN_JOURNAL_FRAME_MAX;
 
 	for (uint32_t i = 0; i < link->config.provider_count; i++) {
 		uint32_t peer = find_peer_provider(link, link->providers[i].name);

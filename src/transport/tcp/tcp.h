@@ -60,6 +60,7 @@ typedef struct tn_tcp_lane tn_tcp_lane;
 #define TN_TCP_DIRECT_POLLS 64u         /* and looks at the epoll set at least once in so many polls */
 #define TN_TCP_HOT_LANES    2u          /* with more: those that received last are asked first */
 #define TN_TCP_HOT_POLLS    8u          /* and the epoll set at least once in so many polls */
+#define TN_TCP_SECOND_POLLS 4u          /* and the second of those, unless it was woken */
 #define TN_TCP_REST_BYTES   (64u << 10) /* as little more than a chunk goes with it */
 #define TN_TCP_BATCH_BYTES  (16u << 10) /* frames gathered by lane.more: so many go at once */
 #define TN_TCP_BATCH_FRAME  4608u       /* payload that is copied for that */
