@@ -405,9 +405,9 @@ static inline bool tn_lk_imm_next(const tn_link *link, const tn_lk_lane *lane, u
 
 /* Is the unit the next one of its lane, which is up? If not it is not taken: it came before, or lanes are rebuilt. */
 bool tn_lk_frame_in_turn(tn_link *link, tn_lk_lane *lane, const void *bytes, uint64_t n, uint64_t now_ns);
-bool tn_lk_imm_in_turn(tn_link *link, tn_lk_lane *lane, uint32_t imm, uint64_t now_ns);
+TN_COLD bool tn_lk_imm_in_turn(tn_link *link, tn_lk_lane *lane, uint32_t imm, uint64_t now_ns);
 /* So many slots of a lane are free again: how many of them count. */
-uint32_t tn_lk_slots_of_units(tn_lk_lane *lane, uint32_t n);
+TN_COLD uint32_t tn_lk_slots_of_units(tn_lk_lane *lane, uint32_t n);
 /* New lanes are in use: what of them is numbered. */
 void tn_lk_numbers_up(tn_link *link);
 /* At each tick of keepalive. */
