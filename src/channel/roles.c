@@ -69,17 +69,21 @@ static bool hand_over(tn_roles *r)
 	return true;
 }
 
-bool tn_role_hand_over(tern_ctx *ctx)
+static __attribute__((noinline)) bool look_for_follower(tn_roles *r)
 {
-	tn_roles *r = &ctx->roles;
 	bool done;
 
-	if (atomic_load_explicit(&r->followers, memory_order_seq_cst) == 0)
-		return false;
 	tn_lock_take(&r->lock);
 	done = hand_over(r);
 	tn_lock_drop(&r->lock);
 	return done;
+}
+
+bool tn_role_hand_over(tern_ctx *ctx)
+{
+	tn_roles *r = &ctx->roles;
+
+	return atomic_load_explicit(&r->followers, memory_order_seq_cst) != 0 && look_for_follower(r);
 }
 
 void tn_role_arm_linger(tn_roles *r, uint64_t until_ns)

@@ -26,7 +26,7 @@
 
 /* fork generation + 1 of the process that turned it on; 0 = off. */
 extern _Atomic uint32_t tn_gpu_state;
-static inline bool tn_gpu_on(void)
+static TN_ALWAYS_INLINE bool tn_gpu_on(void)
 {
 	uint32_t state = atomic_load_explicit(&tn_gpu_state, memory_order_relaxed);
 
