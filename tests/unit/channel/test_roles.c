@@ -465,6 +465,7 @@ static void spin_wait(tern_ctx *ctx, uint64_t spins, uint64_t ends)
 	atomic_store(&spin_now, begun + ends * 1000);
 	tern_ctx_wake(ctx);
 	pthread_join(w.thread, NULL);
+	tn_os_event_drain(ctx->roles.wake.fd); /* it may have seen the wake-up just before it slept */
 	assert_int_equal(w.status, TERN_OK);
 }
 
