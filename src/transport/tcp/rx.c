@@ -464,7 +464,8 @@ static int acked_first(tn_tcp_lane *lane, tn_event *events, int max)
 	tn_tcp_rx *rx = &lane->rx;
 	const char *wrong;
 
-	if (rx->ack <= rx->ack_settled || rx->state == TN_TCP_RX_FETCH)
+	if (rx->ack <= rx->ack_settled || rx->state == TN_TCP_RX_FETCH ||
+	    atomic_load_explicit(&lane->tx.awaited, memory_order_relaxed) == 0)
 		return 0;
 	pthread_mutex_lock(&lane->tx.lock);
 	wrong = tn_tcp_tx_acked(lane, rx->ack);

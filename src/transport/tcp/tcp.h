@@ -194,9 +194,10 @@ typedef struct tn_tcp_tx {
 	bool posting_done;
 	uint64_t seq_next;
 	uint64_t seq_sent;
-	uint64_t ack_seen; /* largest of the peer */
-	uint32_t reads;    /* unanswered */
-	tn_tcp_resp *resp; /* TN_TCP_READS_MAX */
+	uint64_t ack_seen;        /* largest of the peer */
+	uint32_t reads;           /* unanswered */
+	_Atomic uint32_t awaited; /* reqs in WAITING but reads; written under lock, poll peeks */
+	tn_tcp_resp *resp;        /* TN_TCP_READS_MAX */
 	uint32_t resp_head, resp_tail;
 	tn_tcp_nak *nak; /* TN_TCP_NAKS */
 	uint32_t nak_head, nak_tail;

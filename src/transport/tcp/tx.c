@@ -52,11 +52,21 @@ static tn_tcp_resp *resp_at(tn_tcp_tx *tx, uint32_t index)
 
 /* ---- completions ---- */
 
+/* tx.lock held: one more, or one less (UINT32_MAX), waits for an acknowledgement. */
+static void count_awaited(tn_tcp_tx *tx, const tn_tcp_req *req, uint32_t by)
+{
+	if (req->state == TN_TCP_REQ_WAITING && req->type != TN_TCP_READ_REQ)
+		atomic_store_explicit(&tx->awaited,
+				      atomic_load_explicit(&tx->awaited, memory_order_relaxed) + by,
+				      memory_order_relaxed);
+}
+
 void tn_tcp_req_complete(tn_tcp_lane *lane, uint32_t index, tern_status status)
 {
 	tn_tcp_tx *tx = &lane->tx;
 	tn_tcp_req *req = req_at(tx, index);
 
+	count_awaited(tx, req, UINT32_MAX);
 	if (req->type == TN_TCP_READ_REQ) {
 		TN_ASSERT(tx->reads > 0);
 		tx->reads--;
@@ -311,6 +321,7 @@ static void req_sent(tn_tcp_lane *lane, uint32_t index)
 		tn_tcp_req_set_state(req, TN_TCP_REQ_WAITING);
 	else
 		tn_tcp_req_complete(lane, index, TERN_OK);
+	count_awaited(tx, req, req->state == TN_TCP_REQ_WAITING);
 }
 
 static void frame_sent(tn_tcp_lane *lane, const tn_tcp_out *out)
