@@ -104,8 +104,8 @@ static void die(world *w, uint32_t p)
 {
 	having has;
 
-	if (!may_die(w, p, &has))
-		return;
+	if ((w->old && w->now + 5ull * LEASE > TICKS) || !may_die(w, p, &has))
+		return; /* old: nothing is moved for a while after a death, healed or not */
 	peek(w, p, 12); /* what somebody saw just before has to stay */
 	trace(w, "process %u (server %u) dies", p, w->nodes[p]->self);
 	node_end(w, p);
