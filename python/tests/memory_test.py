@@ -18,6 +18,9 @@ import xml.etree.ElementTree
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 OURS = re.compile(r'libtern|_cffi_backend')
+# Names of dicts and modules are interned, and CPython 3.13 never gives those back.
+NAMES = re.compile(r'malloc .*\n( *\? \(: \S*/python3[.\d]*\)\n)*'
+                   r' *(PyModule_Add\w+|PyDict_SetItemString) ')
 # The interpreter lets go of the libraries at its end, and the checker reports after it: whose code it was must still be known.
 START = """import ctypes, glob, os, runpy, sys
 for path in glob.glob(os.path.join(os.path.dirname(os.environ['LIBTERN_PATH']), 'libtern*.so')):
@@ -87,7 +90,7 @@ def check(name, checker):
         found = list(checker([sys.executable, '-B', '-c', START, f'{HERE}/{name}_test.py'], folder))
     finally:
         shutil.rmtree(folder)
-    bad = [words for is_leak, words in found if not is_leak or OURS.search(words)]
+    bad = [words for is_leak, words in found if not is_leak or (OURS.search(words) and not NAMES.search(words))]
     return bad, len(found) - len(bad)
 
 
