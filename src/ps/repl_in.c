@@ -104,6 +104,14 @@ static void refuse(work *w, uint32_t slot)
 	tn_ps_slots_add(&w->answer->refused, slot);
 }
 
+/* Its copy begins anew. What the frame said before of an earlier one, and was refused, is nothing that this one lacks. */
+static void takes_from(work *w, uint32_t slot, uint32_t epoch)
+{
+	w->in->from[slot] = w->from;
+	w->in->epoch[slot] = epoch;
+	w->answer->refused.bits[slot / 64] &= ~(1ull << (slot % 64));
+}
+
 static void fail(work *w, tern_status status)
 {
 	if (w->status == TERN_OK)
@@ -185,8 +193,7 @@ static void on_begin(work *w, const tn_repl_entry *e)
 			refuse(w, slot);
 			continue;
 		}
-		w->in->from[slot] = w->from;
-		w->in->epoch[slot] = epoch;
+		takes_from(w, slot, epoch);
 		tn_ps_slots_add(&begun, slot);
 	}
 	if (!TN_MUTANT(109))
@@ -206,8 +213,7 @@ static void on_adopt(work *w, const tn_repl_entry *e)
 			refuse(w, slot);
 			continue;
 		}
-		w->in->from[slot] = w->from;
-		w->in->epoch[slot] = epoch;
+		takes_from(w, slot, epoch);
 	}
 }
 

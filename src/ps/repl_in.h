@@ -14,7 +14,7 @@
  * peer is under way at a time; one that comes again gets the old answer.
  *
  * Pure but for the tables in `store`. Threads: apply, one at a time; a change of the map waits for it to end (the
- * caller's matter). Tests: tests/unit/ps/repl_sim, fuzz/ps_repl.c.
+ * caller's matter). Tests: tests/unit/ps/repl_in_test.c, tests/unit/ps/repl_sim, fuzz/ps_repl.c.
  */
 #ifndef TN_PS_REPL_IN_H
 #define TN_PS_REPL_IN_H
