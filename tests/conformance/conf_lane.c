@@ -6,6 +6,7 @@
 
 #include <sched.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/clock.h"
 
@@ -211,8 +212,11 @@ uint32_t conf_post(conf_pair *pair, conf_end *end, const conf_req *req)
 	return op;
 }
 
+/* Devices in software need the core that whoever polls has taken: so many looks at once, and the rest with naps between. */
 bool conf_post_soon(conf_pair *pair, conf_end *end, const conf_req *req)
 {
+	const struct timespec nap = {.tv_nsec = 2000000};
+
 	for (unsigned i = 0; i < 300; i++) {
 		uint32_t op;
 		tern_status status = conf_try(end, req, &op);
@@ -220,7 +224,8 @@ bool conf_post_soon(conf_pair *pair, conf_end *end, const conf_req *req)
 		if (status == TERN_OK)
 			return true;
 		CONF_CHECK(status == TERN_AGAIN, "%s", tern_status_name(status));
-		(void)conf_pump(pair);
+		if (conf_pump(pair) == 0 && i >= 150)
+			(void)nanosleep(&nap, NULL);
 	}
 	return false;
 }
