@@ -31,8 +31,6 @@
 
 #include "base/check.h"
 #include "base/fail.h"
-#include "base/wirebuf.h"
-#include "graph/ir.h"
 #include "graph/xfer_rpc.h"
 
 #define EDGES_PER_CLIENT 32u

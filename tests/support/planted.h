@@ -28,7 +28,6 @@ typedef struct planted_bug {
 	{202, "who takes over need not have been heard of"}, \
 	{203, "reports of an older epoch count"}, \
 	{204, "half a copy takes over"}, \
-	{205, "what was said long ago proves that its server is alive"}, \
 	{206, "a server is replaced while its lease runs"}, \
 	{209, "who takes over begins with nothing"}, \
 	{210, "a slot that goes on alone keeps its epoch"}, \

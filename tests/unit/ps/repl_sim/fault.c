@@ -91,8 +91,8 @@ static bool may_die(const world *w, uint32_t p, having *has)
 		    (!(s->flags & TN_CL_IN_SYNC) || !is_well(w, primary ? s->backup : s->primary)))
 			return false;
 		/* A primary that is gone may have said just before that the next copy is whole: that one is the backup then. */
-		if (s->next != TN_CL_NONE &&
-		    ((primary && !is_well(w, s->next)) || (s->next == n->self && !is_well(w, s->primary))))
+		if (s->next != TN_CL_NONE && ((primary && process_of(w, s->next) < 0) ||
+					      (s->next == n->self && process_of(w, s->primary) < 0)))
 			return false;
 		if (w->old && s->flags & TN_CL_MOVE && backup)
 			return false; /* it may be that it has been handed over already, and is the only one */
