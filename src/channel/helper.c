@@ -2,7 +2,8 @@
 /*
  * The helper thread: drives progress when nobody waits, runs timers and liveness always.
  *
- *   drive  has the role: rounds, then arm and sleep in epoll (HELPER_ASLEEP: a waiter may steal the role)
+ *   drive  has the role: rounds, behind two short sleeps a spin, then arm and sleep in epoll (HELPER_ASLEEP: a waiter may
+ *          steal the role)
  *   park   has it not: sleeps on the linger timer, a kick, the push timer and the next timer
  *
  * Threads: this one. Tests: tests/unit/channel/test_roles.c.
@@ -23,7 +24,7 @@
 #include "channel/roles.h"
 #include "channel/shell.h"
 
-static bool stopping(tn_roles *r)
+static bool stopping(const tn_roles *r)
 {
 	return atomic_load_explicit(&r->stop, memory_order_acquire) != 0;
 }
@@ -96,24 +97,53 @@ static void learn(tn_roles *r, bool needed)
 	atomic_store_explicit(&r->linger_ns, ns, memory_order_relaxed);
 }
 
-/* Has the role. Returns without it. */
+/* Looks on for a while. 0: nothing came, and nobody waits for the role. */
+static int spin(tern_ctx *ctx)
+{
+	const tn_roles *r = &ctx->roles;
+	uint64_t end = tn_ctx_now(ctx) + tn_spin_longest(ctx);
+	int n = 0;
+
+	for (unsigned turns = 1; n == 0; turns++) {
+		if (atomic_load_explicit(&r->followers, memory_order_seq_cst) != 0)
+			return 1;
+		if (!(turns & TN_SPIN_CLOCK_MASK) && (tn_ctx_now(ctx) >= end || stopping(r)))
+			break;
+		tn_cpu_relax();
+		n = tn_progress_round(ctx);
+	}
+	return n;
+}
+
+/*
+ * Has the role. Returns without it. Requests that come one after the other are spun for as by a thread that waits: a server
+ * that slept after each would cost its client the wake-up each time.
+ */
 static void drive(tern_ctx *ctx)
 {
 	tn_roles *r = &ctx->roles;
 	sleep_end slept = SLEPT_BUSY;
+	uint32_t short_sleeps = 0;
+	uint64_t idle = 0;
 	bool needed = false;
 
 	while (slept != SLEPT_STOLEN) {
 		int n = slept == SLEPT_BUSY ? tn_progress_round(ctx) : 0;
+		uint64_t now = tn_ctx_now(ctx);
 
 		needed |= n > 0 || slept == SLEPT_WOKEN;
-		n += tn_ctx_timers_run(ctx, tn_ctx_now(ctx));
+		if (slept == SLEPT_WOKEN && ctx->spin_ns)
+			tn_spin_learn(ctx, &short_sleeps, now - idle);
+		n += tn_ctx_timers_run(ctx, now);
 		if (stopping(r)) {
 			tn_role_give(ctx);
 			return;
 		}
 		if (tn_role_hand_over(ctx))
 			return;
+		idle = now;
+		if (n == 0 && tn_spin_keen(short_sleeps))
+			n = spin(ctx);
 		slept = n > 0 ? SLEPT_BUSY : drive_sleep(ctx);
 	}
 	learn(r, needed);

@@ -38,8 +38,6 @@ typedef struct follower {
 
 enum { FOLLOWER_SLEEPS, FOLLOWER_LOOK, FOLLOWER_DRIVES };
 
-#define SPIN_CLOCK_MASK 15u /* the clock is read every so many turns of a spin loop */
-
 bool tn_role_try_shared(tern_ctx *ctx)
 {
 	tn_roles *r = &ctx->roles;
@@ -203,32 +201,9 @@ static tern_status drive_sleep(tern_ctx *ctx, tn_wait_pred pred, void *arg, uint
 	return tn_progress_sleep(ctx, until_ns);
 }
 
-/*
- * How long a wait spins. One that ends soon after its thread fell asleep has cost both sides more than to spin on: the sleeper
- * its way through the kernel, its peer the wake-up; and if that takes longer than the peer spins, the peer sleeps as well, and
- * from then on both do, each time. Behind two such waits in a row threads spin SPIN_TIMES as long. The first wait that outlasts
- * that ends it: waits that are known to be long spin no longer than they are told to.
- */
-#define SPIN_TIMES   4u
-#define SHORT_SLEEPS 2u
-
-static inline uint64_t spin_longest(const tern_ctx *ctx)
-{
-	return SPIN_TIMES * TN_MIN(ctx->spin_ns, TN_NS_PER_SEC);
-}
-
 static inline uint64_t spin_budget(const tern_ctx *ctx)
 {
-	return ctx->short_sleeps < SHORT_SLEEPS ? ctx->spin_ns : spin_longest(ctx);
-}
-
-/* Something came at now_ns for a thread that began to spin at began_ns and slept. */
-static void learn(tern_ctx *ctx, uint64_t began_ns, uint64_t now_ns)
-{
-	if (now_ns - began_ns > spin_longest(ctx))
-		ctx->short_sleeps = 0;
-	else if (ctx->short_sleeps < SHORT_SLEEPS)
-		ctx->short_sleeps++;
+	return tn_spin_keen(ctx->short_sleeps) ? tn_spin_longest(ctx) : ctx->spin_ns;
 }
 
 /*
@@ -249,7 +224,7 @@ static tern_status drive_until(tern_ctx *ctx, tn_wait_pred pred, void *arg, uint
 			if (pred(arg))
 				return TERN_OK;
 		}
-		if (ctx->spin_ns && (++turns & SPIN_CLOCK_MASK)) {
+		if (ctx->spin_ns && (++turns & TN_SPIN_CLOCK_MASK)) {
 			if (n == 0)
 				tn_cpu_relax();
 			continue;
@@ -269,7 +244,7 @@ static tern_status drive_until(tern_ctx *ctx, tn_wait_pred pred, void *arg, uint
 		if (status != TERN_OK && status != TERN_BUSY)
 			return status;
 		if (ctx->spin_ns && status == TERN_OK)
-			learn(ctx, began, tn_ctx_now(ctx));
+			tn_spin_learn(ctx, &ctx->short_sleeps, tn_ctx_now(ctx) - began);
 		spin_until = spin_until == TN_TIME_NEVER ? spin_until : 0; /* something came: spin anew */
 	}
 	return TERN_OK;

@@ -469,9 +469,9 @@ static void spin_wait(tern_ctx *ctx, uint64_t spins, uint64_t ends)
 	assert_int_equal(w.status, TERN_OK);
 }
 
-static tern_ctx *open_spinning(uint64_t spin_ns)
+static tern_ctx *open_spinning(uint64_t spin_ns, uint32_t flags)
 {
-	tern_ctx_params params = {.flags = TERN_CTX_NO_HELPER, .transports = "loop"};
+	tern_ctx_params params = {.flags = flags, .transports = "loop"};
 	tern_ctx *ctx;
 
 	assert_ok(tn_ctx_new(&params, &ctx));
@@ -491,7 +491,7 @@ static void close_spinning(tern_ctx *ctx)
 /* Two waits in a row that end soon after their thread slept let it spin longer; a long one ends that. */
 static void test_spin_learns(void **state)
 {
-	tern_ctx *ctx = open_spinning(20000);
+	tern_ctx *ctx = open_spinning(20000, TERN_CTX_NO_HELPER);
 
 	(void)state;
 	spin_wait(ctx, 20, 30);
@@ -507,12 +507,56 @@ static void test_spin_learns(void **state)
 /* Who is told not to spin never does, however short the waits are. */
 static void test_no_spin(void **state)
 {
-	tern_ctx *ctx = open_spinning(0);
+	tern_ctx *ctx = open_spinning(0, TERN_CTX_NO_HELPER);
 
 	(void)state;
 	for (int i = 0; i < 4; i++)
 		spin_wait(ctx, 0, 1);
 	assert_int_equal(ctx->short_sleeps, 0);
+	close_spinning(ctx);
+}
+
+/* The helper sleeps, and is woken so many us after what it had to do before. */
+static void helper_sleeps(tern_ctx *ctx, uint64_t us)
+{
+	uint64_t from;
+
+	await_sleep(ctx);
+	from = atomic_load(&spin_looks); /* who sleeps does not look */
+	atomic_fetch_add(&spin_now, us * 1000);
+	tern_ctx_wake(ctx);
+	while (atomic_load(&spin_looks) == from)
+		sched_yield();
+}
+
+/*
+ * The helper sleeps at once, but behind two short sleeps in a row: then it spins as long as they may be, and gives the role to
+ * whoever waits. The clock stands still: it would spin for ever.
+ */
+static void test_helper_spins(void **state)
+{
+	tern_ctx *ctx = open_spinning(20000, 0);
+	waiter w = {.ctx = ctx};
+
+	(void)state;
+	helper_sleeps(ctx, 30);
+	helper_sleeps(ctx, 500);
+	helper_sleeps(ctx, 30);
+	helper_sleeps(ctx, 80);
+	await_spinning(ctx);
+	atomic_fetch_add(&spin_now, 79000);
+	await_spinning(ctx);
+	atomic_fetch_add(&spin_now, 2000);
+	helper_sleeps(ctx, 0); /* it has been idle for longer than that: no more */
+	helper_sleeps(ctx, 30);
+	helper_sleeps(ctx, 30);
+	await_spinning(ctx);
+	w.op.length = tern_ctx_events(ctx);
+	pthread_create(&w.thread, NULL, wait_past, &w);
+	await_spinning(ctx);
+	tern_ctx_wake(ctx);
+	pthread_join(w.thread, NULL);
+	assert_int_equal(w.status, TERN_OK);
 	close_spinning(ctx);
 }
 
@@ -650,6 +694,7 @@ int main(void)
 		cmocka_unit_test(test_wake_reaches_followers),
 		cmocka_unit_test(test_spin_learns),
 		cmocka_unit_test(test_no_spin),
+		cmocka_unit_test(test_helper_spins),
 		cmocka_unit_test(test_wake_before_wait),
 		cmocka_unit_test(test_wait_deadline),
 		cmocka_unit_test(test_no_wait_in_callback),
