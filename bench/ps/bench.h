@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What an embedding fetch and a gradient push cost, three ways in one run:
+ * What an embedding fetch and a gradient push cost, so many ways in one run:
  *
  *   local    the engine's batch call in this process: what no transport can beat
  *   local 4k the same with the table in memory as processes share it, in pages of 4 KiB: what no reader of such memory can
@@ -8,8 +8,10 @@
  *   kernel   a server process over loopback TCP: blocking reads, the same engine call, one writev; a client with one
  *            writev and one scatter read into the rows
  *   tern     a server process, over shm or tcp; one-sided: the client reads the server's memory
- *   wake     two processes that wake each other (or spin on a word), and the local line: what nothing between two
- *            processes can beat
+ *            blocking, both sides sleep when there is nothing to do: as they do unasked, which is to spin for a while first,
+ *            and without that (no spin)
+ *   bare     a server process with the same engine, a page of shared memory and a word each way: what nothing that asks
+ *            another process can beat
  *
  * Each line has a server process of its own, stopped (SIGSTOP) while another line is measured. Rounds go through all
  * lines in turn, so that what the host does to one it does to all; figures are medians of rounds.
@@ -25,7 +27,7 @@
 
 #include <tern/ps.h>
 
-#define ROUNDS_MAX 15
+#define ROUNDS_MAX 31
 #define KEYS_MAX   16384
 
 typedef struct options {
@@ -53,6 +55,22 @@ typedef struct line {
 
 extern options opt;
 
+enum {
+	LOCAL,
+	LOCAL_4K,
+	KERNEL,
+	BARE,
+	SHM,
+	SHM_ASLEEP, /* blocking: no spin */
+	ONE_SIDED,
+	TCP,
+	TCP_ASLEEP,
+	LINES
+};
+
+/* Is it a line of this run? */
+bool measures(unsigned number);
+
 tern_table_schema bench_schema(void);
 uint64_t bench_key(uint64_t i);
 void bench_die(const char *what, const char *why) __attribute__((noreturn));
@@ -66,19 +84,36 @@ void bench_apply(struct tn_table *table, const request *r);
 /* small_pages: see bench_table. */
 void line_local(line *l, const char *name, bool small_pages);
 void line_kernel(line *l);
-/* Before this process has threads; then the table of the local line. */
-void line_wake(line *l);
-void line_wake_table(line *l, struct tn_table *table);
-/* one_sided: pulls read rows where they lie. */
-void line_tern(line *l, const char *name, const char *transport, bool one_sided);
+/* The lines with a server fork: before this process has threads. */
+void line_bare(line *l);
+/* one_sided: pulls read rows where they lie. asleep: nobody spins, even for a moment. */
+void line_tern(line *l, const char *name, const char *transport, bool one_sided, bool asleep);
 /* The servers of all lines end. */
 void line_end(line *l);
 
+/* ---- figures.c ---- */
+
+typedef enum metric { MEAN, P50, P99, CPU, METRICS } metric;
+
+/* Of a line in one round: us. */
 typedef struct figures {
-	double mean, p50, p99, cpu; /* us */
+	double of[METRICS];
 } figures;
 
-void report(const char *name, uint32_t keys, const figures *f, uint32_t rounds, const figures *local,
-	    const figures *kernel);
+/* Of rounds: the median, and the interval that holds the true one with 95 % by the sign test (fewer than six: the extremes). */
+typedef struct spread {
+	double median, low, high;
+} spread;
+
+spread spread_of(double *v, uint32_t n);
+spread median_of(const figures *f, uint32_t n, metric what);
+/* 1 - (line - local) / (kernel - local), in percent. */
+spread saved_of(const figures *f, const figures *local, const figures *kernel, uint32_t n, metric what);
+spread ratio_of(const figures *f, const figures *other, uint32_t n, metric what);
+
+/* ---- report.c: of one size of requests ---- */
+
+void report(const line *lines, unsigned number, uint32_t keys, figures (*got)[ROUNDS_MAX]);
+void report_aims(const line *lines, uint32_t keys, figures (*got)[ROUNDS_MAX]);
 
 #endif

@@ -18,7 +18,7 @@
 #include "bench.h"
 #include "ps/table.h"
 
-options opt = {.rows = 1000000, .iterations = 2000, .dim = 64, .rounds = 5};
+options opt = {.rows = 1000000, .iterations = 2000, .dim = 64, .rounds = 9};
 
 void bench_die(const char *what, const char *why)
 {
@@ -155,10 +155,10 @@ static figures measure(line *l, uint32_t count, const uint64_t *stream, uint64_t
 	if (l->server)
 		kill(l->server, SIGSTOP);
 	qsort(took, opt.iterations, sizeof(*took), by_value);
-	f = (figures){.mean = (double)sum / (double)opt.iterations / 1000,
-		      .p50 = (double)took[opt.iterations / 2] / 1000,
-		      .p99 = (double)took[opt.iterations * 99 / 100] / 1000,
-		      .cpu = (double)cpu / (double)opt.iterations / 1000};
+	f = (figures){{[MEAN] = (double)sum / (double)opt.iterations / 1000,
+		       [P50] = (double)took[opt.iterations / 2] / 1000,
+		       [P99] = (double)took[opt.iterations * 99 / 100] / 1000,
+		       [CPU] = (double)cpu / (double)opt.iterations / 1000}};
 	free(took);
 	return f;
 }
@@ -194,45 +194,77 @@ static void parse(int argc, char **argv)
 	}
 	if (opt.keys > KEYS_MAX || opt.rounds == 0 || opt.rounds > ROUNDS_MAX || opt.rows == 0 ||
 	    opt.iterations < 100)
-		bench_die("options", "1 to 15 rounds, a row, 100 iterations at least, up to 16384 keys");
+		bench_die("options", "1 to 31 rounds, a row, 100 iterations at least, up to 16384 keys");
+}
+
+bool measures(unsigned number)
+{
+	static const char *const names[] = {[SHM] = "tern shm",
+					    [SHM_ASLEEP] = "tern shm, no spin",
+					    [ONE_SIDED] = "tern one-sided",
+					    [TCP] = "tern tcp",
+					    [TCP_ASLEEP] = "tern tcp, no spin"};
+
+	if ((number == SHM_ASLEEP || number == TCP_ASLEEP) && opt.spin)
+		return false;
+	if (number == ONE_SIDED && opt.push)
+		return false;
+	return number < SHM || !opt.only || strstr(names[number], opt.only);
+}
+
+static void set_up(line *lines)
+{
+	line_kernel(&lines[KERNEL]); /* these fork: before this process has threads */
+	line_bare(&lines[BARE]);
+	if (measures(SHM))
+		line_tern(&lines[SHM], "tern shm", "shm", false, false);
+	if (measures(SHM_ASLEEP))
+		line_tern(&lines[SHM_ASLEEP], "tern shm, no spin", "shm", false, true);
+	if (measures(ONE_SIDED))
+		line_tern(&lines[ONE_SIDED], "tern one-sided", "shm", true, false);
+	if (measures(TCP))
+		line_tern(&lines[TCP], "tern tcp", "tcp", false, false);
+	if (measures(TCP_ASLEEP))
+		line_tern(&lines[TCP_ASLEEP], "tern tcp, no spin", "tcp", false, true);
+	line_local(&lines[LOCAL], "local", false);
+	line_local(&lines[LOCAL_4K], "local 4k", true);
+}
+
+static void measure_size(line *lines, uint32_t keys, const uint64_t *stream, uint64_t stream_keys)
+{
+	static figures got[LINES][ROUNDS_MAX];
+	float *rows[LINES];
+
+	for (unsigned i = 0; i < LINES; i++)
+		rows[i] = measures(i) ? lines[i].rows(&lines[i], (uint64_t)keys * opt.dim * sizeof(float))
+				      : NULL;
+	for (uint32_t round = 0; round < opt.rounds; round++)
+		for (unsigned i = 0; i < LINES; i++)
+			if (measures(i))
+				got[i][round] = measure(&lines[i], keys, stream, stream_keys, rows[i]);
+	for (unsigned i = 0; i < LINES; i++)
+		if (measures(i))
+			report(lines, i, keys, got);
+	report_aims(lines, keys, got);
 }
 
 int main(int argc, char **argv)
 {
-	uint32_t sizes[] = {16, 128, 1024};
-	enum { LINES = 7, STREAM = 4 << 20 };
-	static figures got[LINES][ROUNDS_MAX];
+	static const uint32_t sizes[] = {16, 128, 1024};
+	enum { STREAM = 4 << 20 };
 	uint64_t *stream = malloc(STREAM * sizeof(*stream));
+	line lines[LINES] = {{0}};
 	tn_rand rand = {42};
-	line lines[LINES];
 
 	parse(argc, argv);
 	for (uint64_t i = 0; i < STREAM; i++)
 		stream[i] = bench_key(tn_rand_below(&rand, opt.rows));
-	line_wake(&lines[5]);
-	line_kernel(&lines[1]); /* they fork: before this process has threads */
-	line_tern(&lines[2], "tern shm", "shm", false);
-	line_tern(&lines[3], "tern one-sided", "shm", true);
-	line_tern(&lines[4], "tern tcp", "tcp", false);
-	line_local(&lines[0], "local", false);
-	line_local(&lines[6], "local 4k", true);
-	line_wake_table(&lines[5], lines[0].state);
+	set_up(lines);
 	bench_pin(0);
 	if (opt.keys)
-		sizes[0] = opt.keys;
-	for (unsigned s = 0; s < (opt.keys ? 1 : 3); s++) {
-		float *rows[LINES];
-
-		for (unsigned i = 0; i < LINES; i++)
-			rows[i] = lines[i].rows(&lines[i], (uint64_t)sizes[s] * opt.dim * sizeof(float));
-		for (uint32_t round = 0; round < opt.rounds; round++)
-			for (unsigned i = 0; i < LINES; i++)
-				if (!opt.only || i == 0 || strstr(lines[i].name, opt.only))
-					got[i][round] = measure(&lines[i], sizes[s], stream, STREAM, rows[i]);
-		for (unsigned i = 0; i < LINES; i++)
-			if (!opt.only || i == 0 || strstr(lines[i].name, opt.only))
-				report(lines[i].name, sizes[s], got[i], opt.rounds, got[0], got[1]);
-	}
+		measure_size(lines, opt.keys, stream, STREAM);
+	for (unsigned s = 0; s < 3 && !opt.keys; s++)
+		measure_size(lines, sizes[s], stream, STREAM);
 	for (unsigned i = 0; i < LINES; i++)
 		line_end(&lines[i]);
 	free(stream);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The line of tern: a server process, a client with a context of its own in this one. Blocking: the server's helper
- * sleeps, the client sleeps in its wait; --spin: both poll.
+ * The lines of tern: a server process, a client with a context of its own in this one. Blocking: the server's helper
+ * sleeps, the client sleeps in its wait, both as they do unasked (a spin first) or at once; --spin: both poll.
  *
  * Threads: the caller's and the library's helpers.
  */
@@ -23,9 +23,15 @@ typedef struct tern_state {
 	bool one_sided;
 } tern_state;
 
-static void serve(const char *name, const char *transport, int out)
+/* Servers stand still while others are measured: that is no reason to take them for dead. */
+#define PATIENT "link.keepalive=0"
+
+static const char *const as_is[] = {PATIENT, NULL}, *const no_spin[] = {"ctx.spin_ns=0", PATIENT, NULL},
+			 *const spinning[] = {"ctx.spin_ns=1000000000", PATIENT, NULL};
+
+static void serve(const char *name, const char *transport, bool asleep, int out)
 {
-	tern_ctx_params params = {.transports = transport};
+	tern_ctx_params params = {.transports = transport, .options = asleep ? no_spin : as_is};
 	tern_ps_server *server;
 	tern_ctx *ctx;
 	char unique[64];
@@ -95,16 +101,15 @@ static void fill(line *l)
 	tern_mem_free(tern_ctx_mem(t->ctx), all);
 }
 
-void line_tern(line *l, const char *name, const char *transport, bool one_sided)
+void line_tern(line *l, const char *name, const char *transport, bool one_sided, bool asleep)
 {
-	static const char *const spinning[] = {"ctx.spin_ns=1000000000", NULL}, *const blocking[] = {
-											"ctx.spin_ns=0",
-											NULL};
 	tern_ctx_params params = {.name = name,
 				  .listen = "",
 				  .transports = transport,
 				  .flags = opt.spin ? TERN_CTX_SINGLE_OWNER : 0,
-				  .options = opt.spin ? spinning : blocking};
+				  .options = opt.spin ? spinning
+					     : asleep ? no_spin
+						      : as_is};
 	tern_state *t = calloc(1, sizeof(*t));
 	tern_table_schema schema = bench_schema();
 	char address[128] = "";
@@ -119,7 +124,7 @@ void line_tern(line *l, const char *name, const char *transport, bool one_sided)
 		bench_die(name, "pipe");
 	l->server = fork();
 	if (l->server == 0)
-		serve(name, transport, fds[1]);
+		serve(name, transport, asleep, fds[1]);
 	if (read(fds[0], address, sizeof(address)) <= 0)
 		bench_die(name, "its server did not start");
 	close(fds[0]);
