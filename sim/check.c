@@ -144,6 +144,9 @@ static void check_device(const sim_node *node, const tn_shell_dev *sdev)
 	SIM_CHECK(node->world, "window", taken == 0,
 		  "%s: %llu bytes of %s's budget are taken, and nothing is under way", node->name,
 		  (unsigned long long)taken, sdev->name);
+	SIM_CHECK(node->world, "lanes", tn_quota_sums_hold((tn_link_quota *)&sdev->quota),
+		  "%s: %s counts %u data lanes, its links have others", node->name, sdev->name,
+		  sdev->quota.taken);
 	if (!sdev->grants)
 		return;
 	TN_LIST_FOREACH(it, &sdev->arbiter.seats) {

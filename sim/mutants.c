@@ -52,6 +52,7 @@ static const planted mutants[] = {
 	{29, "a frame that follows a missing one is taken"},
 	{30, "of the last units of a lane nobody looks whether they came"},
 	{31, "a number that an immediate carries is not looked at"},
+	{32, "data lanes that were given up count on"},
 };
 
 void sim_run_choose_mutant(uint64_t mutant)

@@ -185,6 +185,15 @@ static void draw_flow(tn_rand *r, char texts[OPTIONS_MAX][64], unsigned *n)
 	add_option(texts, n, "link.lane_idle=%lluus", sim_chance(r, 60) ? sim_between(r, 200, 20000) : 0);
 }
 
+/* Of a stream of its own: what is drawn of the plan otherwise stays what it was. */
+static void draw_quota(uint64_t seed, char texts[OPTIONS_MAX][64], unsigned *n)
+{
+	tn_rand rand = {.state = seed * 0xd1342543de82ef95ull + 19}, *r = &rand;
+
+	add_option(texts, n, "link.device_lanes=%llu", sim_chance(r, 40) ? sim_between(r, 1, 4) : 0);
+	add_option(texts, n, "link.lane_rest=%lluus", sim_between(r, 50, 5000));
+}
+
 /* The same for all nodes of a world, drawn from its plan. */
 static void draw_options(sim_world *world, char texts[OPTIONS_MAX][64])
 {
@@ -217,6 +226,7 @@ static void draw_options(sim_world *world, char texts[OPTIONS_MAX][64])
 	snprintf(texts[n++], sizeof(texts[0]), "link.window=%s", sim_chance(r, 30) ? "adaptive" : "fixed");
 	add_option(texts, &n, "rpc.serve_grace=%llums", sim_between(r, 0, 50));
 	draw_flow(r, texts, &n);
+	draw_quota(world->options.seed, texts, &n);
 	for (unsigned i = 0; i < TN_COUNT_OF(fixed); i++)
 		snprintf(texts[n++], sizeof(texts[0]), "%s", fixed[i]);
 }
@@ -278,6 +288,7 @@ static void cover_counter(const char *name, uint64_t value, void *arg)
 		    {"link.returns", SIM_COVER_RETURN},
 		    {"link.lanes_given_up", SIM_COVER_NARROW},
 		    {"link.lanes_made_again", SIM_COVER_WIDE},
+		    {"link.lanes_reclaimed", SIM_COVER_RECLAIMED},
 		    {"link.slots_frames", SIM_COVER_SLOTS_MORE},
 		    {"link.relinquished_frames", SIM_COVER_SLOTS_BACK},
 		    {"channel.staged", SIM_COVER_STAGED},

@@ -134,6 +134,7 @@ enum { SIM_COVER_FAULTS = 32 };
 	X(TENSOR_REOPEN, "tensor bound again")          \
 	X(NARROW, "idle data lanes given up")           \
 	X(WIDE, "data lanes made again")                \
+	X(RECLAIMED, "data lanes given up for others")  \
 	X(SLOTS_MORE, "receive slots moved to a link")  \
 	X(SLOTS_BACK, "receive slots given back")       \
 	X(TWICE, "message delivered twice")             \

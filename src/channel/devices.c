@@ -82,6 +82,8 @@ static void init_share(tn_shell_dev *sdev)
 			     tn_opt_u64(o, tn_link_option_rows, "grant_unit"), &lock);
 	tn_link_pool_init(&sdev->pool, sdev->caps.recv_slots, TN_MIN(sdev->caps.lane_recv_slots, SLOTS_MOST),
 			  &lock);
+	tn_link_quota_init(&sdev->quota, (uint32_t)tn_opt_u64(o, tn_link_option_rows, "device_lanes"),
+			   tn_opt_u64(o, tn_link_option_rows, "lane_rest"), &lock);
 	sdev->grants = grants == TN_GRANTS_ON || (grants == TN_GRANTS_AUTO && sdev->caps.incast);
 }
 

@@ -31,10 +31,11 @@ typedef struct tn_shell_dev {
 	tn_lock share_lock;
 	tn_link_budget budget; /* of all links that use it */
 	tn_link_arbiter arbiter;
-	bool grants;       /* the arbiter is in use */
-	tn_link_pool pool; /* receive slots that lanes may use */
-	bool armed;        /* since the last poll; driver only */
-	uint64_t placed;   /* the device's, as of the last poll */
+	bool grants;         /* the arbiter is in use */
+	tn_link_pool pool;   /* receive slots that lanes may use */
+	tn_link_quota quota; /* of data lanes; cap 0 = any number */
+	bool armed;          /* since the last poll; driver only */
+	uint64_t placed;     /* the device's, as of the last poll */
 	char reason[240];
 } tn_shell_dev;
 

@@ -81,6 +81,7 @@ static void fill_sizes(const tern_ctx *ctx, tn_link_config *config)
 	config->recover_ns = tn_opt_u64(o, rows, "recover");
 	config->probe_ns = tn_opt_u64(o, rows, "probe");
 	config->lane_idle_ns = tn_opt_u64(o, rows, "lane_idle");
+	config->lane_rest_ns = tn_opt_u64(o, rows, "lane_rest");
 	config->redial_ns = tn_opt_u64(o, rows, "redial");
 	config->verdict_ns = tn_opt_u64(o, rows, "verdict");
 	config->close_timeout_ns = tn_opt_u64(o, rows, "close_timeout");
@@ -113,6 +114,7 @@ static void fill_providers(tern_link *link, const char *transports, tn_link_prov
 			p->streams = sdev->caps.streams && sdev->caps.batches;
 			p->arbiter = sdev->grants ? &sdev->arbiter : NULL;
 			p->pool = &sdev->pool;
+			p->quota = sdev->quota.cap ? &sdev->quota : NULL;
 			tn_lock_take(&ctx->table_lock);
 			p->address_bytes = sdev->address.length;
 			memcpy(p->address, sdev->address.bytes, sdev->address.length);

@@ -131,6 +131,21 @@ const tn_option_row tn_link_option_rows[] = {
 	 .help = "data lanes that nobody uses for so long are given up, until there is bulk again; 0 = "
 		 "never"},
 	{.layer = "link",
+	 .name = "device_lanes",
+	 .type = TN_OPT_U64,
+	 .dflt = "512",
+	 .max = 1u << 20,
+	 .help = "data lanes of a device over all its links; while there are more, links that have not used "
+		 "theirs for link.lane_rest give them up, the longest first: NICs keep the state of some "
+		 "hundred queue pairs at hand; 0 = any number"},
+	{.layer = "link",
+	 .name = "lane_rest",
+	 .type = TN_OPT_DURATION,
+	 .dflt = "1s",
+	 .help = "data lanes that were used less long ago are in use: for link.device_lanes nobody gives "
+		 "them "
+		 "up. Giving up and making again takes some milliseconds"},
+	{.layer = "link",
 	 .name = "checksum",
 	 .type = TN_OPT_ENUM,
 	 .choices = "off|messages",

@@ -83,6 +83,11 @@ bool tn_link_next_action(tn_link *link, uint64_t now_ns, tn_link_action *act)
 		if (next_ctrl(link, act) || tn_lk_next_lane(link, act))
 			return true;
 	}
+	if (TN_UNLIKELY(tn_lk_quota_news(link))) {
+		tn_lk_reshape_asked(link, now_ns);
+		if (next_ctrl(link, act) || tn_lk_next_lane(link, act))
+			return true;
+	}
 	return tn_lk_next_down(link, act);
 }
 

@@ -191,6 +191,9 @@ void tn_link_check(const tn_link *link, int level)
 		  (!link->adaptive || link->window >= link->config.window_min_bytes));
 	TN_ASSERT(link->budget_seat.queued == tn_list_linked(&link->budget_seat.node));
 	TN_ASSERT(link->state == TN_LINK_UP || !link->budget_seat.queued);
+	TN_ASSERT(link->quota_seat.joined == (link->quota != NULL));
+	TN_ASSERT(!link->quota ||
+		  (link->state == TN_LINK_UP && link->quota_seat.lanes == link->lane_count - 1));
 	if (link->state == TN_LINK_UP)
 		for (uint32_t i = 0; i < link->lane_count; i++)
 			TN_ASSERT(tn_lk_credits(link->by_index[i]) <=

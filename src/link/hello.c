@@ -80,6 +80,8 @@ static uint64_t features_of(const tn_link *link)
 		off |= TN_FEATURE_MOVE;
 	if ((off & TN_FEATURE_MOVE) || !link->config.lane_idle_ns)
 		off |= TN_FEATURE_LANES;
+	if (off & TN_FEATURE_LANES)
+		off |= TN_FEATURE_NARROW;
 	if (!link->config.redial_ns)
 		off |= TN_FEATURE_REJOIN;
 	if (!link->config.checksum)
@@ -250,6 +252,7 @@ static const char *on_hello(tn_link *link, const uint8_t *payload, uint32_t byte
 	link->rejoins = (link->peer.features & TN_FEATURE_REJOIN) != 0;
 	link->moves = link->resumes && (link->peer.features & TN_FEATURE_MOVE);
 	link->reshapes = link->moves && (link->peer.features & TN_FEATURE_LANES);
+	link->yields = link->reshapes && (link->peer.features & TN_FEATURE_NARROW);
 	link->peer_ask = link->peer_known = true;
 	return NULL;
 }

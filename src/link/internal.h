@@ -151,8 +151,8 @@ void tn_lk_hold(tn_link *link, bool hold);
 bool tn_lk_next_quiet(tn_link *link, tn_link_post *post);
 void tn_lk_move_step(tn_link *link, uint64_t now_ns);
 
-/* Dialer: so many lanes of the provider in use, beside those in use. */
-void tn_lk_spare_reshape(tn_link *link, uint32_t lanes);
+/* Dialer: so many lanes of the provider in use, beside those in use. reclaimed: for data lanes of other links. */
+void tn_lk_spare_reshape(tn_link *link, uint32_t lanes, bool reclaimed);
 
 /* ---- reshape.c ---- */
 
@@ -162,11 +162,34 @@ void tn_lk_reshape_adopt(tn_link *link);
 /* Time to look whether data lanes are used. */
 void tn_lk_reshape_look(tn_link *link, uint64_t now_ns);
 /* They were used since, or not long before, the last look. */
-bool tn_lk_reshape_busy(const tn_link *link);
+bool tn_lk_reshape_busy(tn_link *link, uint64_t now_ns);
 /* Bulk goes over lane 0 alone because the others were given up. */
 void tn_lk_reshape_demand(tn_link *link, uint64_t now_ns);
 /* Message WIDEN: NULL or what is wrong. */
 const char *tn_lk_widen_message(tn_link *link, const uint8_t *payload, uint32_t bytes, uint64_t now_ns);
+/* Messages NARROW and KEEP: NULL or what is wrong. */
+const char *tn_lk_narrow_message(tn_link *link, tn_ctrl_type type, const uint8_t *payload, uint32_t bytes,
+				 uint64_t now_ns);
+/* The device has more data lanes than its quota, and this link is to give up its own. */
+TN_COLD void tn_lk_reshape_asked(tn_link *link, uint64_t now_ns);
+static inline bool tn_lk_quota_news(const tn_link *link)
+{
+	return atomic_load_explicit(&link->quota_seat.news, memory_order_acquire);
+}
+
+/* An attempt to give them up failed. */
+void tn_lk_reshape_failed(tn_link *link, uint64_t now_ns);
+void tn_lk_reshape_down(tn_link *link);
+/* Bulk of this side ended; 0: just now. */
+static inline void tn_lk_lanes_used(tn_link *link, uint64_t now_ns)
+{
+	if (now_ns == 0) {
+		link->bulk_since = true;
+		return;
+	}
+	link->bulk_ns = now_ns;
+	atomic_store_explicit(&link->quota_seat.used_ns, now_ns, memory_order_relaxed);
+}
 
 /* ---- recover.c ---- */
 

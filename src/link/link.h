@@ -98,8 +98,9 @@ typedef struct tn_link_provider {
 	struct tn_link_arbiter
 		*arbiter; /* grants bulk that comes to it (share.h); NULL = nobody has to ask */
 	struct tn_link_pool
-		*pool;          /* its receive slots, which move between links (share.h); NULL = they stay */
-	uint16_t address_bytes; /* device address for the peer */
+		*pool; /* its receive slots, which move between links (share.h); NULL = they stay */
+	struct tn_link_quota *quota; /* of its data lanes (share.h); NULL = there may be any number */
+	uint16_t address_bytes;      /* device address for the peer */
 	uint8_t address[TN_LINK_BLOB_MAX];
 } tn_link_provider;
 
@@ -155,6 +156,7 @@ typedef struct tn_link_config {
 	uint64_t
 		lane_idle_ns; /* 0 = never: data lanes that nobody uses for so long are given up, until there is
 	                          bulk again. Both sides must want it, and probe_ns */
+	uint64_t lane_rest_ns; /* 1 s: how long data lanes have not been used that are given up for others' */
 	uint64_t
 		redial_ns; /* 1 s: how long a control connection that ended under lanes that stand may be away;
 	                        0 = its end is the link's */
@@ -632,6 +634,7 @@ tn_link_rivalry tn_link_rivals(const tn_link *older, const tn_link *newer, tern_
 	X(probes)              \
 	X(lanes_given_up)      \
 	X(lanes_made_again)    \
+	X(lanes_reclaimed)     \
 	X(probes_failed)       \
 	X(held_back)           \
 	X(resent)              \

@@ -27,6 +27,7 @@ void tn_link_config_defaults(tn_link_config *config)
 		.close_timeout_ns = 500 * TN_NS_PER_MS,
 		.retry_ns = 50 * TN_NS_PER_US,
 		.probe_ns = TN_NS_PER_SEC,
+		.lane_rest_ns = TN_NS_PER_SEC,
 		.redial_ns = TN_NS_PER_SEC,
 		.recover_ns = 10 * TN_NS_PER_SEC,
 		.verdict_ns = 50 * TN_NS_PER_MS,
@@ -194,6 +195,7 @@ tern_status tn_link_init(void *memory, size_t bytes, const tn_link_config *confi
 	link->config.secret = link->config.secret_next = NULL;
 	link->window = config->window_bytes;
 	link->budget_seat = (tn_budget_seat){.wake = config->wake, .arg = config->wake_arg};
+	link->quota_seat = (tn_quota_seat){.wake = config->wake, .arg = config->wake_arg};
 	if (config->channel_ops_max == 0)
 		link->config.channel_ops_max = TN_MAX(config->ops_max / 2, 1u);
 	TN_TRY(take_secrets(link, config));

@@ -336,6 +336,9 @@ const char *tn_lk_message(tn_link *link, tn_ctrl_type type, const uint8_t *paylo
 		return tn_lk_sent_message(link, payload, bytes);
 	case TN_CTRL_WIDEN:
 		return tn_lk_widen_message(link, payload, bytes, now_ns);
+	case TN_CTRL_NARROW:
+	case TN_CTRL_KEEP:
+		return tn_lk_narrow_message(link, type, payload, bytes, now_ns);
 	case TN_CTRL_READY:
 	case TN_CTRL_MOVE:
 		return tn_lk_spare_message(link, type, payload, bytes, now_ns);

@@ -25,10 +25,16 @@
  *   come. If there is no room, seats that received nothing lately are asked for what they have beyond the least, and it
  *   is free when their peers have said that they gave it up.
  *
+ * Quota, of the data lanes of a device
+ *   taken      sum over links of their data lanes. More than the cap of them may be in use: nobody is refused
+ *   While there are more, links whose data lanes have rested are asked for them, the one that used them longest ago first.
+ *   It leaves with all of them, or says that it keeps them, since its peer uses them or cannot do without: then the next one
+ *   is asked.
+ *
  * Threads: links run under locks of their own, any number at once. Totals are atomic; the queue is under `lock`, which
  * the shell supplies (no functions: one thread). It is taken under a link's lock, and nothing is taken under it but
  * what wake needs. wake(arg) of another link may be called with both held: it may only tell its shell to run it.
- * Tests: tests/unit/link/window_test.c, grants_test.c, pair_test.c.
+ * Tests: tests/unit/link/window_test.c, grants_test.c, pool_test.c, quota_test.c, pair_test.c.
  */
 #ifndef TN_LINK_SHARE_H
 #define TN_LINK_SHARE_H
@@ -177,5 +183,39 @@ bool tn_pool_given(tn_link_pool *pool, tn_pool_seat *seat, uint32_t total);
 void tn_pool_read(tn_link_pool *pool, tn_pool_seat *seat, uint32_t *added, uint32_t *asked);
 /* Assert the sums. */
 void tn_link_pool_check(tn_link_pool *pool);
+
+/* ---- data lanes ---- */
+
+typedef struct tn_link_quota {
+	uint32_t cap;
+	uint64_t rest_ns; /* who used them more lately is not asked */
+	tn_share_lock lock;
+	/* under the lock */
+	uint32_t taken, leaving; /* lanes: of all seats; of those that were asked */
+	tn_list seats;
+} tn_link_quota;
+
+/* A link's place, while it has data lanes. Zeroed, then wake and arg are set. */
+typedef struct tn_quota_seat {
+	tn_list node;
+	uint32_t lanes;
+	bool joined, asked;
+	uint64_t kept_ns;         /* when it was asked in vain */
+	_Atomic uint64_t used_ns; /* written by the link, without the lock */
+	_Atomic bool news;        /* it was asked, and has not seen it */
+	void (*wake)(void *arg);
+	void *arg;
+} tn_quota_seat;
+
+/* lock may be NULL. */
+void tn_link_quota_init(tn_link_quota *quota, uint32_t cap, uint64_t rest_ns, const tn_share_lock *lock);
+void tn_quota_join(tn_link_quota *quota, tn_quota_seat *seat, uint32_t lanes, uint64_t now_ns);
+/* Its data lanes are no more. */
+void tn_quota_leave(tn_link_quota *quota, tn_quota_seat *seat);
+/* It was asked, and keeps them. */
+void tn_quota_keep(tn_link_quota *quota, tn_quota_seat *seat, uint64_t now_ns);
+/* Some may have rested meanwhile. */
+void tn_quota_look(tn_link_quota *quota, uint64_t now_ns);
+bool tn_quota_sums_hold(tn_link_quota *quota);
 
 #endif

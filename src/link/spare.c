@@ -135,6 +135,8 @@ static void reshape_failed(tn_link *link, const char *why, uint64_t now_ns)
 {
 	tn_lk_log(link, TN_LOG_DEBUG, "not %u lanes yet: %s", link->spare.lanes, why);
 	forget(link);
+	if (link->spare.narrows)
+		tn_lk_reshape_failed(link, now_ns);
 	if (link->state == TN_LINK_UP && !link->timer[TN_TIMER_PROBE].armed)
 		tn_lk_probe_later(link, now_ns);
 }
@@ -216,11 +218,12 @@ void tn_lk_probe(tn_link *link, uint64_t now_ns)
 	next_candidate(link, now_ns);
 }
 
-void tn_lk_spare_reshape(tn_link *link, uint32_t lanes)
+void tn_lk_spare_reshape(tn_link *link, uint32_t lanes, bool reclaimed)
 {
 	ask(link, link->epoch_last + 1, link->provider, link->peer_provider, lanes);
 	link->spare.reshape = true;
 	link->spare.narrows = lanes == 1;
+	link->spare.reclaimed = reclaimed;
 }
 
 const char *tn_lk_spare_wire(tn_link *link, const tn_wire_wire *wire, uint32_t own, uint32_t peer,
@@ -234,7 +237,9 @@ const char *tn_lk_spare_wire(tn_link *link, const tn_wire_wire *wire, uint32_t o
 	ask(link, wire->epoch, own, peer, wire->lanes);
 	link->spare.reshape = link->reshapes && own == link->provider;
 	link->spare.narrows = link->spare.reshape && wire->lanes == 1;
-	if (link->spare.narrows && tn_lk_reshape_busy(link)) {
+	link->spare.reclaimed = link->spare.narrows && (link->pressed || link->quota_seat.asked);
+	link->pressed = false;
+	if (link->spare.narrows && tn_lk_reshape_busy(link, now_ns)) {
 		link->spare.reach_ask = false;
 		tn_lk_spare_drop(link, TERN_E_CANCELED, "the data lanes are in use", now_ns);
 		return NULL;

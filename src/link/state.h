@@ -407,6 +407,7 @@ typedef struct tn_lk_spare {
 	bool broken; /* a lane broke when it was too late to say so */
 	/* of the provider in use: more lanes, or (narrows) lane 0 alone (reshape.c) */
 	bool reshape, narrows;
+	bool reclaimed; /* for data lanes of others: when these have rested, not after two looks */
 	uint32_t epoch, provider, peer_provider;
 	uint32_t lanes, count; /* count: 0 before they are made */
 	tn_lk_lane *by_index[TN_LINK_LANES_MAX];
@@ -557,11 +558,17 @@ struct tn_link {
 	bool moves;  /* both sides can, and it is wanted */
 	bool moving; /* RECOVERING because of a move */
 	/* data lanes that are given up while idle (reshape.c) */
-	bool reshapes;       /* both sides can, and it is wanted */
-	bool narrow;         /* they are */
-	bool widen;          /* they are wanted again */
-	bool widen_sent;     /* acceptor: the dialer was told */
-	bool lanes_idle;     /* at the last look */
+	bool reshapes;        /* both sides can, and it is wanted */
+	bool narrow;          /* they are */
+	bool widen;           /* they are wanted again */
+	bool widen_sent;      /* acceptor: the dialer was told */
+	bool lanes_idle;      /* at the last look */
+	bool yields;          /* both sides know NARROW */
+	bool pressed;         /* acceptor: what the dialer asks for is for lanes of others */
+	uint64_t bulk_ns;     /* when bulk of this side last ended */
+	bool bulk_since;      /* more did since, and nobody looked when (the fast path) */
+	tn_link_quota *quota; /* while the seat is joined */
+	tn_quota_seat quota_seat;
 	uint64_t lanes_used; /* then */
 	bool moved_due;
 	uint32_t probe_next, probe_fails;

@@ -171,6 +171,7 @@ void tn_lk_bulk_done(tn_link *link, tn_lk_wr *wr, tern_status status, uint64_t n
 {
 	if (TN_UNLIKELY(link->narrow))
 		tn_lk_reshape_demand(link, now_ns);
+	tn_lk_lanes_used(link, now_ns);
 	TN_ASSERT(link->in_flight >= wr->bytes);
 	link->in_flight -= TN_MUTANT(4) && status != TERN_OK ? 0 : wr->bytes;
 	tn_lk_grants_done(link, wr);
@@ -209,4 +210,5 @@ void tn_lk_flow_down(tn_link *link)
 		tn_budget_leave(link->budget, &link->budget_seat);
 	tn_lk_grants_down(link);
 	tn_lk_slots_down(link);
+	tn_lk_reshape_down(link);
 }

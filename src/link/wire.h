@@ -33,14 +33,15 @@
 #define TN_FEATURE_SLOTS   64ull       /* SLOTS and RELINQUISHED */
 #define TN_FEATURE_LANES   128ull      /* idle data lanes are given up, and made again: WIDEN; with MOVE */
 #define TN_FEATURE_NUMBERS 256ull      /* units of a lane are numbered: heads, immediates, SENT */
+#define TN_FEATURE_NARROW  512ull /* data lanes are given up for those of others: NARROW, KEEP; with LANES */
 #ifndef TN_WIRE_FEATURES_MORE
 #define TN_WIRE_FEATURES_MORE 0ull /* bits of a later version */
 #endif
 /* Bits that this build knows; used if both have them. */
 #ifndef TN_WIRE_FEATURES
-#define TN_WIRE_FEATURES                                                                                 \
-	(TN_FEATURE_RESUME | TN_FEATURE_ROTATE | TN_FEATURE_MOVE | TN_FEATURE_SUMS | TN_FEATURE_GRANTS | \
-	 TN_FEATURE_REJOIN | TN_FEATURE_SLOTS | TN_FEATURE_LANES | TN_FEATURE_NUMBERS |                  \
+#define TN_WIRE_FEATURES                                                                                    \
+	(TN_FEATURE_RESUME | TN_FEATURE_ROTATE | TN_FEATURE_MOVE | TN_FEATURE_SUMS | TN_FEATURE_GRANTS |    \
+	 TN_FEATURE_REJOIN | TN_FEATURE_SLOTS | TN_FEATURE_LANES | TN_FEATURE_NUMBERS | TN_FEATURE_NARROW | \
 	 TN_WIRE_FEATURES_MORE)
 #endif
 #ifndef TN_WIRE_HELLO_MORE
@@ -74,6 +75,9 @@ typedef enum tn_ctrl_type {
 	TN_CTRL_REJOINED = 16,
 	TN_CTRL_WIDEN = 17, /* acceptor: data lanes that were given up are wanted again */
 	TN_CTRL_SENT = 18,  /* units sent on each lane: the last ones may not have come (numbers.c) */
+	TN_CTRL_NARROW =
+		19, /* data lanes that have rested are to be given up; dialer: WIRE of one lane follows */
+	TN_CTRL_KEEP = 20, /* dialer: they stay */
 	TN_CTRL_TYPES,
 } tn_ctrl_type;
 

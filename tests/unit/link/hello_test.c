@@ -176,6 +176,7 @@ static void older_features(void **state)
 					TN_FEATURE_SLOTS,
 					TN_FEATURE_LANES,
 					TN_FEATURE_NUMBERS,
+					TN_FEATURE_NARROW,
 					TN_WIRE_FEATURES,
 					0};
 

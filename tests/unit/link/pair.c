@@ -105,6 +105,8 @@ void pair_start_node(pair_world *world, int side)
 		if (world->arbiter.capacity)
 			node->providers[i].arbiter = &world->arbiter;
 		node->providers[i].pool = world->pools[side];
+		if (world->quota[side].cap)
+			node->providers[i].quota = &world->quota[side];
 	}
 	bytes = tn_link_memory_bytes(&node->config);
 

@@ -200,6 +200,8 @@ static void pair_check(pair_world *world, int side)
 		tn_link_arbiter_check(&world->arbiter);
 	if (world->pools[side])
 		tn_link_pool_check(world->pools[side]);
+	if (world->quota[side].cap)
+		PAIR_CHECK(world, tn_quota_sums_hold(&world->quota[side]));
 }
 
 void pair_pump(pair_world *world, int side)

@@ -229,7 +229,7 @@ static void shape_lies(pair_world *world, load *l, uint64_t seed)
 
 /* Of all seeds: links that went over to a better provider, and the like. */
 static uint64_t left_out, came_twice;
-static uint64_t returns, probes_failed, rejoins, slots_added, slots_given, given_up, made_again;
+static uint64_t returns, probes_failed, rejoins, slots_added, slots_given, given_up, made_again, reclaimed;
 
 static pair_world world;
 static load work;
@@ -315,6 +315,42 @@ static void rival_step(void)
 	}
 }
 
+/* Other links of both devices come with data lanes, use them, keep them and go. Dice of their own. */
+static tn_quota_seat crowd[2];
+static tn_rand crowd_dice;
+
+static void crowd_begin(uint64_t seed)
+{
+	crowd_dice = (tn_rand){.state = seed * 0xbf58476d1ce4e5b9ull + 5};
+	memset(crowd, 0, sizeof(crowd));
+	for (int i = 0; i < 2; i++) {
+		uint64_t rest = 1 + tn_rand_below(&crowd_dice, 30000);
+
+		world.node[i].config.lane_rest_ns = rest;
+		world.node[i].config.features_off |=
+			tn_rand_below(&crowd_dice, 100) < 10 ? TN_FEATURE_NARROW : 0;
+		tn_link_quota_init(&world.quota[i], (uint32_t)tn_rand_below(&crowd_dice, 4), rest, NULL);
+	}
+}
+
+static void crowd_step(void)
+{
+	int i = (int)tn_rand_below(&crowd_dice, 2);
+	tn_link_quota *quota = &world.quota[i];
+
+	if (!quota->cap || tn_rand_below(&crowd_dice, 100) >= 10)
+		return;
+	if (!crowd[i].joined)
+		tn_quota_join(quota, &crowd[i], 1 + (uint32_t)tn_rand_below(&crowd_dice, 3), world.now);
+	else if (tn_rand_below(&crowd_dice, 100) < 50)
+		tn_quota_keep(quota, &crowd[i], world.now);
+	else if (tn_rand_below(&crowd_dice, 100) < 50)
+		crowd[i].used_ns = world.now;
+	else
+		tn_quota_leave(quota, &crowd[i]);
+	tn_quota_look(quota, world.now);
+}
+
 /* What stays as it was before, or comes back by itself. */
 static bool survived(fault what)
 {
@@ -330,6 +366,7 @@ static void tally(void)
 	probes_failed += c->probes_failed;
 	given_up += c->lanes_given_up;
 	made_again += c->lanes_made_again;
+	reclaimed += c->lanes_reclaimed;
 	for (int i = 0; i < 2; i++) {
 		came_twice += tn_link_get_counters(world.node[i].link)->came_twice;
 		left_out += tn_link_get_counters(world.node[i].link)->left_out;
@@ -356,6 +393,7 @@ static void run_seed(uint64_t seed, bool lies)
 	if (lies)
 		shape_lies(&world, &work, seed);
 	rival_begin(seed);
+	crowd_begin(seed);
 	pair_start(&world);
 	steps = 200 + pair_pick(&world, 255) * 8;
 	when = pair_pick(&world, 255) * steps / 255;
@@ -370,6 +408,7 @@ static void run_seed(uint64_t seed, bool lies)
 		if (what == FAULT_MEND && pair_chance(&world, pair_both_up(&world) ? 1 : 10))
 			break_some(&world, &work);
 		rival_step();
+		crowd_step();
 		if (pair_chance(&world, 35))
 			load_step(&work);
 		else
@@ -428,11 +467,12 @@ static void random_schedules(void **state)
 		      (unsigned long long)rejoins);
 	print_message("slots that links got %llu, gave back %llu\n", (unsigned long long)slots_added,
 		      (unsigned long long)slots_given);
-	print_message("data lanes given up %llu times, made again %llu times\n", (unsigned long long)given_up,
+	print_message("data lanes given up %llu times, %llu for others, made again %llu times\n",
+		      (unsigned long long)given_up, (unsigned long long)reclaimed,
 		      (unsigned long long)made_again);
 	if (n >= 2000)
 		assert_true(returns >= 100 && probes_failed >= 100 && rejoins >= 100 && slots_added >= 100 &&
-			    slots_given >= 100 && given_up >= 50 && made_again >= 15);
+			    slots_given >= 100 && given_up >= 50 && made_again >= 15 && reclaimed >= 20);
 }
 
 static void lying_devices(void **state)

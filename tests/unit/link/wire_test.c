@@ -100,6 +100,8 @@ static void make_control(void)
 	ROW("REJOINED",
 	    tn_wire_put_rejoin(&w, TN_CTRL_REJOINED, &(tn_wire_rejoin){.number = 3, .received = 9}));
 	ROW("WIDEN", tn_wire_put_epoch(&w, TN_CTRL_WIDEN, 8));
+	ROW("NARROW", tn_wire_put_epoch(&w, TN_CTRL_NARROW, 8));
+	ROW("KEEP", tn_wire_put_epoch(&w, TN_CTRL_KEEP, 8));
 	ROW("READY", tn_wire_put_epoch(&w, TN_CTRL_READY, 8));
 	ROW("MOVE", tn_wire_put_epoch(&w, TN_CTRL_MOVE, 8));
 	ROW("SENT",
