@@ -63,6 +63,13 @@ def map_symbols(text):
     return names
 
 
+def read_or_none(path):
+    if not os.path.exists(path):
+        return None
+    with open(path, encoding='utf-8') as f:
+        return f.read()
+
+
 class Tidy:
     def __init__(self, root):
         self.root = root
@@ -188,6 +195,32 @@ class Tidy:
             if n > README_LINES:
                 self.bad(f'src/{layer}/README.md', README_LINES, f'{n} lines; a guide has at most {README_LINES}')
 
+    def check_reports(self):
+        """Tests that tests/FIELD-BUGS.md names for a report exist and are run."""
+        path = 'tests/FIELD-BUGS.md'
+        full = os.path.join(self.root, path)
+        if not os.path.exists(full):
+            return
+        with open(full, encoding='utf-8') as f:
+            lines = f.read().split('\n')
+        for i, line in enumerate(lines, 1):
+            cells = line.strip('|').split('|')
+            if not line.startswith('|') or cells[0].strip() in ('report', '---'):
+                continue
+            named = re.findall(r'`([^`]+)`', cells[-1])
+            source, tests = None, 0
+            for name in named:
+                if '/' in name:
+                    source = read_or_none(os.path.join(self.root, name))
+                    if source is None:
+                        self.bad(path, i, f'names {name}, which does not exist')
+                elif source is not None:
+                    tests += 1
+                    if not re.search(rf'(?:cmocka_unit_test\w*|CASE)\(\s*{name}\b|def {name}\(', source):
+                        self.bad(path, i, f'names {name}, which is not run there')
+            if not tests:
+                self.bad(path, i, f'{cells[0].strip()} has no test')
+
     def header_names(self, wanted):
         folder = os.path.join(self.root, 'include/tern')
         special = {h for headers in MAPS.values() if headers for h in headers}
@@ -258,6 +291,7 @@ class Tidy:
                 self.check_c(path, text)
         self.check_readmes()
         self.check_maps()
+        self.check_reports()
         for library in libraries:
             self.check_library(library)
         if ratchet:

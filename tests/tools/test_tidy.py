@@ -91,6 +91,19 @@ class TidyRules(unittest.TestCase):
             self.tree.write('src/base/x.c', f'{head}{named}\n */\n')
             self.one(f'names the test {missing}')
 
+    def test_reports_have_tests_that_are_run(self):
+        self.tree.source('tests/unit/ps/t_test.c', 'static void torn(void **state) {}\nCASE(whole),\n'
+                         'cmocka_unit_test_setup_teardown(kept, a, b),\n')
+        head = '# Reports\n\n| report | wrong | tests |\n|---|---|---|\n'
+        row = '| x#1 | y | {} |\n'
+        self.tree.write('tests/FIELD-BUGS.md', head + row.format('`tests/unit/ps/t_test.c` `whole`, `kept`'))
+        self.assertEqual(self.found(), [])
+        for tests, words in (('`tests/unit/ps/t_test.c` `torn`', 'names torn, which is not run'),
+                             ('`tests/unit/ps/t_test.c` `whole`, `tests/unit/ps/u_test.c`', 'which does not exist'),
+                             ('`tests/unit/ps/t_test.c`', 'x#1 has no test'), ('', 'x#1 has no test')):
+            self.tree.write('tests/FIELD-BUGS.md', head + row.format(tests))
+            self.one(words)
+
     def test_states_have_one_writer(self):
         good = ('void conn_set_state(void)\n{\n\tc->state = 1;\n}\n\nint f(void)\n{\n\treturn c->state == 1;\n}\n')
         self.tree.source('src/base/conn.c', good)
