@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table engine alone, against the limits of the machine, all in one run and interleaved:
+ * The table engine alone, against the limits of the machine, all in one run and interleaved, in CPU time of the one thread:
  *
  *   gather      the same rows, in the same order, by addresses that are known beforehand, with the best prefetch
  *               distance of several
  *   access      the same, and for each row the line of an index: the least that a look-up by key has to touch, so what
- *               random access allows
+ *               random access allows. The lines are the table's own, in the pages that it lies in (how much of it in huge
+ *               ones is said); a pull reads the head before the row too, a third of a line more
  *   copy        one long memcpy, in rows: what memory bandwidth allows
  *   pull        tn_table_pull of the same keys, 1024 (or --batch) at a time
  *   push        tn_table_push, for each optimiser
@@ -49,7 +50,7 @@ static int by_value(const void *x, const void *y)
 
 static double median(const double *values, uint64_t n)
 {
-	double sorted[ROUNDS_MAX];
+	double sorted[ROUNDS_MAX * DISTANCES];
 
 	memcpy(sorted, values, n * sizeof(*values));
 	qsort(sorted, n, sizeof(*sorted), by_value);
@@ -91,6 +92,21 @@ static uint64_t *draw(uint64_t n, uint64_t count)
 	for (uint64_t i = 0; i < count; i++)
 		keys[i] = key_of(tn_rand_below(&r, n));
 	return keys;
+}
+
+/* Bytes of this process in huge pages. */
+static uint64_t huge_bytes(void)
+{
+	FILE *file = fopen("/proc/self/smaps_rollup", "r");
+	uint64_t kib = 0;
+	char line[256];
+
+	while (file && fgets(line, sizeof(line), file))
+		if (sscanf(line, "AnonHugePages: %" SCNu64, &kib) == 1)
+			break;
+	if (file)
+		fclose(file);
+	return kib << 10;
 }
 
 /* ---- limits ---- */
@@ -140,20 +156,20 @@ static volatile uint64_t sink;
 
 static double time_gather(const place *at, uint64_t count, float *out, uint64_t ahead, bool index)
 {
-	uint64_t start = tn_now();
+	uint64_t start = tn_cpu_thread_ns();
 
 	for (uint64_t i = 0; i + batch <= count; i += batch)
 		sink = index ? gather(at + i, batch, out, ahead, true)
 			     : gather(at + i, batch, out, ahead, false);
-	return (double)(count / batch * batch) * 1e3 / (double)(tn_now() - start);
+	return (double)(count / batch * batch) * 1e3 / (double)(tn_cpu_thread_ns() - start);
 }
 
 static double time_copy(char *a, char *b, uint64_t bytes)
 {
-	uint64_t start = tn_now();
+	uint64_t start = tn_cpu_thread_ns();
 
 	memcpy(a, b, bytes);
-	return (double)(bytes / (dim * sizeof(float))) * 1e3 / (double)(tn_now() - start);
+	return (double)(bytes / (dim * sizeof(float))) * 1e3 / (double)(tn_cpu_thread_ns() - start);
 }
 
 /* ---- pull ---- */
@@ -161,11 +177,11 @@ static double time_copy(char *a, char *b, uint64_t bytes)
 static double time_pull(tn_table *t, const uint64_t *keys, uint64_t count, float *out)
 {
 	tn_pull how = {.unknown = TERN_UNKNOWN_ERROR};
-	uint64_t start = tn_now();
+	uint64_t start = tn_cpu_thread_ns();
 
 	for (uint64_t i = 0; i + batch <= count; i += batch)
 		ok(tn_table_pull(t, keys + i, batch, &how, out, NULL, NULL, NULL), "pull");
-	return (double)(count / batch * batch) * 1e3 / (double)(tn_now() - start);
+	return (double)(count / batch * batch) * 1e3 / (double)(tn_cpu_thread_ns() - start);
 }
 
 static double best_of(double (*rate)[ROUNDS_MAX])
@@ -182,12 +198,16 @@ static void bench_pull(void)
 	static const uint64_t distances[DISTANCES] = {4, 8, 12, 16, 24, 32};
 	uint64_t count = TN_MAX(TN_MIN(keys_n, 2000000), batch), copy_bytes = 512ull << 20;
 	tn_table *t = table_of(TERN_OPT_SGD, 0, keys_n, dim);
+	double huge = (double)huge_bytes() * 100;
 	uint64_t *keys = draw(keys_n, count);
 	place *at = places_of(t, keys, count);
 	float *out = aligned_alloc(4096, (batch * dim * sizeof(float) + 4095) & ~4095ull);
 	char *a = malloc(copy_bytes), *b = malloc(copy_bytes);
-	double g[DISTANCES][ROUNDS_MAX], x[DISTANCES][ROUNDS_MAX], c[ROUNDS_MAX], p[ROUNDS_MAX], limit;
+	double g[DISTANCES][ROUNDS_MAX], x[DISTANCES][ROUNDS_MAX], c[ROUNDS_MAX], p[ROUNDS_MAX * DISTANCES],
+		limit;
+	tn_table_stats s;
 
+	tn_table_stats_get(t, &s);
 	memset(a, 1, copy_bytes);
 	memset(b, 2, copy_bytes);
 	time_pull(t, keys, count, out);
@@ -195,15 +215,16 @@ static void bench_pull(void)
 		for (int d = 0; d < DISTANCES; d++) {
 			g[d][i] = time_gather(at, count, out, distances[d], false);
 			x[d][i] = time_gather(at, count, out, distances[d], true);
+			p[i * DISTANCES + d] = time_pull(t, keys, count, out);
 		}
-		p[i] = time_pull(t, keys, count, out);
 		c[i] = time_copy(a, b, copy_bytes);
 	}
 	limit = TN_MIN(best_of(x), median(c, rounds));
 	printf("pull   %9" PRIu64 " keys x %" PRIu64 " f32, batch %" PRIu64
-	       ": %.2f M keys/s; access %.2f, copy %.2f: of the lower limit %.2f; gather %.2f\n",
-	       keys_n, dim, batch, median(p, rounds), best_of(x), median(c, rounds),
-	       median(p, rounds) / limit, best_of(g));
+	       ": %.2f M keys/s; access %.2f, copy %.2f: of the lower limit %.2f; gather %.2f; %.0f %% in "
+	       "huge pages\n",
+	       keys_n, dim, batch, median(p, rounds * DISTANCES), best_of(x), median(c, rounds),
+	       median(p, rounds * DISTANCES) / limit, best_of(g), huge / (double)s.bytes);
 	free(a);
 	free(b);
 	free(out);
@@ -231,11 +252,11 @@ static void bench_push(void)
 
 		for (uint64_t i = 0; i < rounds; i++) {
 			tn_push how = {.step = i};
-			uint64_t start = tn_now();
+			uint64_t start = tn_cpu_thread_ns();
 
 			for (uint64_t k = 0; k + batch <= count; k += batch)
 				ok(tn_table_push(t, keys + k, grads, batch, &how, NULL), "push");
-			m[i] = (double)(count / batch * batch) * 1e3 / (double)(tn_now() - start);
+			m[i] = (double)(count / batch * batch) * 1e3 / (double)(tn_cpu_thread_ns() - start);
 		}
 		printf("push   %9" PRIu64 " keys x %" PRIu64 " f32, batch %" PRIu64
 		       ", %-8s: %.2f M keys/s, %.0f ns a key\n",

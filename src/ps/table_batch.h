@@ -2,13 +2,16 @@
 /*
  * The pipeline that pulls and pushes share. Each key means likely cache misses: its bucket, then its record. Several
  * keys are under way at once, so that misses of some overlap with the work on others. Steps are taken by a block of keys
- * at a time: requests of several keys are near enough to each other in the program that the core has them under way
- * together.
+ * at a time.
  *
  *   block i + 2 TN_AHEAD   hashed, their buckets asked for
- *   block i + TN_AHEAD     the buckets read, their records asked for
+ *   block i + TN_AHEAD     the buckets read; the records asked for
  *   block i                the records used; where the first record with a key's tag is another one's, or none has it,
  *                          the key is late
+ *
+ * The last two in turns, a record asked for and one used: a core has room for some two dozen lines that are under way, which
+ * is less than the records of a block. Asked for in a row they would wait for room, with nothing to do; and while the block
+ * before is used, nothing would be under way.
  *
  * Late keys (a few in a hundred) are looked up together at the end of the batch, in steps that all of them take one after
  * the other: so the straight way has one branch that may be guessed wrong, and nothing is kept for them meanwhile.
@@ -90,8 +93,7 @@ static TN_ALWAYS_INLINE void tn_prefetch_line(const void *at, bool write)
 		__builtin_prefetch(at);
 }
 
-/* As many steps for each record, wherever in a line it begins: a branch less to guess wrong; and few instructions beside
-   the requests, so that those of several records are under way together. */
+/* As many steps for each record, wherever in a line it begins: a branch less to guess wrong. */
 static TN_ALWAYS_INLINE void tn_prefetch(const void *at, uint32_t bytes, bool write)
 {
 	const uint8_t *line = at;
@@ -163,7 +165,7 @@ static TN_ALWAYS_INLINE void tn_item_ask(const tn_view *v, tn_item *item, uint64
 	__builtin_prefetch(item->bucket);
 }
 
-/* The first place of the bucket with the key's tag. Its record is asked for when the whole block is here. */
+/* The first place of the bucket with the key's tag. */
 static TN_ALWAYS_INLINE void tn_item_match(const tn_view *v, tn_item *item)
 {
 	uint32_t id = 0, mask;
@@ -280,25 +282,22 @@ static TN_ALWAYS_INLINE uint32_t tn_batch_run(const tn_batch *b, uint32_t n, tn_
 	tn_item ring[TN_RING];
 
 	for (uint32_t from = 0; from < n + 2 * TN_AHEAD; from += TN_BLOCK) {
-		uint32_t first = from;
-		tn_item *item = &ring[first % TN_RING];
+		uint32_t asked = from - TN_AHEAD, used = asked - TN_AHEAD; /* below 0 they wrap: from n on */
+		tn_item *item = &ring[from % TN_RING], *next = &ring[asked % TN_RING];
 
-		for (uint32_t i = first; i < n && i < first + TN_BLOCK; i++)
+		for (uint32_t i = from; i < n && i < from + TN_BLOCK; i++)
 			tn_item_ask(&v, item++, key(b->arg, i));
-		first = from - TN_AHEAD; /* wraps below 0 */
-		item = &ring[first % TN_RING];
-		for (uint32_t i = first; i < n && i < first + TN_BLOCK; i++)
-			tn_item_match(&v, item++);
-		item = &ring[first % TN_RING];
-		for (uint32_t i = first; i < n && i < first + TN_BLOCK; i++, item++)
-			if (TN_LIKELY(item->head))
-				tn_prefetch(item->head, v.bytes, v.write);
-		first = from - 2 * TN_AHEAD;
-		item = &ring[first % TN_RING];
-		for (uint32_t i = first; i < n && i < first + TN_BLOCK; i++, item++)
-			if (TN_UNLIKELY(!item->head || tn_head_key(item->head) != item->key ||
-					!use(b->arg, i, item->id, item->head)))
-				misses[late++] = (uint16_t)i;
+		for (uint32_t i = asked; i < n && i < asked + TN_BLOCK; i++)
+			tn_item_match(&v, next++);
+		next = &ring[asked % TN_RING];
+		item = &ring[used % TN_RING];
+		for (uint32_t i = 0; i < TN_BLOCK; i++, next++, item++) {
+			if (TN_LIKELY(asked + i < n && next->head))
+				tn_prefetch(next->head, v.bytes, v.write);
+			if (used + i < n && TN_UNLIKELY(!item->head || tn_head_key(item->head) != item->key ||
+							!use(b->arg, used + i, item->id, item->head)))
+				misses[late++] = (uint16_t)(used + i);
+		}
 	}
 	return TN_UNLIKELY(late) ? tn_batch_late(b, key, use, misses, late) : 0;
 }
