@@ -79,13 +79,6 @@ static tern_status find_pages(tern_mem *mem, pages *p)
 	if (status == TERN_OK)
 		tern_mem_free(mem, block);
 	snprintf(p->huge, sizeof(p->huge), "%s", status == TERN_OK ? "available" : tern_detail());
-	if (!host_chosen(mode, sizeof(mode), "/sys/kernel/mm/transparent_hugepage/shmem_enabled"))
-		snprintf(p->thp, sizeof(p->thp), "this kernel has no transparent_hugepage/shmem_enabled");
-	else
-		snprintf(p->thp, sizeof(p->thp), "shmem_enabled is \"%s\"%s", mode,
-			 strcmp(mode, "never") == 0 || strcmp(mode, "deny") == 0
-				 ? ": set it to \"advise\" for 2 MiB pages"
-				 : "");
 	tern_mem_stats_get(mem, &before);
 	status = tern_mem_alloc(mem, PROBE_BYTES, 0, TERN_ACCESS_READ, TERN_MEM_HOST, &block);
 	if (status != TERN_OK)
@@ -98,6 +91,15 @@ static tern_status find_pages(tern_mem *mem, pages *p)
 		  : after.extents_huge                     ? "huge"
 		  : after.extents_thp                      ? "thp"
 							   : "4k";
+	if (!host_chosen(mode, sizeof(mode), "/sys/kernel/mm/transparent_hugepage/shmem_enabled"))
+		snprintf(p->thp, sizeof(p->thp), "this kernel has no transparent_hugepage/shmem_enabled");
+	else if (strcmp(mode, "never") != 0 && strcmp(mode, "deny") != 0)
+		snprintf(p->thp, sizeof(p->thp), "shmem_enabled is \"%s\"", mode);
+	else
+		snprintf(p->thp, sizeof(p->thp), "shmem_enabled is \"%s\"%s", mode,
+			 strcmp(p->kind, "4k") == 0
+				 ? ": set it to \"advise\" for 2 MiB pages (Linux 6.1 makes them on request)"
+				 : ": made on request");
 	return TERN_OK;
 }
 

@@ -32,7 +32,8 @@ static const tn_option_row rows[] = {
 	{.layer = "mem", .name = "reserve", .type = TN_OPT_BYTES, .dflt = "0", .min = 0, .max = RESERVE_MAX,
 	 .help = "address space to reserve; 0 = four times the host's memory, at least 64 GiB"},
 	{.layer = "mem", .name = "huge_pages", .type = TN_OPT_BOOL, .dflt = "on",
-	 .help = "use explicit 2 MiB pages while there are free ones (vm.nr_hugepages)"},
+	 .help = "use explicit 2 MiB pages while there are free ones (vm.nr_hugepages), else ask for transparent "
+		 "ones (Linux 6.1)"},
 	{.layer = "mem", .name = "extent_min", .type = TN_OPT_BYTES, .dflt = "2MiB",
 	 .min = TN_MEM_EXTENT_BYTES_MIN, .max = TN_MEM_EXTENT_BYTES_MAX,
 	 .help = "smallest extent: the unit of commitment and of registration"},

@@ -32,7 +32,8 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-#define PAGE 4096ull
+#define PAGE      4096ull
+#define HUGE_PAGE (2ull << 20)
 
 static uint64_t page_up(uint64_t bytes)
 {
@@ -181,6 +182,31 @@ tern_status tn_shm_seg_check(int fd, uint64_t min_bytes, uint64_t *bytes, tn_shm
 	return TERN_OK;
 }
 
+/* What may have huge pages lies where they can be mapped whole. */
+static void *map_aligned(int fd, uint64_t bytes, int prot)
+{
+	uint64_t room = bytes + HUGE_PAGE;
+	uint8_t *all, *at;
+	void *map;
+
+	if (bytes % HUGE_PAGE != 0)
+		return mmap(NULL, bytes, prot, MAP_SHARED, fd, 0);
+	all = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (all == MAP_FAILED)
+		return MAP_FAILED;
+	at = all + (HUGE_PAGE - (uintptr_t)all % HUGE_PAGE) % HUGE_PAGE;
+	map = mmap(at, bytes, prot, MAP_SHARED | MAP_FIXED, fd, 0);
+	if (map == MAP_FAILED) {
+		(void)munmap(all, room);
+		return MAP_FAILED;
+	}
+	if (at > all)
+		(void)munmap(all, (size_t)(at - all));
+	if (all + room > at + bytes)
+		(void)munmap(at + bytes, (size_t)(all + room - (at + bytes)));
+	return map;
+}
+
 tern_status tn_shm_seg_map(int fd, uint64_t bytes, tn_shm_prot prot, void **base)
 {
 	int flags = prot == TN_SHM_RW ? PROT_READ | PROT_WRITE : PROT_READ;
@@ -190,7 +216,7 @@ tern_status tn_shm_seg_map(int fd, uint64_t bytes, tn_shm_prot prot, void **base
 		errno = ENOMEM;
 		return map_failed(bytes);
 	}
-	*base = mmap(NULL, bytes, flags, MAP_SHARED, fd, 0);
+	*base = map_aligned(fd, bytes, flags);
 	if (*base == MAP_FAILED) {
 		*base = NULL;
 		return map_failed(bytes);

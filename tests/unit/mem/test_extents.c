@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/fault.h"
 #include "base/os.h"
 #include "mem_test.h"
 
@@ -293,6 +294,60 @@ static void huge_pages_or_words(void **state)
 	tn_mem_destroy(mem);
 }
 
+/* Does the kernel make huge pages on request? */
+static bool collapses(void)
+{
+	int fd = memfd_create("probe", MFD_CLOEXEC);
+	uint8_t *map = mmap(NULL, 4 * MiB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint8_t *at = map + (2 * MiB - (uintptr_t)map % (2 * MiB));
+	bool done;
+
+	assert_true(fd >= 0 && map != MAP_FAILED && ftruncate(fd, 2 * MiB) == 0);
+	assert_ptr_equal(mmap(at, 2 * MiB, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0), at);
+	at[0] = 1;
+	done = madvise(at, 2 * MiB, 25 /* MADV_COLLAPSE */) == 0;
+	munmap(map, 4 * MiB);
+	close(fd);
+	return done;
+}
+
+/* Whatever shared memory gets by itself. What can't be had, or is not wanted, is small pages. */
+static void huge_pages_on_request(void **state)
+{
+	tn_mem_params params;
+	tern_mem_stats stats;
+	tn_os_limits limits;
+	tern_mem *mem;
+	uint8_t *ptr;
+
+	(void)state;
+	if (!collapses())
+		skip();
+	mem = make_pool(0);
+	ptr = get(mem, 8 * MiB, 0, 3);
+	for (uint64_t i = 0; i < 8 * MiB; i++)
+		assert_int_equal(ptr[i], 0);
+	memset(ptr, 1, 8 * MiB);
+	stats = stats_of(mem);
+	assert_int_equal(stats.extents_thp + stats.extents_huge, stats.extents);
+	assert_int_equal(tn_fault_set("mem.extent.collapse", 1, 1), TERN_OK);
+	memset(get(mem, 64 * MiB, 0, 3), 1, 64 * MiB);
+	tn_fault_clear();
+	tn_mem_check(mem);
+	tn_mem_destroy(mem);
+
+	tn_mem_params_load(&params, NULL);
+	params.huge_pages = false;
+	params.reserve_bytes = 4 * GiB;
+	assert_int_equal(tn_mem_create(&params, &mem), TERN_OK);
+	memset(get(mem, 8 * MiB, 0, 3), 1, 8 * MiB);
+	assert_int_equal(stats_of(mem).extents_huge, 0);
+	tn_os_limits_get(&limits);
+	if (strcmp(limits.shmem_thp, "never") == 0)
+		assert_int_equal(stats_of(mem).extents_thp, 0);
+	tn_mem_destroy(mem);
+}
+
 static void counters_have_names(const char *name, uint64_t value, void *arg)
 {
 	if (strcmp(name, "mem.extents") == 0)
@@ -332,6 +387,7 @@ int main(void)
 #endif
 		cmocka_unit_test(short_of_memory),
 		cmocka_unit_test(huge_pages_or_words),
+		cmocka_unit_test(huge_pages_on_request),
 		cmocka_unit_test(counters),
 	};
 
