@@ -116,7 +116,8 @@ static void note_answer(rpc_call *c, const tn_rpc_reply_head *head)
 }
 
 /* Lock held, released: the call is over. */
-static void finish(rpc_call *c, tern_status status, uint64_t length, const char *detail, bool large)
+static TN_ALWAYS_INLINE void finish(rpc_call *c, tern_status status, uint64_t length, const char *detail,
+				    bool large)
 {
 	rpc_stream *stream = c->stream;
 	tern_rpc *rpc = stream->rpc;
@@ -153,10 +154,11 @@ static void on_answer(rpc_stream *stream, const tn_rpc_reply_head *head, const v
 {
 	rpc_call *c = &stream->calls[head->seq % TN_RPC_WINDOW];
 	tern_rpc *rpc = stream->rpc;
-	char detail[256] = "";
+	char detail[256];
 	tern_status status;
 	uint64_t length;
 
+	detail[0] = 0;
 	rpc_lock_take(&rpc->lock);
 	if (c->state == CALL_FREE || c->seq != head->seq) {
 		rpc_lock_drop(&rpc->lock); /* a duplicate: its call is over */

@@ -234,7 +234,7 @@ static bool may_repeat(rpc_call *c)
 	return true;
 }
 
-static void fill_head(rpc_call *c, bool waited)
+static TN_ALWAYS_INLINE void fill_head(rpc_call *c, bool waited)
 {
 	tern_rpc *rpc = c->stream->rpc;
 	uint64_t now = waited ? tn_ctx_now(rpc->ctx) : c->started_ns;
@@ -252,16 +252,17 @@ static void fill_head(rpc_call *c, bool waited)
 
 	if (c->deadline_ns != TN_TIME_NEVER) /* 0 would mean none */
 		head.timeout_ns = c->deadline_ns > now ? c->deadline_ns - now : 1;
-	tn_rpc_request_encode_head(c->head, &head);
+	tn_rpc_request_encode_head(c->message, &head);
 }
 
-tern_status tn_rpc_call_post(rpc_call *c)
+TN_ALWAYS_INLINE tern_status tn_rpc_call_post(rpc_call *c)
 {
 	tern_rpc *rpc = c->stream->rpc;
 	rpc_pipe *pipe = c->stream->pipe;
-	uint64_t args_bytes = c->args_bytes; /* once it is sent the slot may be another call's */
-	tern_iovec iov[2] = {{c->head, TN_RPC_REQUEST_BYTES + c->sink_count * TN_RPC_SINK_BYTES},
-			     {c->args_copy ? c->args_copy : c->args, args_bytes}};
+	uint64_t head_bytes = tn_rpc_call_head_bytes(c);
+	bool inside = !c->args_copy; /* once it is sent the slot may be another call's */
+	tern_iovec iov[2] = {{c->message, head_bytes + (inside ? c->args_bytes : 0)},
+			     {c->args_copy, c->args_bytes}};
 	bool waited = c->wants;
 	tern_status status;
 
@@ -282,7 +283,7 @@ tern_status tn_rpc_call_post(rpc_call *c)
 	tern_op_init(&c->send_op, on_sent, c);
 	c->send_op.flags = TN_OP_INLINE; /* no lock of ours is held */
 	rpc_lock_drop(&rpc->lock);
-	status = tern_sendv(pipe->channel, iov, args_bytes ? 2 : 1, &c->send_op);
+	status = tern_sendv(pipe->channel, iov, inside ? 1 : 2, &c->send_op);
 	tn_rpc_pipe_unref(pipe);
 	return status;
 }

@@ -43,7 +43,7 @@ typedef enum rpc_call_state { CALL_FREE, CALL_ACTIVE, CALL_ZOMBIE } rpc_call_sta
 typedef struct rpc_call {
 	rpc_stream *stream;
 	rpc_call_state state;
-	bool sending; /* send_op in flight: head and args are read by the channel */
+	bool sending; /* send_op in flight: message and args_copy are read by the channel */
 	bool cancel_sending;
 	bool has_sinks;
 	bool idempotent;
@@ -71,8 +71,8 @@ typedef struct rpc_call {
 	tern_op cancel_op;
 	uint8_t *args_copy; /* arguments that don't fit inline */
 	uint8_t cancel[TN_RPC_REPLY_BYTES];
-	uint8_t head[TN_RPC_REQUEST_BYTES_MAX];
-	uint8_t args[TN_RPC_INLINE_BYTES];
+	/* header, sinks, and behind them arguments that fit: one piece */
+	uint8_t message[TN_RPC_REQUEST_BYTES_MAX + TN_RPC_INLINE_BYTES];
 } rpc_call;
 
 struct rpc_stream {
@@ -184,6 +184,12 @@ void tn_rpc_call_unpost(rpc_call *c);
 /* It was not sent, or may not have been. Free meanwhile. */
 void tn_rpc_call_unsent(rpc_call *c, tern_status status, const char *text);
 
+/* Of its message, before the arguments. */
+static inline uint64_t tn_rpc_call_head_bytes(const rpc_call *c)
+{
+	return TN_RPC_REQUEST_BYTES + c->sink_count * TN_RPC_SINK_BYTES;
+}
+
 /* Lock held: the user's operation of a call is over. */
 static inline void tn_rpc_call_timed(const rpc_call *c)
 {
@@ -207,8 +213,14 @@ void tn_rpc_stream_flush(rpc_stream *stream);
 void tn_rpc_stream_flush_soon(rpc_stream *stream);
 /* Calls that are due; returns when the next one is. Free meanwhile. */
 uint64_t tn_rpc_stream_tick(rpc_stream *stream, uint64_t now_ns);
+/* Nobody has a reference any more. */
+void tn_rpc_pipe_end(rpc_pipe *pipe);
 /* Lock not held: forget a pipe that the stream has let go. */
-void tn_rpc_pipe_unref(rpc_pipe *pipe);
+static inline void tn_rpc_pipe_unref(rpc_pipe *pipe)
+{
+	if (TN_UNLIKELY(rpc_refs_drop(&pipe->refs, 1, pipe->stream->rpc->counters->own)))
+		tn_rpc_pipe_end(pipe);
+}
 
 /* ---- answer.c ---- */
 

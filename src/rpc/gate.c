@@ -323,7 +323,24 @@ static tern_status enqueue(rpc_flow *flow, tern_rpc_request *req, const void *ar
 	return TERN_AGAIN;
 }
 
-tern_status tn_rpc_gate_enter(rpc_gate *gate, tern_rpc_request *req, const void *args, uint64_t bytes)
+/* gate->lock held, free meanwhile: it can't run now. */
+static __attribute__((noinline)) tern_status wait_or_refuse(rpc_flow *flow, tern_rpc_request *req,
+							    const void *args, uint64_t bytes)
+{
+	rpc_gate *gate = flow->gate;
+	tern_status status;
+
+	if (!fits(gate, flow, bytes))
+		sweep(gate, req->record->service_class);
+	status = fits(gate, flow, bytes) ? enqueue(flow, req, args, bytes) : TERN_E_OVERLOAD;
+	pump_soon(gate);
+	if (status == TERN_AGAIN)
+		TN_RPC_COUNT(&gate->server->counters, queued, 1);
+	return status;
+}
+
+TN_ALWAYS_INLINE tern_status tn_rpc_gate_pass(rpc_gate *gate, tern_rpc_request *req, const void *args,
+					      uint64_t bytes)
 {
 	tern_status status = TERN_OK;
 	rpc_flow *flow;
@@ -332,24 +349,24 @@ tern_status tn_rpc_gate_enter(rpc_gate *gate, tern_rpc_request *req, const void 
 	if (!flow)
 		return TERN_E_NOMEM;
 	rpc_lock_take(&gate->lock);
-	if (is_next(gate, flow)) {
+	if (TN_LIKELY(is_next(gate, flow))) {
 		run_begin(flow);
 		req->flow = flow;
 	} else {
-		if (!fits(gate, flow, bytes))
-			sweep(gate, req->record->service_class);
-		status = fits(gate, flow, bytes) ? enqueue(flow, req, args, bytes) : TERN_E_OVERLOAD;
-		pump_soon(gate);
+		status = wait_or_refuse(flow, req, args, bytes);
 	}
 	rpc_lock_drop(&gate->lock);
-	if (status == TERN_AGAIN)
-		TN_RPC_COUNT(&gate->server->counters, queued, 1);
 	return status;
+}
+
+tern_status tn_rpc_gate_enter(rpc_gate *gate, tern_rpc_request *req, const void *args, uint64_t bytes)
+{
+	return tn_rpc_gate_pass(gate, req, args, bytes);
 }
 
 /* ---- ends ---- */
 
-void tn_rpc_gate_leave(tern_rpc_request *req)
+TN_ALWAYS_INLINE void tn_rpc_gate_leave(tern_rpc_request *req)
 {
 	rpc_flow *flow = req->flow;
 	rpc_gate *gate;

@@ -45,7 +45,7 @@ static void wait_for_method(tn_rpc_server *server, uint32_t method)
 }
 
 /* A request that is new here and in its record's window. */
-static void admit(tern_rpc_request *req, const void *args, uint64_t bytes)
+static TN_ALWAYS_INLINE void admit(tern_rpc_request *req, const void *args, uint64_t bytes)
 {
 	tn_rpc_server *server = req->server;
 	rpc_method *method = tn_rpc_method_enter(server, req->method);
@@ -66,10 +66,10 @@ static void admit(tern_rpc_request *req, const void *args, uint64_t bytes)
 		tn_rpc_request_refuse(req, TERN_E_NO_METHOD, 0, "the peer serves no method %u", number);
 		return;
 	}
-	status = tn_rpc_gate_enter(gate, req, args, bytes);
+	status = tn_rpc_gate_pass(gate, req, args, bytes);
 	if (status == TERN_OK)
 		method->handler(req, args, bytes, method->arg);
-	tn_rpc_method_leave(method);
+	tn_rpc_method_leave(server, method);
 	if (status != TERN_OK && status != TERN_AGAIN)
 		refuse(req, status, gate);
 }
@@ -122,7 +122,7 @@ static void known(rpc_conn *conn, tern_rpc_request *req, tern_rpc_request *old)
 		tn_rpc_request_again(old, conn);
 }
 
-static void on_request(rpc_conn *conn, const void *msg, uint64_t bytes)
+static TN_ALWAYS_INLINE void on_request(rpc_conn *conn, const void *msg, uint64_t bytes)
 {
 	tn_rpc_server *server = conn->server;
 	tern_rpc_sink sinks[TERN_RPC_SINKS_MAX];

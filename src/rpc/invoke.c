@@ -14,7 +14,7 @@
 #include "rpc/client.h"
 #include "rpc/direct.h"
 
-static tern_status check_params(const tern_rpc_call_params *params)
+static TN_ALWAYS_INLINE tern_status check_params(const tern_rpc_call_params *params)
 {
 	if (params->method == 0 || params->sink_count > TERN_RPC_SINKS_MAX ||
 	    (params->sink_count && !params->sinks) || (params->args_bytes && !params->args))
@@ -35,7 +35,8 @@ static tern_status check_params(const tern_rpc_call_params *params)
 	return TERN_OK;
 }
 
-static tern_status copy_args(tern_rpc *rpc, const tern_rpc_call_params *params, uint8_t **copy)
+static TN_ALWAYS_INLINE tern_status copy_args(tern_rpc *rpc, const tern_rpc_call_params *params,
+					      uint8_t **copy)
 {
 	*copy = NULL;
 	if (params->args_bytes <= TN_RPC_INLINE_BYTES)
@@ -51,7 +52,7 @@ static tern_status copy_args(tern_rpc *rpc, const tern_rpc_call_params *params, 
 }
 
 /* Lock held: may another call be made, and where? */
-static tern_status take_slot(tern_rpc *rpc, unsigned service_class, rpc_call **out)
+static TN_ALWAYS_INLINE tern_status take_slot(tern_rpc *rpc, unsigned service_class, rpc_call **out)
 {
 	rpc_stream *stream;
 
@@ -72,12 +73,11 @@ static tern_status take_slot(tern_rpc *rpc, unsigned service_class, rpc_call **o
 }
 
 /* Lock held: fill slot c. The message is built in the slot; args are copied. */
-static void fill_call(rpc_call *c, const tern_rpc_call_params *params, uint64_t timeout_ns, uint8_t *copy,
-		      tern_op *op)
+static TN_ALWAYS_INLINE void fill_call(rpc_call *c, const tern_rpc_call_params *params, uint64_t timeout_ns,
+				       uint8_t *copy, tern_op *op)
 {
 	rpc_stream *stream = c->stream;
 	tern_rpc *rpc = stream->rpc;
-	tn_rpc_request_head head = {.sink_count = (uint16_t)params->sink_count};
 
 	TN_ASSERT(tn_rpc_call_idle(c));
 	c->has_sinks = params->sink_count > 0; /* counted by the state */
@@ -97,16 +97,19 @@ static void fill_call(rpc_call *c, const tern_rpc_call_params *params, uint64_t 
 	c->sink_count = params->sink_count;
 	c->args_bytes = params->args_bytes;
 	c->args_copy = copy;
+	if (params->sink_count) {
+		tn_rpc_request_head head = {.sink_count = (uint16_t)params->sink_count};
+
+		tn_rpc_request_encode(c->message, &head, params->sinks);
+	}
 	if (!copy && params->args_bytes)
-		memcpy(c->args, params->args, params->args_bytes);
-	if (params->sink_count)
-		tn_rpc_request_encode(c->head, &head, params->sinks);
+		memcpy(c->message + tn_rpc_call_head_bytes(c), params->args, params->args_bytes);
 	if (c->deadline_ns != TN_TIME_NEVER)
 		tn_rpc_arm(rpc, c->deadline_ns);
 }
 
 /* Lock not held: the channel did not take the request of a call that was just made. */
-static tern_status not_posted(rpc_call *c, tern_status status)
+static __attribute__((noinline)) tern_status not_posted(rpc_call *c, tern_status status)
 {
 	tern_rpc *rpc = c->stream->rpc;
 	char text[TN_DETAIL_MAX];
@@ -131,7 +134,7 @@ static tern_status not_posted(rpc_call *c, tern_status status)
 }
 
 /* Lock held, released: the first call of a class, or one without a link. */
-static tern_status send_slowly(rpc_call *c)
+static __attribute__((noinline)) tern_status send_slowly(rpc_call *c)
 {
 	rpc_stream *stream = c->stream;
 	tern_rpc *rpc = stream->rpc;
@@ -165,7 +168,8 @@ static tern_status send_slowly(rpc_call *c)
 }
 
 /* copy: of arguments that don't fit inline; the call's, whatever comes of it. */
-static tern_status call_with(tern_rpc *rpc, const tern_rpc_call_params *params, uint8_t *copy, tern_op *op)
+static TN_ALWAYS_INLINE tern_status call_with(tern_rpc *rpc, const tern_rpc_call_params *params,
+					      uint8_t *copy, tern_op *op)
 {
 	uint64_t timeout_ns = op->timeout_ns ? op->timeout_ns : rpc->default_timeout_ns;
 	tern_status status = tn_op_begin(op);
@@ -197,12 +201,17 @@ static tern_status call_with(tern_rpc *rpc, const tern_rpc_call_params *params, 
 	return status;
 }
 
-tern_status tn_rpc_call_one(tern_rpc *rpc, const tern_rpc_call_params *params, tern_op *op)
+static TN_ALWAYS_INLINE tern_status call_one(tern_rpc *rpc, const tern_rpc_call_params *params, tern_op *op)
 {
 	uint8_t *copy = NULL;
 
 	TN_TRY(copy_args(rpc, params, &copy));
 	return call_with(rpc, params, copy, op);
+}
+
+tern_status tn_rpc_call_one(tern_rpc *rpc, const tern_rpc_call_params *params, tern_op *op)
+{
+	return call_one(rpc, params, op);
 }
 
 void *tn_rpc_args_take(tern_rpc *rpc, uint64_t bytes)
@@ -228,7 +237,8 @@ tern_status tern_rpc_call(tern_rpc *rpc, const tern_rpc_call_params *params, ter
 {
 	TN_TRY(tn_ctx_usable(rpc->ctx));
 	TN_TRY(check_params(params));
-	return params->hedge_ns ? tn_rpc_call_hedged(rpc, params, op) : tn_rpc_call_one(rpc, params, op);
+	return TN_UNLIKELY(params->hedge_ns) ? tn_rpc_call_hedged(rpc, params, op)
+					     : call_one(rpc, params, op);
 }
 
 /* Lock held. */

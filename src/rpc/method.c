@@ -31,13 +31,17 @@ static _Atomic(rpc_method *) *method_place(tn_rpc_server *server, uint32_t metho
  * Counting first and checking afterwards that the entry is current (both seq_cst) lets tern_rpc_unserve wait for
  * exactly those that got in.
  */
-rpc_method *tn_rpc_method_enter(tn_rpc_server *server, uint32_t method)
+TN_ALWAYS_INLINE rpc_method *tn_rpc_method_enter(tn_rpc_server *server, uint32_t method)
 {
 	_Atomic(rpc_method *) *place = method_place(server, method);
 	rpc_method *m = place ? atomic_load(place) : NULL;
 
 	if (!m || !m->handler)
 		return NULL;
+	if (server->counters.own) { /* and so nobody unserves it meanwhile but its handler */
+		rpc_refs_add(&m->running, true);
+		return m;
+	}
 	atomic_fetch_add(&m->running, 1);
 	if (atomic_load(place) == m)
 		return m;
@@ -52,9 +56,12 @@ bool tn_rpc_method_known(tn_rpc_server *server, uint32_t method)
 	return !place || atomic_load(place) != NULL;
 }
 
-void tn_rpc_method_leave(rpc_method *m)
+TN_ALWAYS_INLINE void tn_rpc_method_leave(tn_rpc_server *server, rpc_method *m)
 {
-	atomic_fetch_sub_explicit(&m->running, 1, memory_order_release);
+	if (server->counters.own)
+		(void)rpc_refs_drop(&m->running, 1, true);
+	else
+		atomic_fetch_sub_explicit(&m->running, 1, memory_order_release);
 }
 
 /* Put an entry (handler NULL = not served) in its place; the old one is retired. Lock held. */

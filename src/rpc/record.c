@@ -20,10 +20,8 @@
 #include "base/time.h"
 #include "rpc/server.h"
 
-void tn_rpc_record_unref(rpc_record *record, uint32_t n)
+void tn_rpc_record_end(rpc_record *record)
 {
-	if (n == 0 || !rpc_refs_drop(&record->refs, n, record->server->counters.own))
-		return;
 	for (rpc_flow *flow = atomic_load(&record->flows), *next; flow; flow = next) {
 		TN_ASSERT(flow->queued == 0 && flow->running == 0);
 		next = flow->next;
@@ -33,10 +31,8 @@ void tn_rpc_record_unref(rpc_record *record, uint32_t n)
 	free(record);
 }
 
-void tn_rpc_conn_unref(rpc_conn *conn)
+void tn_rpc_conn_end(rpc_conn *conn)
 {
-	if (!rpc_refs_drop(&conn->refs, 1, conn->server->counters.own))
-		return;
 	tern_channel_close(conn->channel);
 	free(conn);
 }
@@ -76,8 +72,8 @@ uint32_t tn_rpc_record_advance(rpc_record *record, uint64_t low_water)
 	return freed;
 }
 
-tern_status tn_rpc_record_add(rpc_record *record, const tn_rpc_request_head *head, tern_rpc_request *req,
-			      tern_rpc_request **old)
+TN_ALWAYS_INLINE tern_status tn_rpc_record_add(rpc_record *record, const tn_rpc_request_head *head,
+					       tern_rpc_request *req, tern_rpc_request **old)
 {
 	tern_rpc_request **place = &record->window[head->seq % TN_RPC_WINDOW];
 	tern_status status = TERN_OK;

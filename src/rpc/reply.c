@@ -63,13 +63,14 @@ void tn_rpc_send_answer(tern_rpc_request *req)
 {
 	rpc_conn *conn = record_conn(req->record);
 	tern_status status = TERN_E_STATE;
-	tern_iovec iov[2] = {{req->head, sizeof(req->head)},
-			     {req->answer_copy ? req->answer_copy : req->answer, req->answer_bytes}};
+	bool inside = !req->answer_copy || req->answer_bytes == 0;
+	tern_iovec iov[2] = {{req->message, TN_RPC_REPLY_BYTES + (inside ? req->answer_bytes : 0)},
+			     {req->answer_copy, req->answer_bytes}};
 
 	tern_op_init(&req->op, on_answer_sent, req);
 	req->op.flags = TN_OP_INLINE; /* no lock of ours is held */
 	if (conn)
-		status = tern_sendv(conn->channel, iov, req->answer_bytes ? 2 : 1, &req->op);
+		status = tern_sendv(conn->channel, iov, inside ? 1 : 2, &req->op);
 	if (status == TERN_AGAIN)
 		retry_later(req, TN_RPC_RETRY_ANSWER);
 	else if (status != TERN_OK)

@@ -63,8 +63,8 @@ void tn_rpc_requests_end(tn_rpc_server *server)
 		free(req);
 }
 
-tern_rpc_request *tn_rpc_request_new(rpc_conn *conn, const tn_rpc_request_head *head,
-				     const tern_rpc_sink *sinks)
+TN_ALWAYS_INLINE tern_rpc_request *tn_rpc_request_new(rpc_conn *conn, const tn_rpc_request_head *head,
+						      const tern_rpc_sink *sinks)
 {
 	tern_rpc_request *req = NULL;
 
@@ -85,7 +85,8 @@ tern_rpc_request *tn_rpc_request_new(rpc_conn *conn, const tn_rpc_request_head *
 	req->deadline_ns = tn_deadline(req->came_ns, head->timeout_ns);
 	req->sink_count = head->sink_count;
 	req->early = head->flags & TN_RPC_EARLY;
-	memcpy(req->sinks, sinks, head->sink_count * sizeof(*sinks));
+	if (head->sink_count)
+		memcpy(req->sinks, sinks, head->sink_count * sizeof(*sinks));
 	return req;
 }
 
@@ -148,7 +149,8 @@ void tn_rpc_request_again(tern_rpc_request *req, rpc_conn *conn)
 
 void tn_rpc_request_run(tern_rpc_request *req, const void *args, uint64_t bytes)
 {
-	rpc_method *method = tn_rpc_method_enter(req->server, req->method);
+	tn_rpc_server *server = req->server;
+	rpc_method *method = tn_rpc_method_enter(server, req->method);
 
 	if (!method) {
 		TN_RPC_COUNT(&req->server->counters, no_method, 1);
@@ -156,7 +158,7 @@ void tn_rpc_request_run(tern_rpc_request *req, const void *args, uint64_t bytes)
 		return;
 	}
 	method->handler(req, args, bytes, method->arg);
-	tn_rpc_method_leave(method);
+	tn_rpc_method_leave(server, method);
 }
 
 /* ---- cancel ---- */
@@ -188,7 +190,7 @@ void tn_rpc_request_cancel(tern_rpc_request *req)
 			tn_rpc_reply_head head = {
 				.type = TN_RPC_RESPONSE, .status = TERN_E_CANCELED, .seq = req->seq};
 
-			tn_rpc_reply_encode(req->head, &head);
+			tn_rpc_reply_encode(req->message, &head);
 			req->answered = true;
 		}
 	}
@@ -297,7 +299,7 @@ static void answer_head(tern_rpc_request *req, tn_rpc_reply_head *head)
 		head->bytes = req->answer_bytes = 0;
 	}
 	req->held |= head->status != TERN_OK && req->puts > 0; /* an error says that its sinks are quiet */
-	tn_rpc_reply_encode(req->head, head);
+	tn_rpc_reply_encode(req->message, head);
 }
 
 void tn_rpc_answer_held(tern_rpc_request *req)
@@ -349,7 +351,7 @@ static void answer(tern_rpc_request *req, tern_status status, uint64_t value, co
 		TN_RPC_COUNT(&server->counters, copy_bytes, bytes);
 	}
 	if (head.bytes)
-		memcpy(copy ? copy : req->answer, data, head.bytes);
+		memcpy(copy ? copy : req->message + TN_RPC_REPLY_BYTES, data, head.bytes);
 	tn_rpc_gate_leave(req);
 	rpc_lock_take(&req->record->lock);
 	await_on_cancel(req);

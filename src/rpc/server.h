@@ -167,8 +167,8 @@ struct tern_rpc_request {
 	bool put_busy; /* `put` is one of them */
 	uint32_t puts; /* into sinks, in flight */
 	bool early;    /* the caller counts notifications */
-	bool told_early; /* the answer in `head` speaks of puts that were in flight: not for whoever asks again */
-	bool resend;     /* it goes again when they are over */
+	bool told_early; /* the answer in `message` speaks of puts that were in flight: not for whoever asks again */
+	bool resend;              /* it goes again when they are over */
 	uint32_t placed, placing; /* puts with notification: all, and of those in puts */
 	tern_status failed;       /* one of them; the answer becomes this */
 	uint64_t cancel_runs;     /* thread in which on_cancel runs, 0 */
@@ -184,15 +184,29 @@ struct tern_rpc_request {
 	tern_rpc_sink sinks[TERN_RPC_SINKS_MAX];
 	tern_op op, ack_op; /* initialised for each message */
 	rpc_sink_put put;
-	uint8_t head[TN_RPC_REPLY_BYTES];
 	uint8_t ack[TN_RPC_REPLY_BYTES];
-	uint8_t answer[TN_RPC_INLINE_BYTES];
+	/* header, and behind it an answer that fits: one piece */
+	uint8_t message[TN_RPC_REPLY_BYTES + TN_RPC_INLINE_BYTES];
 };
 
 /* ---- record.c ---- */
 
-void tn_rpc_record_unref(rpc_record *record, uint32_t n);
-void tn_rpc_conn_unref(rpc_conn *conn);
+/* Nobody has a reference any more. */
+void tn_rpc_record_end(rpc_record *record);
+void tn_rpc_conn_end(rpc_conn *conn);
+
+static inline void tn_rpc_record_unref(rpc_record *record, uint32_t n)
+{
+	if (TN_UNLIKELY(n > 0 && rpc_refs_drop(&record->refs, n, record->server->counters.own)))
+		tn_rpc_record_end(record);
+}
+
+static inline void tn_rpc_conn_unref(rpc_conn *conn)
+{
+	if (TN_UNLIKELY(rpc_refs_drop(&conn->refs, 1, conn->server->counters.own)))
+		tn_rpc_conn_end(conn);
+}
+
 /* Find or make the record that a request belongs to and bind it to conn. NULL: out of memory. */
 rpc_record *tn_rpc_record_bind(rpc_conn *conn, const tn_rpc_request_head *head);
 void tn_rpc_record_unbind(rpc_conn *conn);
@@ -212,7 +226,7 @@ void tn_rpc_keep_timer(tn_ctx_timer *timer);
 
 /* Look up and enter: the entry stays usable until leave. NULL: not served. */
 rpc_method *tn_rpc_method_enter(tn_rpc_server *server, uint32_t method);
-void tn_rpc_method_leave(rpc_method *m);
+void tn_rpc_method_leave(tn_rpc_server *server, rpc_method *m);
 void tn_rpc_methods_free(tn_rpc_server *server);
 /* It was served, or withdrawn: not one that may yet come. */
 bool tn_rpc_method_known(tn_rpc_server *server, uint32_t method);
@@ -230,6 +244,8 @@ bool tn_rpc_gate_drain(rpc_gate *gate, tn_list *calls);
  * answer with that.
  */
 tern_status tn_rpc_gate_enter(rpc_gate *gate, tern_rpc_request *req, const void *args, uint64_t bytes);
+/* The same, in line: on the way of every call. */
+tern_status tn_rpc_gate_pass(rpc_gate *gate, tern_rpc_request *req, const void *args, uint64_t bytes);
 /* It was answered: what waits may run. */
 void tn_rpc_gate_leave(tern_rpc_request *req);
 /* record->lock held. Nobody wants it any more. True: it waited and will not run; the caller ends it. */

@@ -44,12 +44,10 @@ void tn_rpc_stream_advance(rpc_stream *stream)
 
 /* ---- pipes ---- */
 
-void tn_rpc_pipe_unref(rpc_pipe *pipe)
+void tn_rpc_pipe_end(rpc_pipe *pipe)
 {
 	tern_rpc *rpc = pipe->stream->rpc;
 
-	if (!rpc_refs_drop(&pipe->refs, 1, pipe->stream->rpc->counters->own))
-		return;
 	if (pipe->channel)
 		tern_channel_close(pipe->channel);
 	free(pipe);

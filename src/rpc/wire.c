@@ -45,7 +45,8 @@ typedef struct wire_reply {
 } wire_reply;
 _Static_assert(sizeof(wire_reply) == TN_RPC_REPLY_BYTES, "no padding");
 
-void tn_rpc_request_encode_head(uint8_t out[TN_RPC_REQUEST_BYTES], const tn_rpc_request_head *head)
+TN_ALWAYS_INLINE void tn_rpc_request_encode_head(uint8_t out[TN_RPC_REQUEST_BYTES],
+						 const tn_rpc_request_head *head)
 {
 	wire_request wire = {
 		.type = TN_RPC_REQUEST,
