@@ -245,6 +245,7 @@ static void message(uint8_t type, const uint8_t *payload, uint32_t n)
 static void step(uint8_t what, uint8_t arg, const uint8_t *bytes, uint32_t n)
 {
 	tn_link_rx rx;
+	bool more;
 
 	switch (what % 12) {
 	case 0:
@@ -273,7 +274,7 @@ static void step(uint8_t what, uint8_t arg, const uint8_t *bytes, uint32_t n)
 		break;
 	case 7:
 		if (f.lane_count && !f.down &&
-		    !tn_link_fast_frame(f.link, f.lanes[arg % f.lane_count], bytes, n, &rx))
+		    !tn_link_fast_frame(f.link, f.lanes[arg % f.lane_count], bytes, n, &rx, &more))
 			tn_link_on_frame(f.link, f.lanes[arg % f.lane_count], bytes, n, f.now, &rx);
 		break;
 	case 8:

@@ -56,6 +56,7 @@ static void forge(void)
 	uint8_t bytes[96];
 	uint32_t n = pair_pick(&world, sizeof(bytes)), lane;
 	tn_link_rx rx;
+	bool more;
 
 	if (world.node[side].down || world.node[side].ctrl_closed)
 		return;
@@ -66,7 +67,7 @@ static void forge(void)
 	lane = 16 + pair_pick(&world, 64);
 	if (pair_pick(&world, 2))
 		tn_link_on_ctrl_bytes(link, bytes, n, world.now);
-	else if (!tn_link_fast_frame(link, lane, bytes, n, &rx))
+	else if (!tn_link_fast_frame(link, lane, bytes, n, &rx, &more))
 		tn_link_on_frame(link, lane, bytes, n, world.now, &rx);
 	pair_kick(&world, side);
 }

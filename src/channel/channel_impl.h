@@ -84,6 +84,8 @@ static inline tn_op_priv *tn_op_priv_of(tern_op *op)
 
 /* Lock held; unlocks around callbacks. Driver only. */
 void tn_channel_deliver(tern_link *link, const tn_link_rx *rx);
+/* A whole message: the same, in line. False: the channel may have been closed at it, so that the machine is to be run. */
+bool tn_channel_message(tern_link *link, const tn_link_rx *rx);
 /* The same for a notification alone. */
 void tn_channel_notified(tern_link *link, const tn_link_rx *rx);
 /* Driver, lock held; unlocks around callbacks. */

@@ -26,25 +26,31 @@ static TN_ALWAYS_INLINE bool tn_event_receive(tern_link *link, tn_shell_dev *sde
 					      uint64_t *now)
 {
 	tn_shell_lane *slane = ev->lane_arg;
-	bool plain = false;
+	bool more = true, fast;
 	tn_link_rx rx;
 
 	if (TN_MUTANT(19))
 		sdev->dev->ops->recv_done(sdev->dev, ev);
 	if (ev->type == TN_EV_RECV) {
-		if (!tn_link_fast_frame(link->m, slane->handle, ev->buf, ev->bytes, &rx))
+		fast = tn_link_fast_frame(link->m, slane->handle, ev->buf, ev->bytes, &rx, &more);
+		if (TN_LIKELY(fast))
+			more |= !tn_channel_message(link, &rx);
+		else
 			tn_link_on_frame(link->m, slane->handle, ev->buf, ev->bytes, tn_event_time(link, now),
 					 &rx);
-	} else if (!(plain = tn_link_fast_imm(link->m, slane->handle, ev->imm, ev->bytes, &rx))) {
-		tn_link_on_imm(link->m, slane->handle, ev->imm, ev->bytes, tn_event_time(link, now), &rx);
+	} else {
+		more = !(fast = tn_link_fast_imm(link->m, slane->handle, ev->imm, ev->bytes, &rx));
+		if (TN_LIKELY(fast))
+			tn_channel_notified(link, &rx);
+		else
+			tn_link_on_imm(link->m, slane->handle, ev->imm, ev->bytes, tn_event_time(link, now),
+				       &rx);
 	}
-	if (plain)
-		tn_channel_notified(link, &rx);
-	else if (rx.type != TN_RX_NONE)
+	if (!fast && rx.type != TN_RX_NONE)
 		tn_channel_deliver(link, &rx);
 	if (ev->slot != TN_SLOT_NONE)
 		sdev->dev->ops->recv_done(sdev->dev, ev);
-	return tn_link_on_slot_free(link->m, slane->handle, 1) || !plain;
+	return tn_link_on_slot_free(link->m, slane->handle, 1) || more;
 }
 
 /* Lock held. True: the machine may have more to say. */

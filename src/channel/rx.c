@@ -57,9 +57,9 @@ void tn_channel_busy_end(tern_channel *channel)
 
 static void call_on_message(tern_channel *channel, const void *msg, uint64_t bytes)
 {
-	tn_channel_busy_begin(channel);
+	busy_begin(channel);
 	channel->on_message(channel, msg, bytes, channel->arg);
-	tn_channel_busy_end(channel);
+	busy_end(channel);
 }
 
 /* ---- posted receives ---- */
@@ -281,6 +281,28 @@ TN_ALWAYS_INLINE void tn_channel_notified(tern_link *link, const tn_link_rx *rx)
 	notified(channel, rx);
 }
 
+static inline void count_message(tern_link *link, uint64_t bytes)
+{
+	tn_count_own(&link->counters.messages_rx, 1);
+	tn_count_own(&link->counters.message_bytes_rx, bytes);
+}
+
+TN_ALWAYS_INLINE bool tn_channel_message(tern_link *link, const tn_link_rx *rx)
+{
+	tern_channel *channel = rx->user;
+
+	if (TN_UNLIKELY(!channel || channel->closed || channel->ended || !channel->on_message ||
+			rx->bytes > channel->message_bytes_max)) {
+		tn_channel_deliver(link, rx);
+		return false;
+	}
+	count_message(link, rx->bytes);
+	busy_begin(channel);
+	channel->on_message(channel, rx->data, rx->bytes, channel->arg);
+	busy_end(channel);
+	return true;
+}
+
 void tn_channel_deliver(tern_link *link, const tn_link_rx *rx)
 {
 	tern_channel *channel = rx->user;
@@ -289,10 +311,8 @@ void tn_channel_deliver(tern_link *link, const tn_link_rx *rx)
 		return;
 	switch (rx->type) {
 	case TN_RX_MESSAGE:
-		if (rx->last) {
-			tn_count_own(&link->counters.messages_rx, 1);
-			tn_count_own(&link->counters.message_bytes_rx, rx->total);
-		}
+		if (rx->last)
+			count_message(link, rx->total);
 		if (rx->first && rx->last)
 			whole(channel, rx);
 		else

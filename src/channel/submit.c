@@ -94,9 +94,13 @@ static bool flag_follows(const tn_link_fast *fast)
 	       fast->post.bytes <= TN_PUSH_BYTES && xfer->bytes > 0;
 }
 
-/* Lock held: post what the machine says until the fast op is decided; one: by a single post (no flag follows). */
+/*
+ * Lock held: post what the machine says until the fast op is decided; one: by a single post (no flag follows).
+ * posted: tn_link_fast_posted, or a short form of it.
+ */
 static TN_ALWAYS_INLINE tn_link_fast_result post_fast(tern_link *link, tn_link_fast *fast, bool one,
-						      uint64_t *handle, tern_status *status)
+						      typeof(tn_link_fast_posted) *posted, uint64_t *handle,
+						      tern_status *status)
 {
 	const tn_shell_lane *slane = fast->post.lane_user;
 	bool batches = slane->sdev->caps.batches, done, held = false, some = false;
@@ -109,7 +113,7 @@ static TN_ALWAYS_INLINE tn_link_fast_result post_fast(tern_link *link, tn_link_f
 						   tn_push_may_hold(link, slane, fast->post.bytes);
 		some |= held;
 		*status = tn_post_here(&fast->post, &done);
-		result = tn_link_fast_posted(link->m, fast, *status, done, handle);
+		result = posted(link->m, fast, *status, done, handle);
 		TN_ASSERT(!one || result != TN_FAST_MORE);
 	} while (!one && result == TN_FAST_MORE);
 	if (TN_UNLIKELY(some && *status != TERN_OK))
@@ -122,13 +126,14 @@ static TN_ALWAYS_INLINE tn_link_fast_result post_fast(tern_link *link, tn_link_f
 typedef enum outcome { REFUSED, IN_FLIGHT, COMPLETE, COMPLETE_INLINE } outcome;
 
 /* Lock held. */
-static TN_ALWAYS_INLINE outcome fast_outcome(tern_link *link, tn_link_fast *fast, bool one, tern_op *op,
-					     uint64_t bytes, tern_status *status, bool *slow)
+static TN_ALWAYS_INLINE outcome fast_outcome(tern_link *link, tn_link_fast *fast, bool one,
+					     typeof(tn_link_fast_posted) *posted, tern_op *op, uint64_t bytes,
+					     tern_status *status, bool *slow)
 {
 	outcome result = IN_FLIGHT;
 
 	*slow = false;
-	switch (post_fast(link, fast, one, &tn_op_priv_of(op)->handle, status)) {
+	switch (post_fast(link, fast, one, posted, &tn_op_priv_of(op)->handle, status)) {
 	case TN_FAST_COMPLETE:
 		tn_count_own(&link->counters.fast, 1);
 		result = finish_fast(link, op, bytes) ? COMPLETE_INLINE : COMPLETE;
@@ -207,8 +212,8 @@ static bool await_lock(tern_link *link)
 	return true;
 }
 
-tern_status tn_submit_send(tern_channel *channel, const tern_iovec *iov, int count, tern_op *op,
-			   uint64_t deadline_ns)
+static TN_ALWAYS_INLINE tern_status submit_send(tern_channel *channel, const tern_iovec *iov, int count,
+						tern_op *op, uint64_t deadline_ns)
 {
 	tern_link *link = channel->link;
 	tn_link_op_params params = {.user = op,
@@ -235,7 +240,8 @@ tern_status tn_submit_send(tern_channel *channel, const tern_iovec *iov, int cou
 	status = link->sends.backlog ? TERN_AGAIN : usable(channel);
 	if (TN_LIKELY(status == TERN_OK)) {
 		if (tn_link_fast_send(link->m, channel->handle, pieces, (uint32_t)count, &params, &fast))
-			result = fast_outcome(link, &fast, true, op, bytes, &status, &slow);
+			result =
+				fast_outcome(link, &fast, true, tn_link_fast_sent, op, bytes, &status, &slow);
 		if (slow) {
 			status = tn_link_send(link->m, channel->handle, pieces, (uint32_t)count, &params,
 					      &tn_op_priv_of(op)->handle);
@@ -254,6 +260,12 @@ tern_status tn_submit_send(tern_channel *channel, const tern_iovec *iov, int cou
 	return conclude(channel, op, result, status);
 }
 
+tern_status tn_submit_send(tern_channel *channel, const tern_iovec *iov, int count, tern_op *op,
+			   uint64_t deadline_ns)
+{
+	return submit_send(channel, iov, count, op, deadline_ns);
+}
+
 tern_status tern_sendv(tern_channel *channel, const tern_iovec *iov, int count, tern_op *op)
 {
 	tern_link *link = channel->link;
@@ -266,7 +278,7 @@ tern_status tern_sendv(tern_channel *channel, const tern_iovec *iov, int count, 
 		return tn_gate_send(channel, iov, count, op);
 	TN_TRY(tn_op_begin(op));
 	__atomic_store_n(&tn_op_priv_of(op)->handle, 0, __ATOMIC_RELAXED); /* tern_cancel may look */
-	status = tn_submit_send(channel, iov, count, op, deadline_of(link, op));
+	status = submit_send(channel, iov, count, op, deadline_of(link, op));
 	if (TN_UNLIKELY(status != TERN_OK))
 		tn_op_abort(op);
 	return status;
@@ -397,8 +409,8 @@ static TN_ALWAYS_INLINE tern_status submit_xfer(tern_channel *channel, const tn_
 	if (TN_LIKELY(status == TERN_OK)) {
 		if ((xfer->bytes <= TN_SHELL_COPY_BYTES || !link->copies) &&
 		    begin(link->m, channel->handle, xfer, &params, &fast))
-			result = fast_outcome(link, &fast, begin == tn_link_fast_notify, op, xfer->bytes,
-					      &status, &slow);
+			result = fast_outcome(link, &fast, begin == tn_link_fast_notify, tn_link_fast_posted,
+					      op, xfer->bytes, &status, &slow);
 		if (slow) {
 			status = tn_link_transfer(link->m, channel->handle, xfer, &params,
 						  &tn_op_priv_of(op)->handle);

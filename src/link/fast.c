@@ -10,6 +10,7 @@
  *                         answer holds until the next call, so that not every access asks
  *   fast_imm              a notification of an open channel, and nobody waits for an answer to it
  *   fast_frame            a whole message of an open channel in its turn, and the same
+ *   fast_sent             fast_posted of a message that is over, without a call
  *
  * Threads: none. Tests: tests/unit/link/op_test.c, pair_test.c.
  */
@@ -33,28 +34,14 @@ static TN_ALWAYS_INLINE tn_lk_chan *open_channel(tn_link *link, uint32_t channel
 	return chan;
 }
 
-bool tn_link_fast_send(tn_link *link, uint32_t channel, const tn_link_iov *iov, uint32_t count,
-		       const tn_link_op_params *params, tn_link_fast *fast)
+/* Its row and its post. */
+static TN_ALWAYS_INLINE void fill_message(tn_link *link, tn_lk_lane *lane, const tn_lk_chan *chan,
+					  const tn_link_iov *iov, uint32_t count, uint64_t total,
+					  const tn_link_op_params *params, tn_link_fast *fast)
 {
-	tn_lk_chan *chan = open_channel(link, channel);
-	tn_lk_lane *lane = link->by_index[0];
-	uint64_t total = 0;
-	tn_lk_wr *wr;
+	tn_lk_wr *wr = tn_lk_wr_peek(link);
+	tn_link_post *post = &fast->post;
 
-	if (!chan || count > TN_LINK_IOV_MAX || !tn_list_empty(&chan->msgs) || chan->abort_due)
-		return false;
-	for (uint32_t i = 0; i < count; i++) {
-		if (iov[i].bytes > link->frame_max)
-			return false;
-		total += iov[i].bytes;
-	}
-	if (!tn_lk_lane_ready(link, lane) || tn_lk_credits(lane) <= TN_CREDIT_RESERVE ||
-	    lane->frames >= link->config.lane_data_frames ||
-	    tn_lk_fragment_bytes(link, chan, total, true) != total || total > chan->peer_message_max ||
-	    total + TN_FRAME_COST > chan->tx_window - chan->tx_sent ||
-	    !tn_lk_journal_room(link, lane, total + sizeof(tn_frame_data), false))
-		return false;
-	wr = tn_lk_wr_peek(link);
 	wr->kind = TN_WR_DATA;
 	wr->chan = tn_lk_chan_index(link, chan);
 	wr->bytes = total;
@@ -62,12 +49,39 @@ bool tn_link_fast_send(tn_link *link, uint32_t channel, const tn_link_iov *iov, 
 	wr->beside = false;
 	tn_lk_data_fill(link, lane, wr, chan, true,
 			params->level == TN_LINK_REMOTE || tn_lk_journal_half_full(link));
-	tn_lk_frame_post(link, lane, wr, sizeof(tn_frame_data), &fast->post);
+	tn_lk_post_begin(link, lane, wr, post, TN_POST_SEND);
+	post->iov[0] = (tn_link_iov){wr->header, sizeof(tn_frame_data)};
+	post->iov_count = 1;
 	for (uint32_t i = 0; i < count; i++)
 		if (iov[i].bytes)
-			fast->post.iov[fast->post.iov_count++] = iov[i];
+			post->iov[post->iov_count++] = iov[i];
 	if (TN_UNLIKELY(link->sums))
-		tn_lk_sum_fill(link, &fast->post);
+		tn_lk_sum_fill(link, post);
+	link->posting = (uint32_t)post->cookie;
+}
+
+TN_ALWAYS_INLINE bool tn_link_fast_send(tn_link *link, uint32_t channel, const tn_link_iov *iov,
+					uint32_t count, const tn_link_op_params *params, tn_link_fast *fast)
+{
+	tn_lk_chan *chan = open_channel(link, channel);
+	tn_lk_lane *lane = link->by_index[0];
+	uint64_t total = 0;
+
+	if (TN_UNLIKELY(!chan || count > TN_LINK_IOV_MAX || !tn_list_empty(&chan->msgs) || chan->abort_due))
+		return false;
+	for (uint32_t i = 0; i < count; i++) {
+		if (iov[i].bytes > link->frame_max)
+			return false;
+		total += iov[i].bytes;
+	}
+	if (TN_UNLIKELY(!tn_lk_lane_ready(link, lane) || tn_lk_credits(lane) <= TN_CREDIT_RESERVE ||
+			lane->frames >= link->config.lane_data_frames ||
+			tn_lk_fragment_bytes(link, chan, total, true) != total ||
+			total > chan->peer_message_max ||
+			total + TN_FRAME_COST > chan->tx_window - chan->tx_sent ||
+			!tn_lk_journal_room(link, lane, total + sizeof(tn_frame_data), false)))
+		return false;
+	fill_message(link, lane, chan, iov, count, total, params, fast);
 	fast->host = false;
 	fast->channel = channel;
 	fast->phase = PHASE_MESSAGE;
@@ -76,7 +90,6 @@ bool tn_link_fast_send(tn_link *link, uint32_t channel, const tn_link_iov *iov, 
 	fast->xfer = NULL;
 	fast->iov = iov;
 	fast->iov_count = count;
-	link->posting = tn_lk_wr_index(link, wr);
 	return true;
 }
 
@@ -293,6 +306,25 @@ tn_link_fast_result tn_link_fast_posted(tn_link *link, tn_link_fast *fast, tern_
 	return TN_FAST_COMPLETE;
 }
 
+TN_ALWAYS_INLINE tn_link_fast_result tn_link_fast_sent(tn_link *link, tn_link_fast *fast, tern_status status,
+						       bool done, uint64_t *handle)
+{
+	tn_lk_wr *wr = &link->wrs[(uint32_t)fast->post.cookie];
+	tn_lk_chan *chan = &link->chans[fast->channel & 0xffff];
+
+	TN_ASSERT(fast->phase == PHASE_MESSAGE);
+	if (TN_UNLIKELY(status != TERN_OK || !done || fast->params->level == TN_LINK_REMOTE))
+		return tn_link_fast_posted(link, fast, status, done, handle);
+	TN_ASSERT(link->posting == (uint32_t)fast->post.cookie && chan->handle == fast->channel);
+	link->posting = TN_NONE;
+	wr->op = TN_NONE;
+	tn_lk_consume_message(link, &link->lanes[wr->lane], chan, wr, &fast->post, fast->host);
+	count_message(link, chan, wr->bytes);
+	wr->kind = TN_WR_FREE;
+	tn_count_own(&link->counters.ops_fast, 1);
+	return TN_FAST_COMPLETE;
+}
+
 /* ---- what is over when its post returns ---- */
 
 /* Bulk that is over at once needs no window, but passes none that waits, here or on another link of the device. */
@@ -388,10 +420,39 @@ static inline bool in_turn(const tn_link *link, const tn_lk_chan *chan, const tn
 	       bytes <= chan->message_max && bytes + TN_FRAME_COST <= chan->rx_window - chan->rx_bytes;
 }
 
-bool tn_link_fast_frame(tn_link *link, uint32_t handle, const void *bytes, uint64_t n, tn_link_rx *rx)
+/* tn_lk_credit_update of totals that hold. True: something may wait for them. */
+static TN_ALWAYS_INLINE bool totals_rise(tn_link *link, tn_lk_lane *lane, const tn_frame_head *head)
+{
+	bool grant = (int32_t)(head->grant - lane->granted) > 0;
+	bool seen = (int32_t)(head->seen - lane->peer_seen) > 0;
+	tn_lk_journal *log = &link->journal[0];
+
+	if (!grant && !seen)
+		return false;
+	if (grant)
+		lane->granted = head->grant;
+	if (grant && link->slots.asked != link->slots.back)
+		tn_lk_slots_yield(link);
+	if (seen)
+		lane->peer_seen = head->seen;
+	if (seen && !tn_list_empty(&lane->acks))
+		tn_lk_acked(link, lane);
+	if (link->resumes && log->head != log->tail)
+		tn_lk_journal_begins(link, log, tn_lk_journal_open(log, lane));
+	return true;
+}
+
+/* What new credits or acknowledgements may set going. */
+static inline bool something_waits(const tn_link *link)
+{
+	return link->xfer_ready || link->fail_count || link->hold || tn_lk_journal_due(link) ||
+	       !tn_list_empty(&link->done) || !tn_list_empty(&link->ctl) || !tn_list_empty(&link->msg_ready);
+}
+
+TN_ALWAYS_INLINE bool tn_link_fast_frame(tn_link *link, uint32_t handle, const void *bytes, uint64_t n,
+					 tn_link_rx *rx, bool *more)
 {
 	tn_lk_lane *lane = tn_lk_lane_get(link, handle);
-	const char *wrong;
 	tn_frame_data data;
 	tn_lk_chan *chan;
 
@@ -406,13 +467,12 @@ bool tn_link_fast_frame(tn_link *link, uint32_t handle, const void *bytes, uint6
 	lane->received++;
 	tn_lk_slots_arrived(link, lane);
 	lane->rx_units++;
-	wrong = tn_lk_credit_update(link, lane, data.head.grant, data.head.seen);
-	TN_ASSERT(!wrong);
-	(void)wrong;
+	*more = totals_rise(link, lane, &data.head) && something_waits(link);
 	chan->rx_bytes += n + TN_FRAME_COST;
 	chan->rx_total = chan->rx_offset = n;
 	chan->rx_seq++;
 	tn_lk_chan_window(link, chan);
+	*more |= chan->ctl != 0;
 	tn_count_own(&link->counters.frames_rx, 1);
 	tn_count_own(&link->counters.messages_rx, 1);
 	*rx = (tn_link_rx){.type = TN_RX_MESSAGE,

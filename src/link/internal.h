@@ -219,16 +219,13 @@ static inline bool tn_lk_wiring(const tn_link *link)
 
 /* ---- journal.c ---- */
 
-/* May a unit with `bytes` of body and payload go? own: a frame of the link's own. */
-bool tn_lk_journal_room(const tn_link *link, const tn_lk_lane *lane, uint64_t bytes, bool own);
+/* journal_rows.h: tn_lk_journal_room, tn_lk_journal_half_full */
 /* Does a put of one immediate that ends with its post fit? */
 static inline bool tn_lk_journal_keeps(const tn_lk_lane *lane, uint64_t bytes)
 {
 	return lane->index == 0 && bytes <= TN_JOURNAL_PUT_MAX;
 }
 
-/* The peer should say soon what it has. */
-bool tn_lk_journal_half_full(const tn_link *link);
 /* The provider took it; done: at once. */
 void tn_lk_journal_add(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, const tn_link_post *post);
 /* The peer's totals of the lane rose. */
@@ -561,6 +558,8 @@ bool tn_lk_sum_holds(const void *bytes, uint64_t n, const tn_frame *frame);
 
 /* The peer's totals of a lane, from a header or a CREDIT row: NULL or what is wrong. */
 const char *tn_lk_credit_update(tn_link *link, tn_lk_lane *lane, uint32_t grant, uint32_t seen);
+/* lane->peer_seen rose: ops that waited for it. */
+void tn_lk_acked(tn_link *link, tn_lk_lane *lane);
 void tn_lk_ack_timeout(tn_link *link);
 
 #endif

@@ -16,24 +16,6 @@
  */
 #include "link/journal_rows.h"
 
-bool tn_lk_journal_room(const tn_link *link, const tn_lk_lane *lane, uint64_t bytes, bool own)
-{
-	const tn_lk_journal *log = &link->journal[lane->index];
-
-	if (!link->resumes)
-		return true;
-	if (log->tail - log->head >= TN_JOURNAL_ROWS + (own ? TN_JOURNAL_RESERVE_ROWS : 0))
-		return false;
-	/* Frames of the link's own have the reserve. */
-	return lane->index != 0 || tn_lk_ring_fits(link, bytes + (own ? 0 : TN_JOURNAL_RESERVE_BYTES));
-}
-
-bool tn_lk_journal_half_full(const tn_link *link)
-{
-	return link->resumes && (link->ring_tail - link->ring_head > TN_JOURNAL_RING_BYTES / 2 ||
-				 link->journal[0].tail - link->journal[0].head > TN_JOURNAL_ROWS / 2);
-}
-
 /* ---- rows come ---- */
 
 static void note_frame(tn_link *link, tn_lk_note *note, const tn_link_post *post)
@@ -100,26 +82,16 @@ static void drop_void(tn_link *link, tn_lk_journal *log)
 	}
 	if (log != &link->journal[0])
 		return;
-	if (log->head != log->tail)
-		link->ring_head = tn_lk_row(log, log->head)->at;
-	else /* from its beginning again: a link that waits for its answers keeps few pages, in the cache */
-		link->ring_head = link->ring_tail = 0;
+	tn_lk_journal_begins(link, log, log->head);
 }
 
 void tn_lk_journal_prune(tn_link *link, tn_lk_lane *lane)
 {
 	tn_lk_journal *log = &link->journal[lane->index];
-	uint32_t taken = lane->granted - lane->first;
 
 	if (!link->resumes)
 		return;
-	for (; log->head != log->next; log->head++) {
-		const tn_lk_note *note = tn_lk_row(log, log->head);
-
-		if (note->what != TN_NOTE_VOID && (int32_t)(taken - note->slot) < 0 &&
-		    (int32_t)(lane->peer_seen - note->unit) < 0)
-			break;
-	}
+	log->head = tn_lk_journal_open(log, lane);
 	drop_void(link, log);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rows of the journal as they are filled, inline, for a notification that ends with its post: that is a third of what
- * it costs afterwards. The invariants: journal.c.
+ * Posts and rows of the journal as they are filled, inline, for messages and notifications that end with their post:
+ * that is a third of what they cost. The invariants: journal.c.
  *
  * Threads: none. Tests: tests/unit/link/pair_test.c.
  */
@@ -17,6 +17,24 @@ static inline tn_lk_note *tn_lk_row(tn_lk_journal *log, uint32_t at)
 	return &log->rows[at & log->mask];
 }
 
+/* ---- posts ---- */
+
+static TN_ALWAYS_INLINE void tn_lk_post_begin(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr,
+					      tn_link_post *post, tn_link_post_type type)
+{
+	wr->lane = tn_lk_lane_slot(link, lane);
+	post->type = type;
+	post->lane = lane->handle;
+	post->lane_user = lane->user;
+	post->cookie = (uint64_t)wr->generation << 32 | tn_lk_wr_index(link, wr);
+	post->level = TN_LINK_LOCAL;
+	post->iov_count = 0;
+	post->bytes = wr->bytes;
+	post->imm = 0;
+	post->whole = 0;
+	post->signal = post->last = post->more = false;
+}
+
 /* ---- the ring ---- */
 
 /* Where n bytes would begin: a row's bytes lie in one piece. */
@@ -30,6 +48,26 @@ static inline uint64_t tn_lk_ring_place(const tn_link *link, uint64_t n)
 static inline bool tn_lk_ring_fits(const tn_link *link, uint64_t n)
 {
 	return tn_lk_ring_place(link, n) + n - link->ring_head <= TN_JOURNAL_RING_BYTES;
+}
+
+/* May a unit with `bytes` of body and payload go? own: a frame of the link's own. */
+static inline bool tn_lk_journal_room(const tn_link *link, const tn_lk_lane *lane, uint64_t bytes, bool own)
+{
+	const tn_lk_journal *log = &link->journal[lane->index];
+
+	if (!link->resumes)
+		return true;
+	if (log->tail - log->head >= TN_JOURNAL_ROWS + (own ? TN_JOURNAL_RESERVE_ROWS : 0))
+		return false;
+	/* Frames of the link's own have the reserve. */
+	return lane->index != 0 || tn_lk_ring_fits(link, bytes + (own ? 0 : TN_JOURNAL_RESERVE_BYTES));
+}
+
+/* The peer should say soon what it has. */
+static inline bool tn_lk_journal_half_full(const tn_link *link)
+{
+	return link->resumes && (link->ring_tail - link->ring_head > TN_JOURNAL_RING_BYTES / 2 ||
+				 link->journal[0].tail - link->journal[0].head > TN_JOURNAL_ROWS / 2);
 }
 
 static inline uint8_t *tn_lk_bytes_of(const tn_link *link, const tn_lk_note *note)
@@ -104,6 +142,79 @@ static TN_ALWAYS_INLINE void tn_lk_note_imm(tn_link *link, tn_lk_lane *lane, tn_
 	tn_lk_note_where(lane, note, !link->remote_done);
 	wr->note = log->tail;
 	log->next = ++log->tail;
+}
+
+/* A whole message that ended with its post; by fields, because zeroing the row first costs as much as the rest. */
+static TN_ALWAYS_INLINE void tn_lk_note_message(tn_link *link, tn_lk_lane *lane, const tn_lk_chan *chan,
+						tn_lk_wr *wr, const tn_link_post *post, bool host)
+{
+	tn_lk_journal *log = &link->journal[0];
+	tn_lk_note *note = tn_lk_row(log, log->tail);
+	const uint32_t body = sizeof(tn_frame_data) - sizeof(tn_frame_head);
+	uint8_t *to;
+
+	TN_ASSERT(lane->index == 0 && log->next == log->tail);
+	note->what = TN_NOTE_FRAME;
+	note->type = TN_FRAME_DATA;
+	note->body = body;
+	note->orphan = note->written = false;
+	note->chan = chan->handle;
+	note->bytes = (uint32_t)wr->bytes;
+	note->op = 0;
+	tn_lk_note_where(lane, note, true);
+	tn_lk_ring_take(link, note, body + wr->bytes);
+	to = tn_lk_bytes_of(link, note);
+	memcpy(to, wr->header + sizeof(tn_frame_head), body);
+	to += body;
+	for (uint32_t i = 1; i < post->iov_count; i++) {
+		tn_lk_keep(link, to, post->iov[i].base, post->iov[i].bytes, host);
+		to += post->iov[i].bytes;
+	}
+	wr->note = log->tail;
+	log->next = ++log->tail;
+}
+
+/* tn_lk_consume of such a message: its header told the lane's totals as they are. */
+static TN_ALWAYS_INLINE void tn_lk_consume_message(tn_link *link, tn_lk_lane *lane, const tn_lk_chan *chan,
+						   tn_lk_wr *wr, const tn_link_post *post, bool host)
+{
+	TN_ASSERT(tn_lk_credits(lane) > 0);
+	TN_ASSERT(wr->told_grant == lane->my_granted && wr->told_seen == lane->rx_units);
+	lane->tx_serial++;
+	lane->consumed++;
+	lane->tx_units++;
+	lane->my_told = lane->my_granted;
+	lane->seen_told = lane->rx_units;
+	lane->ack_due = false;
+	link->credit_due &= ~1u;
+	if (link->resumes)
+		tn_lk_note_message(link, lane, chan, wr, post, host);
+	tn_count_own(&link->counters.frames_tx, 1);
+}
+
+/* Where the rows begin that the peer's totals do not cover. */
+static inline uint32_t tn_lk_journal_open(tn_lk_journal *log, const tn_lk_lane *lane)
+{
+	uint32_t taken = lane->granted - lane->first, at = log->head;
+
+	for (; at != log->next; at++) {
+		const tn_lk_note *note = tn_lk_row(log, at);
+
+		if (note->what != TN_NOTE_VOID && (int32_t)(taken - note->slot) < 0 &&
+		    (int32_t)(lane->peer_seen - note->unit) < 0)
+			break;
+	}
+	return at;
+}
+
+/* Log 0 begins there from now on. */
+static inline void tn_lk_journal_begins(tn_link *link, tn_lk_journal *log, uint32_t head)
+{
+	log->head = head;
+	if (head != log->tail)
+		link->ring_head = tn_lk_row(log, head)->at;
+	else /* from its beginning again: a link that waits for its answers keeps few pages, in the cache */
+		link->ring_head = link->ring_tail = 0;
 }
 
 /* tn_lk_consume of a notification. */

@@ -518,6 +518,9 @@ bool tn_link_fast_notify(tn_link *link, uint32_t channel, const tn_link_xfer *xf
 /* After TN_FAST_COMPLETE and _AGAIN the machine has nothing to say that it had not before. */
 tn_link_fast_result tn_link_fast_posted(tn_link *link, tn_link_fast *fast, tern_status status, bool done,
 					uint64_t *op);
+/* The same after tn_link_fast_send: compiled for it. */
+tn_link_fast_result tn_link_fast_sent(tn_link *link, tn_link_fast *fast, tern_status status, bool done,
+				      uint64_t *op);
 /*
  * An immediate that is as most are: instead of tn_link_on_imm, without the time, and the machine has nothing to
  * say afterwards. False: nothing happened, call that.
@@ -526,9 +529,10 @@ bool tn_link_fast_imm(tn_link *link, uint32_t lane, uint32_t imm, uint64_t bytes
 
 /*
  * A frame that is as most are, a whole message in its turn, instead of tn_link_on_frame: without the time. *rx is the
- * message. False: nothing happened, call that.
+ * message; !*more: the machine has nothing to say that it had not before. False: nothing happened, call that.
  */
-bool tn_link_fast_frame(tn_link *link, uint32_t lane, const void *bytes, uint64_t n, tn_link_rx *rx);
+bool tn_link_fast_frame(tn_link *link, uint32_t lane, const void *bytes, uint64_t n, tn_link_rx *rx,
+			bool *more);
 
 /*
  * Accesses over a device that has done them, visible at the target, when its post returns: the machine keeps nothing of

@@ -9,7 +9,7 @@
 
 /* ---- totals ---- */
 
-static void acked(tn_link *link, tn_lk_lane *lane)
+void tn_lk_acked(tn_link *link, tn_lk_lane *lane)
 {
 	tn_list *node;
 
@@ -42,14 +42,14 @@ const char *tn_lk_credit_update(tn_link *link, tn_lk_lane *lane, uint32_t grant,
 			return "acknowledgement of what was not sent";
 		lane->peer_seen = seen;
 		prune = true;
-		acked(link, lane);
+		tn_lk_acked(link, lane);
 	}
 	if (prune)
 		tn_lk_journal_prune(link, lane);
 	return NULL;
 }
 
-bool tn_link_on_slot_free(tn_link *link, uint32_t handle, uint32_t n)
+TN_ALWAYS_INLINE bool tn_link_on_slot_free(tn_link *link, uint32_t handle, uint32_t n)
 {
 	tn_lk_lane *lane = tn_lk_lane_get(link, handle);
 

@@ -8,6 +8,7 @@
  * Threads: none. Tests: tests/unit/link/op_test.c, pair_test.c.
  */
 #include "link/internal.h"
+#include "link/journal_rows.h"
 
 /* ---- headers and posts ---- */
 
@@ -32,26 +33,10 @@ void tn_lk_head_fill(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, tn_frame_typ
 	wr->told_seen = lane->rx_units;
 }
 
-static void post_begin(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, tn_link_post *post,
-		       tn_link_post_type type)
-{
-	wr->lane = tn_lk_lane_slot(link, lane);
-	post->type = type;
-	post->lane = lane->handle;
-	post->lane_user = lane->user;
-	post->cookie = (uint64_t)wr->generation << 32 | tn_lk_wr_index(link, wr);
-	post->level = TN_LINK_LOCAL;
-	post->iov_count = 0;
-	post->bytes = wr->bytes;
-	post->imm = 0;
-	post->whole = 0;
-	post->signal = post->last = post->more = false;
-}
-
 void tn_lk_frame_post(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, uint64_t header_bytes,
 		      tn_link_post *post)
 {
-	post_begin(link, lane, wr, post, TN_POST_SEND);
+	tn_lk_post_begin(link, lane, wr, post, TN_POST_SEND);
 	post->iov_count = 1;
 	post->iov[0] = (tn_link_iov){wr->header, header_bytes};
 }
@@ -59,7 +44,7 @@ void tn_lk_frame_post(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, uint64_t he
 void tn_lk_xfer_post(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, tn_link_post *post,
 		     tn_link_post_type type)
 {
-	post_begin(link, lane, wr, post, type);
+	tn_lk_post_begin(link, lane, wr, post, type);
 	post->level = link->remote_done && type != TN_POST_READ ? TN_LINK_REMOTE : TN_LINK_LOCAL;
 }
 

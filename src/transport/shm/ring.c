@@ -160,7 +160,8 @@ static void gather(uint8_t *to, const tn_iov *iov, int n)
 	}
 }
 
-static tern_status tx_send_buffer(tn_shm_tx *tx, const tn_iov *iov, int n, uint64_t bytes)
+static __attribute__((noinline)) tern_status tx_send_buffer(tn_shm_tx *tx, const tn_iov *iov, int n,
+							    uint64_t bytes)
 {
 	tn_shm_cell *cell = cell_at(&tx->ring, tx->head);
 	uint16_t index;
@@ -181,7 +182,7 @@ static tern_status tx_send_buffer(tn_shm_tx *tx, const tn_iov *iov, int n, uint6
 	return TERN_OK;
 }
 
-tern_status tn_shm_tx_send(tn_shm_tx *tx, const tn_iov *iov, int n, uint64_t bytes)
+TN_ALWAYS_INLINE tern_status tn_shm_tx_send(tn_shm_tx *tx, const tn_iov *iov, int n, uint64_t bytes)
 {
 	tern_status status = tn_shm_tx_room(tx);
 	tn_shm_cell *cell;

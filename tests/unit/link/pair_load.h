@@ -444,7 +444,8 @@ static inline int load_submit_fast(load *l, load_op *op, uint32_t handle, load_c
 		return 0;
 	do {
 		*status = pair_post(l->world, op->side, &fast.post, &done);
-		result = tn_link_fast_posted(link, &fast, *status, done, &op->handle);
+		result = op->kind == LOAD_SEND ? tn_link_fast_sent(link, &fast, *status, done, &op->handle)
+					       : tn_link_fast_posted(link, &fast, *status, done, &op->handle);
 	} while (result == TN_FAST_MORE);
 	if (result == TN_FAST_COMPLETE) {
 		PAIR_CHECK(l->world, pending || !tn_link_pending(link));

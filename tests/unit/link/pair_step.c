@@ -7,7 +7,7 @@ static void pair_step_event(pair_world *world, pair_end *end)
 	pair_node *node = &world->node[end->side];
 	pair_event event = end->events[0];
 	tn_link_rx rx = {0};
-	bool pending;
+	bool pending, more;
 
 	memmove(end->events, end->events + 1, (end->event_count - 1) * sizeof(end->events[0]));
 	end->event_count--;
@@ -19,8 +19,11 @@ static void pair_step_event(pair_world *world, pair_end *end)
 		tn_link_on_lane_down(node->link, end->handle, TERN_E_LANE, "the wire was cut", world->now);
 		break;
 	case PAIR_FRAME:
-		if (!tn_link_fast_frame(node->link, end->handle, event.frame, event.bytes, &rx))
+		pending = tn_link_pending(node->link);
+		if (!tn_link_fast_frame(node->link, end->handle, event.frame, event.bytes, &rx, &more))
 			tn_link_on_frame(node->link, end->handle, event.frame, event.bytes, world->now, &rx);
+		else
+			PAIR_CHECK(world, pending || more || !tn_link_pending(node->link));
 		end->processed++;
 		break;
 	case PAIR_IMM:
