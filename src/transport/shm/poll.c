@@ -80,7 +80,7 @@ static void timer_fired(tn_shm_dev *dev)
 	dev->timer_ns = TN_TIME_NEVER;
 }
 
-static void look(tn_shm_dev *dev)
+static __attribute__((noinline)) void look(tn_shm_dev *dev)
 {
 	struct epoll_event evs[EVENTS_PER_LOOK];
 	int n;
@@ -213,7 +213,7 @@ static void publish(tn_shm_lane *lane)
 }
 
 /* The ring of one lane. Returns the number of events. */
-static int drain(tn_shm_lane *lane, tn_event *events, int max)
+static TN_ALWAYS_INLINE int drain(tn_shm_lane *lane, tn_event *events, int max)
 {
 	tern_status status = TERN_OK;
 	int n = 0;
@@ -238,8 +238,11 @@ static int drain(tn_shm_lane *lane, tn_event *events, int max)
 	}
 	if (status == TERN_OK)
 		return n;
-	if (TN_UNLIKELY(n == 0 && tn_shm_rx_unpublished(&lane->rx)))
-		publish(lane);
+	if (n == 0) {
+		tn_shm_rx_expect(&lane->rx);
+		if (TN_UNLIKELY(tn_shm_rx_unpublished(&lane->rx)))
+			publish(lane);
+	}
 	if (TN_UNLIKELY(status == TERN_E_PROTOCOL))
 		tn_shm_lane_down(lane, tn_fail(TERN_E_PROTOCOL,
 					       "the peer put something into its ring that is no message"));
@@ -248,7 +251,7 @@ static int drain(tn_shm_lane *lane, tn_event *events, int max)
 	return n;
 }
 
-static int rings(tn_shm_dev *dev, tn_event *events, int max)
+static TN_ALWAYS_INLINE int rings(tn_shm_dev *dev, tn_event *events, int max)
 {
 	uint32_t count = dev->polled_count;
 	int n = 0;
@@ -261,7 +264,7 @@ static int rings(tn_shm_dev *dev, tn_event *events, int max)
 	return n;
 }
 
-static int gather(tn_shm_dev *dev, tn_event *events, int max)
+static TN_ALWAYS_INLINE int gather(tn_shm_dev *dev, tn_event *events, int max)
 {
 	int n = 0;
 
@@ -269,6 +272,13 @@ static int gather(tn_shm_dev *dev, tn_event *events, int max)
 		n = pending(dev, events, max);
 	n += rings(dev, events + n, max - n);
 	return n;
+}
+
+/* Nothing came: sockets and deadlines, then once more. */
+static __attribute__((noinline)) int look_and_gather(tn_shm_dev *dev, tn_event *events, int max)
+{
+	look(dev);
+	return gather(dev, events, max);
 }
 
 int tn_shm_poll(tn_dev *base, tn_event *events, int max)
@@ -295,8 +305,7 @@ int tn_shm_poll(tn_dev *base, tn_event *events, int max)
 	}
 	if (TN_LIKELY(++dev->idle < dev->config.idle_polls && dev->urgent == 0 && dev->pending == 0))
 		return 0;
-	look(dev);
-	return gather(dev, events, max);
+	return look_and_gather(dev, events, max);
 }
 
 /* ---- sleeping ---- */
