@@ -87,7 +87,7 @@ class Budget(unittest.TestCase):
         self.assertTrue(budget.judge('c', 104, 100)[0])
         self.assertIn('can follow', budget.judge('c', 90, 100)[1])
         self.assertTrue(budget.judge('c', None, 100)[0])
-        self.assertFalse(budget.judge('c', 100, None)[0])
+        self.assertEqual(budget.judge('c', 100, None), (False, 'not compared'))
 
     def test_the_file_is_read_back(self):
         found = budget.read_budget()
