@@ -26,6 +26,8 @@ import bench_report  # noqa: E402
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.normpath(os.path.join(HERE, '..'))
 PATIENCE_S = 30
+LIMITS = {'copy': 'copy', 'call': 'bare ring'}  # asked of bench-peer-limit: what its rows are called
+RING_BYTES = 128
 K, M = 1 << 10, 1 << 20
 
 # name: (program, arguments). Names are those of the tables.
@@ -153,8 +155,15 @@ class Program:
         self.process = None
 
 
+def limits_of(op, size, depth, name):
+    """What the limit's program is asked for beside this work, if anything."""
+    if op in ('put', 'get') and size >= 64:
+        return 'copy'
+    return 'call' if op == 'call' and depth == 1 and size <= RING_BYTES and 'shm' in name else None
+
+
 def run_turns(programs, limit, work, rounds, ms, out):
-    """All rounds of one work. Limits of copies are turns of their own."""
+    """All rounds of one work. Limits of copies and of calls are turns of their own."""
     op, size, depth = work
     reasons = {}
 
@@ -175,10 +184,11 @@ def run_turns(programs, limit, work, rounds, ms, out):
                 reasons[program.name] = answer['error']
             out.write(json.dumps(row) + '\n')
             before = after
-        if op in ('put', 'get') and size >= 64:
-            copy = limit.ask('copy', size, 1, ms)
-            out.write(json.dumps({**copy, 'peer': 'copy', 'op': op, 'size': size, 'depth': depth, 'round': turn,
-                                  'line_before_us': before, 'line_after_us': before}) + '\n')
+        what = limits_of(op, size, depth, programs[0].name)
+        if what:
+            answer = limit.ask(what, size, 1, ms)
+            out.write(json.dumps({**answer, 'peer': LIMITS[what], 'op': op, 'size': size, 'depth': depth, 'round': turn,
+                                  'line_before_us': before, 'line_after_us': line()}) + '\n')
     return reasons
 
 

@@ -18,7 +18,8 @@
  *   call     bytes there, the same number back, answered by a handler
  *   stream   messages of so many bytes, one way, until the last one was received
  *   fetch    rows of 64 f32 of so many keys, out of a table of a million; push: gradients for them (adagrad)
- *   line     a cache line, one way between the two cores; copy: between two mapped segments (limit.c alone)
+ *   line     a cache line, one way between the two cores; copy: between two mapped segments (limit.c alone, whose call
+ *            is a bare ring's: the lines of tern's two messages, without anything that is done for them)
  *
  * Threads: one on each side, and those of the library that is measured. No test but a smoke (tests/e2e/peers_test.py).
  */
@@ -43,6 +44,7 @@ extern "C" {
 #define H_REQUEST   16 /* bytes of a request for a get */
 #define H_ACK       8
 #define H_MAIL_MAX  4096
+#define H_CELLS     64 /* of a bare ring: limit.c */
 
 #define H_ALIGNED(n) __attribute__((aligned(n)))
 
@@ -70,6 +72,7 @@ typedef struct h_shared {
 	char error[512];
 	H_ALIGNED(128) uint64_t ping; /* limit.c */
 	H_ALIGNED(128) uint64_t pong;
+	H_ALIGNED(256) uint8_t cells[2][H_CELLS][256];
 } h_shared;
 
 typedef struct h_env h_env;

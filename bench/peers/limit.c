@@ -3,6 +3,9 @@
  * What the machine itself can do: a cache line one way between the two cores, and the better of memcpy and a copy with
  * non-temporal stores between two mapped segments (registered memory of tern, like those that its puts go between).
  *
+ * call: a bare ring. Cells of 256 bytes whose first line has the word that is looked at, as many bytes in them as tern's
+ * request and answer take with their headers, copied in and out; further lines are asked for while there is nothing.
+ *
  * Threads: one on each side, and tern's helper, which sleeps.
  */
 #include <stdlib.h>
@@ -43,9 +46,55 @@ static void client(h_env *e)
 	e->out = segment(e, ctx);
 }
 
+#define RING_REQUEST 104u /* bytes of headers */
+#define RING_ANSWER  64u
+#define RING_BYTES   128u /* of arguments, at most */
+
+static void ring_put(h_env *e, unsigned way, uint64_t i, uint64_t bytes)
+{
+	static const uint8_t from[RING_REQUEST + RING_BYTES];
+	uint8_t *cell = e->shared->cells[way][i % H_CELLS];
+
+	memcpy(cell + 16, from, bytes);
+	__atomic_store_n((uint64_t *)(void *)cell, i, __ATOMIC_SEQ_CST);
+}
+
+static void ring_take(h_env *e, unsigned way, uint64_t i, uint64_t bytes)
+{
+	static uint8_t out[RING_REQUEST + RING_BYTES];
+	const uint8_t *cell = e->shared->cells[way][i % H_CELLS];
+
+	while (__atomic_load_n((const uint64_t *)(const void *)cell, __ATOMIC_ACQUIRE) != i) {
+		__builtin_prefetch(cell + 64);
+		__builtin_prefetch(cell + 128);
+	}
+	memcpy(out, cell + 16, bytes);
+	__asm__ volatile("" ::"r"(out) : "memory");
+}
+
+/* i: from 1 on, over all pieces of work. */
+static uint64_t ring_at;
+
+static void ring_serve(h_env *e, const h_work *w)
+{
+	for (uint64_t i = 0; i < w->count; i++) {
+		ring_take(e, 0, ++ring_at, RING_REQUEST + w->size);
+		ring_put(e, 1, ring_at, RING_ANSWER + w->size);
+	}
+}
+
+static void ring_call(h_env *e, const h_work *w)
+{
+	ring_put(e, 0, ++ring_at, RING_REQUEST + w->size);
+	ring_take(e, 1, ring_at, RING_ANSWER + w->size);
+}
+
 static void serve(h_env *e, const h_work *w)
 {
 	static uint64_t value;
+
+	if (w->op == H_CALL)
+		ring_serve(e, w);
 
 	for (uint64_t i = 0; w->op == H_LINE && i < w->count; i++) {
 		value++;
@@ -102,6 +151,8 @@ static void run(h_env *e, const h_work *w)
 	for (uint64_t i = 0; i < w->count; i++) {
 		if (w->op == H_LINE)
 			bounce(e);
+		else if (w->op == H_CALL)
+			ring_call(e, w);
 		else if (direct)
 			copy_non_temporal(e->in, e->out, w->size);
 		else
@@ -114,7 +165,9 @@ static void run(h_env *e, const h_work *w)
 static const char *cannot(const h_env *e, const h_work *w)
 {
 	(void)e;
-	return w->op < H_LINE ? "line and copy alone" : NULL;
+	if (w->op == H_CALL && w->depth == 1 && w->size <= RING_BYTES)
+		return NULL;
+	return w->op < H_LINE ? "line, copy and small calls alone" : NULL;
 }
 
 int main(int argc, char **argv)

@@ -66,6 +66,13 @@ class Ratios(unittest.TestCase):
                                  '| CPU, tcp, blocking | put 8 B, tcp socket | 10.0 | 8.00 | 8.00 |  |'])
         self.assertIn('| tcp-block: idle below 1 % of a core | | **yes** | 0.020 % |', bench_report.targets_markdown(data))
 
+    def test_a_call_that_misses_stands_beside_a_bare_ring(self):
+        rows = [{**turn(peer, i, us), 'op': 'call', 'size': 64} for i in range(5)
+                for peer, us in (('tern shm', 10), ('UCX posix', 10), ('bare ring', 7))]
+        lines = bench_report.missed_markdown({'shm-spin': {'head': {}, 'rows': rows}}).split('\n')[2:]
+        self.assertEqual(lines, ['| call 64 B: 0.6 x UCX active messages | call 64 B | 10.0 | 6.00 | 7.00 | less than a ring takes |'])
+        self.assertEqual(bench_report.peers({'rows': rows}), ['tern shm', 'UCX posix'])
+
     def test_reasons_stand_for_figures(self):
         data = {'head': {'group': 'shm-spin', 'rounds': 1}, 'rows': [turn('tern shm', 0, 1.5),
                 {'peer': 'x', 'op': 'put', 'size': 8, 'depth': 1, 'round': 0, 'error': 'it is not there'}]}
