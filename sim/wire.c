@@ -185,16 +185,25 @@ static bool take_write(sim_lane *lane, sim_item *item)
 	return true;
 }
 
+/*
+ * In a row. Three are what docs/protocol/link.md, "Numbers", does not cover: an immediate's number has two bits, so the one
+ * behind them looks like one that came before.
+ */
+#define LEFT_OUT_MAX 2u
+
 /* Once; or, if the lane's device lies, twice or not at all, though it was answered. */
 static void arrive_or_not(sim_lane *lane, const sim_item *item, uint32_t slot)
 {
 	sim_world *world = item->world;
 
-	if (lane->dev->faults.left_out_until > world->events.now && sim_chance(&world->device, 20)) {
+	if (lane->dev->faults.left_out_until > world->events.now && sim_chance(&world->device, 20) &&
+	    lane->missing < LEFT_OUT_MAX) {
+		lane->missing++;
 		sim_slot_return(lane->dev, slot);
 		sim_covered(world, SIM_COVER_LEFT_OUT);
 		return;
 	}
+	lane->missing = 0;
 	arrival_event(lane, item, slot);
 	if (lane->dev->faults.twice_until <= world->events.now || !sim_chance(&world->device, 20))
 		return;

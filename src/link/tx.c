@@ -196,6 +196,10 @@ static bool next_own(tn_link *link, tn_lk_lane *lane, tn_link_post *post)
 
 	if (credits == 0 || !tn_lk_lane_ready(link, lane))
 		return false;
+	/* Ahead of what is sent again, which may use all but one: the receiver counts on the credits that were given back,
+	   and says nothing of its grant before half of what it thinks there are is used. */
+	if (credits > 1 && link->state == TN_LINK_UP && (link->credit_due & TN_DUE_BACK))
+		return tn_lk_build_back(link, lane, post);
 	if (tn_lk_journal_due(link))
 		return next_credit(link, lane, credits, post) || tn_lk_journal_next(link, lane, post);
 	if (credits > 1 && link->state == TN_LINK_UP && tn_lk_journal_room(link, lane, OWN_BYTES, true) &&
@@ -205,8 +209,6 @@ static bool next_own(tn_link *link, tn_lk_lane *lane, tn_link_post *post)
 		return tn_lk_build_grant(link, lane, post);
 	if (credits > 1 && link->state == TN_LINK_UP && (link->credit_due & TN_DUE_DEMAND))
 		return tn_lk_build_demand(link, lane, post);
-	if (credits > 1 && link->state == TN_LINK_UP && (link->credit_due & TN_DUE_BACK))
-		return tn_lk_build_back(link, lane, post);
 	if (credits > 1 && link->state == TN_LINK_UP && (link->credit_due & TN_DUE_SLOTS))
 		return tn_lk_build_slots(link, lane, post);
 	if (credits > 1 && link->state == TN_LINK_CLOSING && !link->bye_sent && link->wr_live == 0)
