@@ -107,6 +107,7 @@ struct tern_ctx {
 	uint32_t short_sleeps; /* waits in a row that ended soon after their thread slept: tn_spin_learn */
 	uint32_t rounds;
 	bool look_at_control;
+	bool worked; /* there was something to do since control_ns, when descriptors were looked at */
 	uint64_t control_ns;
 	/* ---- shared ---- */
 	tn_roles roles;

@@ -82,6 +82,7 @@ static TN_ALWAYS_INLINE int run_queues(tern_ctx *ctx, int handled)
 	if (!tn_mpsc_empty(&ctx->dispatch.queue))
 		n += tn_dispatch_run(ctx);
 	if (n + handled > 0) {
+		ctx->worked = true;
 		tn_ctx_count_event(ctx);
 		if (atomic_load_explicit(&ctx->roles.followers, memory_order_seq_cst))
 			tn_roles_check_waiters(ctx);
@@ -118,9 +119,10 @@ static bool control_due(tern_ctx *ctx)
 {
 	uint64_t now = tn_ctx_now(ctx);
 
-	if (now - ctx->control_ns < TN_CONTROL_EVERY_NS)
+	if (now - ctx->control_ns < (ctx->worked ? TN_CONTROL_BUSY_NS : TN_CONTROL_EVERY_NS))
 		return false;
 	ctx->control_ns = now;
+	ctx->worked = false;
 	return true;
 }
 

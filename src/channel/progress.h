@@ -22,7 +22,9 @@
 
 #define TN_EPOLL_MAX        32       /* descriptors per epoll_wait */
 #define TN_POLL_BATCH       32       /* events per device poll */
-#define TN_CONTROL_EVERY_NS 50000ull /* a spinning driver looks at descriptors so often */
+#define TN_CONTROL_EVERY_NS 50000ull /* a spinning driver looks at descriptors so often, */
+#define TN_CONTROL_BUSY_NS \
+	1000000ull /* and while devices have work for it: a look takes as long as a small call */
 
 typedef struct tn_watch {
 	int (*ready)(struct tn_watch *watch, uint32_t events); /* returns the number of things handled */

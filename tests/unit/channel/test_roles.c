@@ -484,6 +484,7 @@ static tern_ctx *open_spinning(uint64_t spin_ns, uint32_t flags)
 
 static void close_spinning(tern_ctx *ctx)
 {
+	tn_roles_stop_helper(ctx); /* nobody reads the clock while it changes */
 	ctx->clock = &tn_clock_monotonic;
 	tern_ctx_destroy(ctx);
 }
@@ -557,6 +558,37 @@ static void test_helper_spins(void **state)
 	tern_ctx_wake(ctx);
 	pthread_join(w.thread, NULL);
 	assert_int_equal(w.status, TERN_OK);
+	close_spinning(ctx);
+}
+
+/* Does a spinning driver look at descriptors, so long after it did? */
+static bool looks_after(tern_ctx *ctx, uint64_t us, bool worked)
+{
+	struct pollfd wake = {.fd = ctx->roles.wake.fd, .events = POLLIN};
+
+	ctx->control_ns = atomic_fetch_add(&spin_now, us * 1000);
+	ctx->worked = worked;
+	tern_ctx_wake(ctx);
+	for (int i = 0; i < 64; i++)
+		tern_ctx_progress(ctx);
+	if (poll(&wake, 1, 0) == 0)
+		return true;
+	tn_os_event_drain(wake.fd);
+	return false;
+}
+
+/* A look costs what a small call does: seldom while there is work, but always at last. */
+static void test_looks_at_descriptors(void **state)
+{
+	tern_ctx *ctx = open_spinning(20000, TERN_CTX_NO_HELPER);
+
+	(void)state;
+	(void)looks_after(ctx, 60, false); /* what set-up has left to look at */
+	assert_false(looks_after(ctx, 40, false));
+	assert_true(looks_after(ctx, 60, false));
+	assert_false(looks_after(ctx, 60, true));
+	assert_false(looks_after(ctx, 900, true));
+	assert_true(looks_after(ctx, 1100, true));
 	close_spinning(ctx);
 }
 
@@ -695,6 +727,7 @@ int main(void)
 		cmocka_unit_test(test_spin_learns),
 		cmocka_unit_test(test_no_spin),
 		cmocka_unit_test(test_helper_spins),
+		cmocka_unit_test(test_looks_at_descriptors),
 		cmocka_unit_test(test_wake_before_wait),
 		cmocka_unit_test(test_wait_deadline),
 		cmocka_unit_test(test_no_wait_in_callback),
