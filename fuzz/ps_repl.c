@@ -15,6 +15,37 @@
 #include "ps/repl_in.h"
 #include "ps/server.h"
 
+/* What was staged is summed, as when this server is promoted and its first life closes. */
+static void close_first(tables *t, tn_steps *steps)
+{
+	tn_ps_close c = {.step = UINT64_MAX - 1};
+	tn_ps_slots all;
+	tn_steps_work w;
+
+	if (steps->count == 0)
+		return;
+	memset(&all, 0xff, sizeof(all));
+	c.life = steps->lives[0]->id;
+	TN_LIST_FOREACH(node, &steps->lives[0]->pieces) {
+		if (c.senders < TN_PS_SENDERS_MAX)
+			c.sender[c.senders++] = TN_CONTAINER_OF(node, tn_piece, node)->member;
+	}
+	if (tn_steps_take(steps, &c, &all, 0, &w) != TERN_OK || tn_ps_slots_none(&w.slots))
+		return;
+	for (uint32_t at = 0, n; tn_steps_table(&w, &at, &n); at += n) {
+		struct ps_share *share = get(t, w.items[at].piece->table);
+		tern_status told = TERN_OK;
+		uint64_t *keys = NULL, count;
+
+		if (share && share->hash == w.items[at].piece->schema)
+			(void)tn_steps_sum(share, &w, w.items + at, n, &keys, &count, &told);
+		if (share)
+			tn_ps_share_put(share);
+		free(keys);
+	}
+	tn_steps_done(steps, &w, TERN_OK);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 typedef struct tables {
@@ -77,7 +108,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static tn_cl_map map;
 	tables t = {{NULL}};
-	const tn_repl_store store = {get, dropped, create, drop, each, &t};
+	tn_steps steps;
+	const tn_repl_store store = {get, dropped, create, drop, each, &steps, &t};
 	tn_repl_in *in = malloc(sizeof(*in));
 	uint64_t *frame = malloc(size + 8);
 	tern_table_schema schema = {.name = "t", .dim = 2};
@@ -91,6 +123,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	map.servers = 2;
 	memcpy(frame, data, size);
 	tn_repl_in_init(in);
+	tn_steps_init(&steps);
 	if (tn_repl_in_apply(in, &store, &map, 1, frame, size, &a)) {
 		bool again = tn_repl_in_apply(in, &store, &map, 1, frame, size, &b);
 
@@ -103,10 +136,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 				tn_ps_dedup_check(t.share[i]->dedup);
 			}
 	}
+	close_first(&t, &steps);
 	for (unsigned i = 0; i < 4; i++)
 		if (t.share[i])
 			tn_ps_share_put(t.share[i]);
 	tn_repl_in_fini(in);
+	tn_steps_fini(&steps);
 	free(in);
 	free(frame);
 	return 0;

@@ -66,11 +66,10 @@ tern_status tern_ps_group_begin(tern_ps_group *group, uint64_t step, uint64_t ti
 tern_status tern_ps_group_end(tern_ps_group *group, uint64_t step);
 /*
  * TERN_PS_GROUP_SUM: gradients for params->step, which this member has not ended. Returns when every server has its part,
- * applied it is when the step ends. Memory is the caller's again. params->mode: TERN_PUSH_GRADIENT. TERN_E_STATE: the step
- * is closed, the group is not summed, or slots moved to other servers in the middle of the step; TERN_E_LIMIT: gradients
- * of open steps exceed option ps.staged_bytes. After TERN_E_DEADLINE some servers have
- * their part: the step must not be pushed again. Not saved by tern_ps_save before the step ends.
- * TERN_E_UNSUPPORTED: the servers have backups, which would not be told.
+ * and with replication its backup; applied it is when the step ends. Servers that die, or slots that move, in the middle of a
+ * step cost time alone. Memory is the caller's again. params->mode: TERN_PUSH_GRADIENT. TERN_E_STATE: the step is closed, or
+ * the group is not summed; TERN_E_LIMIT: gradients of open steps exceed option ps.staged_bytes. After TERN_E_DEADLINE some
+ * servers have their part: the step must not be pushed again. Not saved by tern_ps_save before the step ends.
  */
 tern_status tern_ps_group_push(tern_ps_group *group, tern_table *table, const tern_table_push_params *params,
 			       uint64_t timeout_ns);

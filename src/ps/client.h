@@ -201,6 +201,7 @@ struct tern_ps {
 ps_route *tn_ps_route_hold(tern_ps *ps);
 void tn_ps_route_release(tern_ps *ps, ps_route *route);
 
+bool tn_ps_route_has(const ps_route *route, const ps_host *host);
 /* The host of a server, NULL if it is not alive. Hosts live as long as the client. */
 ps_host *tn_ps_host_at(tern_ps *ps, uint32_t server);
 /* The host of an address; dialed when it is first needed. NULL: no memory, too many. */

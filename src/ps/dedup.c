@@ -47,15 +47,6 @@ bool tn_ps_slots_within(const tn_ps_slots *a, const tn_ps_slots *b)
 	return outside == 0;
 }
 
-static bool slots_none(const tn_ps_slots *a)
-{
-	uint64_t any = 0;
-
-	for (unsigned i = 0; i < 64; i++)
-		any |= a->bits[i];
-	return any == 0;
-}
-
 tn_ps_dedup *tn_ps_dedup_new(void)
 {
 	tn_ps_dedup *d = calloc(1, sizeof(*d));
@@ -239,7 +230,7 @@ tn_ps_verdict tn_ps_dedup_begin(tn_ps_dedup *d, uint64_t id, uint64_t seq, uint6
 		return TN_PS_AT_WORK;
 	for (unsigned i = 0; i < 64; i++)
 		fresh->bits[i] = want->bits[i] & ~e->done.bits[i];
-	if (slots_none(fresh) && !slots_none(want)) {
+	if (tn_ps_slots_none(fresh) && !tn_ps_slots_none(want)) {
 		*status = e->status;
 		return TN_PS_KNOWN;
 	}
@@ -291,7 +282,7 @@ void tn_ps_dedup_export_slots(const tn_ps_dedup *d, const tn_ps_slots *slots, tn
 		for (uint32_t i = 0; i < c->count; i++) {
 			for (unsigned w = 0; w < 64; w++)
 				both.bits[w] = c->entries[i]->done.bits[w] & slots->bits[w];
-			if (!slots_none(&both))
+			if (!tn_ps_slots_none(&both))
 				fn(c->id, c->low, c->entries[i]->seq, c->entries[i]->status, &both, arg);
 		}
 	}

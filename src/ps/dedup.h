@@ -41,6 +41,43 @@ static inline bool tn_ps_slots_has(const tn_ps_slots *slots, uint32_t slot)
 	return slots->bits[slot / 64] >> (slot % 64) & 1;
 }
 
+static inline bool tn_ps_slots_none(const tn_ps_slots *slots)
+{
+	uint64_t any = 0;
+
+	for (unsigned w = 0; w < 64; w++)
+		any |= slots->bits[w];
+	return any == 0;
+}
+
+/* Have they any in common? */
+static inline bool tn_ps_slots_meet(const tn_ps_slots *a, const tn_ps_slots *b)
+{
+	uint64_t any = 0;
+
+	for (unsigned w = 0; w < 64; w++)
+		any |= a->bits[w] & b->bits[w];
+	return any != 0;
+}
+
+static inline void tn_ps_slots_without(tn_ps_slots *from, const tn_ps_slots *slots)
+{
+	for (unsigned w = 0; w < 64; w++)
+		from->bits[w] &= ~slots->bits[w];
+}
+
+static inline void tn_ps_slots_and(tn_ps_slots *slots, const tn_ps_slots *with)
+{
+	for (unsigned w = 0; w < 64; w++)
+		slots->bits[w] &= with->bits[w];
+}
+
+static inline void tn_ps_slots_or(tn_ps_slots *slots, const tn_ps_slots *with)
+{
+	for (unsigned w = 0; w < 64; w++)
+		slots->bits[w] |= with->bits[w];
+}
+
 /* Is every slot of a in b? */
 bool tn_ps_slots_within(const tn_ps_slots *a, const tn_ps_slots *b);
 

@@ -4,7 +4,8 @@
  *
  *   request   u8 version | u8 op | u8 name bytes | u8 text bytes | u32 flags | u64 member | u64 value | u64 timeout ns |
  *             name | text
- *   answer    u64 value, JOIN u64 life more, CLOSE the senders' ids more; a failure's text is the answer's, as of every
+ *   answer    u64 value, JOIN u64 life more, and of summed groups the last closing: u64 steps closed and the senders' ids; CLOSE
+ *             the senders' ids more; a failure's text is the answer's, as of every
  *             call
  *
  *              name    value in         text           value out
@@ -18,7 +19,7 @@
  *   CLOSE      group   steps ended                     steps closed    waits
  *
  * Every request may be repeated: none counts. Groups that are summed (flag 1) end steps with CLOSE, which names the
- * senders of the step for the servers (ps/round.h); life is a number that the group has as long as the keeper lives.
+ * senders of the step for the servers (ps/round.h); who joins brings the last closing too: all who knew it may have left. life is a number that the group has as long as the keeper lives.
  *
  * Threads: handlers run from dispatch, one at a time; lock for texts and closing. Tests: tests/unit/ps/group_test.c.
  */
@@ -74,7 +75,7 @@ typedef struct ps_group {
 } ps_group;
 
 /* Answers: words that follow each other. */
-#define TN_PS_GROUP_WORDS (1u + TN_PS_SENDERS_MAX)
+#define TN_PS_GROUP_WORDS (3u + TN_PS_SENDERS_MAX)
 
 typedef struct tn_ps_groups {
 	tern_ctx *ctx;

@@ -39,6 +39,17 @@ static ps_host *first_host(tern_ps *ps)
 	return host;
 }
 
+/* A closing as the keeper says it, to all servers. */
+static tern_status bring(tern_ps *ps, uint64_t life, const uint64_t *words, uint32_t count)
+{
+	tn_ps_close closing = {.life = life, .step = words[0] - 1, .senders = count - 1};
+
+	if (closing.senders > TN_PS_SENDERS_MAX)
+		return tn_fail(TERN_E_PROTOCOL, "a step of %u senders", closing.senders);
+	memcpy(closing.sender, words + 1, closing.senders * sizeof(words[0]));
+	return tn_ps_round_close(ps, &closing);
+}
+
 /* words (may be NULL): room for TN_PS_GROUP_WORDS; *count (may be NULL): how many came. */
 static tern_status ask_words(tern_ps *ps, tn_ps_group_msg *msg, uint64_t *words, uint32_t *count)
 {
@@ -92,6 +103,7 @@ tern_status tern_ps_group_join(tern_ps *ps, const tern_ps_group_params *params, 
 {
 	tn_ps_group_msg msg;
 	uint64_t words[TN_PS_GROUP_WORDS] = {0};
+	uint32_t count = 0;
 	tern_ps_group *group;
 	tern_status status;
 
@@ -111,12 +123,15 @@ tern_status tern_ps_group_join(tern_ps *ps, const tern_ps_group_params *params, 
 	status = tn_os_random(&group->id, sizeof(group->id));
 	if (status == TERN_OK) {
 		msg = message(group, TN_GROUP_JOIN, params->staleness, params->member ? params->member : "");
-		status = ask_words(ps, &msg, words, NULL);
+		status = ask_words(ps, &msg, words, &count);
 	}
 	if (status != TERN_OK) {
 		free(group);
 		return status;
 	}
+	/* Whoever ended the last step may have died before all servers knew; how its sum ended is told to those who ended it. */
+	if (count > 3 && words[2] > 0)
+		(void)bring(ps, words[1], words + 2, count - 2);
 	group->life = words[1];
 	group->closed = words[0];
 	if (step)
@@ -150,7 +165,6 @@ static tern_status end_summed(tern_ps_group *group, uint64_t step)
 {
 	tn_ps_group_msg msg = message(group, TN_GROUP_CLOSE, step + 1, NULL);
 	uint64_t words[TN_PS_GROUP_WORDS];
-	tn_ps_close closing = {.life = group->life};
 	uint32_t count;
 
 	if (step == UINT64_MAX)
@@ -158,10 +172,7 @@ static tern_status end_summed(tern_ps_group *group, uint64_t step)
 	TN_TRY(ask_words(group->ps, &msg, words, &count));
 	if (count == 0 || words[0] <= step)
 		return tn_fail(TERN_E_PROTOCOL, "the answer to the end of a step can't be read");
-	closing.step = words[0] - 1;
-	closing.senders = count - 1;
-	memcpy(closing.sender, words + 1, closing.senders * sizeof(words[0]));
-	TN_TRY(tn_ps_round_close(group->ps, &closing));
+	TN_TRY(bring(group->ps, group->life, words, count));
 	group->closed = words[0];
 	return TERN_OK;
 }

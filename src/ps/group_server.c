@@ -53,23 +53,25 @@ static void answer(tern_rpc_request *request, tern_status status, const words *w
 
 /* ---- requests that wait ---- */
 
-/* Lock held. The last closing. */
+/* Lock held. The last closing, behind what is there. */
 static void say_closing(const ps_group *group, words *w)
 {
 	const tn_round *round = &group->round;
 
-	w->count = 1 + round->sender_count;
-	w->word[0] = round->closed;
+	TN_ASSERT(w->count + 1 + round->sender_count <= TN_PS_GROUP_WORDS);
+	w->word[w->count++] = round->closed;
 	for (uint32_t i = 0; i < round->sender_count; i++)
-		w->word[1 + i] = round->senders[i].id;
+		w->word[w->count++] = round->senders[i].id;
 }
 
 /* Lock held. It is the caller's to answer now. */
 static void claim(group_wait *wait, tern_status status)
 {
 	wait->status = status;
-	if (status == TERN_OK && wait->to_close)
+	if (status == TERN_OK && wait->to_close) {
+		wait->words.count = 0;
 		say_closing(wait->group, &wait->words);
+	}
 	tn_list_remove(&wait->node);
 	if (wait->at_barrier)
 		tn_barrier_forget(&wait->group->barriers, &wait->barrier);
@@ -296,6 +298,8 @@ static tern_status join(tn_ps_groups *groups, const tn_ps_group_msg *msg, words 
 	TN_TRY(room_in_rounds(group, msg));
 	w->count = 2;
 	w->word[1] = group->life;
+	if (group->flags & TERN_PS_GROUP_SUM && group->round.sender_count)
+		say_closing(group, w);
 	return tn_clocks_join(&group->clocks, msg->member, msg->text, &w->word[0]);
 }
 
@@ -329,8 +333,10 @@ static tern_status close_step(tn_ps_groups *groups, ps_group *group, tern_rpc_re
 	TN_TRY(tn_clocks_advance(&group->clocks, msg->member, msg->value));
 	tn_round_close(&group->round);
 	status = hold(groups, group, request, msg);
-	if (status == TERN_OK)
+	if (status == TERN_OK) {
+		w->count = 0;
 		say_closing(group, w);
+	}
 	return status;
 }
 

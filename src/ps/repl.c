@@ -356,12 +356,6 @@ static bool add_slots(tn_repl *r, tn_repl_buf *buf, tn_repl_kind kind, const tn_
 	return true;
 }
 
-static void cut_back(tn_repl_buf *buf, uint64_t used)
-{
-	buf->entry = 0;
-	buf->used = used;
-}
-
 static bool may_begin(const tn_repl *r, uint32_t s, const tn_repl_one *copy)
 {
 	(void)r, (void)s;
@@ -389,7 +383,7 @@ static void slots_begin(tn_repl *r, uint16_t peer, const tn_ps_slots *slots)
 }
 
 bool tn_repl_begin(tn_repl *r, uint16_t peer, const tn_ps_slots *slots, ps_share *const *shares,
-		   uint32_t count)
+		   uint32_t count, const tn_steps *steps)
 {
 	tn_repl_out *out = r->out[peer];
 	uint64_t used = out->open.used;
@@ -408,8 +402,9 @@ bool tn_repl_begin(tn_repl *r, uint16_t peer, const tn_ps_slots *slots, ps_share
 	     add_slots(r, &out->open, TN_REPL_ADOPT, slots, peer, may_adopt);
 	for (uint32_t i = 0; i < count && ok && !TN_MUTANT(111); i++)
 		ok = add_facts(&out->open, shares[i], &fresh);
+	ok = ok && tn_repl_begin_steps(&out->open, steps, &fresh);
 	if (!ok) {
-		cut_back(&out->open, used);
+		tn_repl_entry_cut(&out->open, used);
 		return false;
 	}
 	slots_begin(r, peer, slots);
@@ -476,7 +471,7 @@ tern_status tn_repl_copy(tn_repl *r, uint16_t peer, ps_share *share, uint32_t sl
 		return TERN_E_NOMEM;
 	status = tn_table_scan(share->engine, slot, slot, cursor, max, on_row, &rows);
 	if (status != TERN_OK) {
-		cut_back(buf, used);
+		tn_repl_entry_cut(buf, used);
 		return status;
 	}
 	if (buf->used == used + TN_REPL_ENTRY)
@@ -497,7 +492,7 @@ bool tn_repl_finish(tn_repl *r, uint16_t peer, const tn_ps_slots *slots, const t
 	uint64_t used = buf->used;
 
 	if (!add_slots(r, buf, TN_REPL_SYNCED, slots, peer, may_finish)) {
-		cut_back(buf, used);
+		tn_repl_entry_cut(buf, used);
 		return false;
 	}
 	for (uint32_t s = 0; s < TN_CL_SLOTS; s++) {
@@ -575,7 +570,7 @@ bool tn_repl_append(tn_repl *r, uint16_t peer, ps_share *share, const tn_repl_en
 	while (status == TERN_OK && rows.at < n)
 		status = add_absent(&rows, keys[rows.at++]);
 	if (status != TERN_OK) {
-		cut_back(buf, used);
+		tn_repl_entry_cut(buf, used);
 		return false;
 	}
 	tn_repl_entry_close(buf);
@@ -593,7 +588,7 @@ bool tn_repl_note(tn_repl *r, uint16_t peer, const tn_repl_entry *e)
 		uint8_t *item = tn_repl_item(buf);
 
 		if (!item) {
-			cut_back(buf, used);
+			tn_repl_entry_cut(buf, used);
 			return false;
 		}
 		memcpy(item, e->items + (uint64_t)i * e->item_bytes, e->item_bytes);

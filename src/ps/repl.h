@@ -33,6 +33,7 @@
 #include "cluster/map.h"
 #include "ps/repl_in.h"
 #include "ps/repl_out.h"
+#include "ps/steps.h"
 
 typedef enum tn_repl_state {
 	TN_RS_NONE,
@@ -100,13 +101,18 @@ bool tn_repl_next_move(const tn_repl *r, tn_ps_slots *slots, uint16_t *peer);
 /* Their stream, begun if there is none (with the id). NULL: no memory. Hold exclusively or the only user. */
 tn_repl_out *tn_repl_stream(tn_repl *r, uint16_t peer, uint64_t id);
 
-/* Slots begin: tables, BEGIN, facts (hold exclusively, and the stream). False: no memory, nothing happened. */
+/* Slots begin: tables, BEGIN, facts, what is closed in them (hold exclusively, steps, the stream). False: no memory, nothing
+   happened. */
 bool tn_repl_begin(tn_repl *r, uint16_t peer, const tn_ps_slots *slots, struct ps_share *const *shares,
-		   uint32_t count);
+		   uint32_t count, const tn_steps *steps);
 /* Rows of a slot from *cursor on, at least `max` of them (tn_table_scan), if it is COPYING still. The table's order,
    the stream. */
 tern_status tn_repl_copy(tn_repl *r, uint16_t peer, struct ps_share *share, uint32_t slot, uint64_t *cursor,
 			 uint64_t max);
+/* The next gradients of steps that have not closed, behind *cursor (0 at first; TN_SCAN_END), of slots that are COPYING.
+   The steps, the stream. False: no memory. */
+bool tn_repl_copy_steps(tn_repl *r, uint16_t peer, const tn_steps *steps, const tn_ps_slots *slots,
+			uint64_t *cursor);
 /* All that were copied, or are handed over, of these: SYNCED goes into the stream. handed: those that were frozen, and no write that
    began before is at work. False: no memory. */
 bool tn_repl_finish(tn_repl *r, uint16_t peer, const tn_ps_slots *slots, const tn_ps_slots *handed);
@@ -120,6 +126,14 @@ uint32_t tn_repl_sort(const tn_repl *r, const uint64_t *keys, uint64_t n, uint64
    nothing was written. */
 bool tn_repl_append(tn_repl *r, uint16_t peer, struct ps_share *share, const tn_repl_entry *e,
 		    const uint64_t *keys, uint64_t n);
+/* Gradients that were staged in these slots, for those of them that the peer is told of: *any. The steps, the stream. False:
+   no memory, nothing was written. */
+bool tn_repl_stage(tn_repl *r, uint16_t peer, const tn_ps_stage *stage, const tn_ps_slots *slots, bool *any);
+/* Steps below `closed` have closed in these slots: the same. */
+bool tn_repl_closed(tn_repl *r, uint16_t peer, uint64_t life, uint64_t closed, tern_status status,
+		    const tn_ps_slots *slots, bool *any);
+/* repl_steps.c, for tn_repl_begin. */
+bool tn_repl_begin_steps(tn_repl_buf *buf, const tn_steps *steps, const tn_ps_slots *fresh);
 /* An entry about the table as a whole, or a client: TABLE, DROP, BYE. */
 bool tn_repl_note(tn_repl *r, uint16_t peer, const tn_repl_entry *e);
 

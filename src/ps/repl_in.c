@@ -196,8 +196,12 @@ static void on_begin(work *w, const tn_repl_entry *e)
 		takes_from(w, slot, epoch);
 		tn_ps_slots_add(&begun, slot);
 	}
-	if (!TN_MUTANT(109))
-		w->store->each(w->store->arg, drop_slots, &begun);
+	if (TN_MUTANT(109))
+		return;
+	w->store->each(w->store->arg, drop_slots, &begun);
+	pthread_mutex_lock(&w->store->steps->lock);
+	tn_steps_drop_slots(w->store->steps, &begun);
+	pthread_mutex_unlock(&w->store->steps->lock);
 }
 
 /* Who was its primary, or got the same from another: the map says that nothing is missing. */
@@ -311,6 +315,63 @@ static void on_fact(work *w, ps_share *share, const tn_repl_entry *e)
 		fail(w, status);
 }
 
+/* Those of the slots that are taken from this primary; the others it is told of. */
+static void taken_of(work *w, const tn_ps_slots *slots, tn_ps_slots *taken)
+{
+	memset(taken, 0, sizeof(*taken));
+	for (uint32_t s = 0; s < TN_CL_SLOTS; s++) {
+		if (!tn_ps_slots_has(slots, s))
+			continue;
+		if (taken_from(w, s))
+			tn_ps_slots_add(taken, s);
+		else
+			refuse(w, s);
+	}
+}
+
+/* Gradients of a step. What is staged here as a backup is not held against ps.staged_bytes: the primary did that. */
+static void on_stage(work *w, const tn_repl_entry *e)
+{
+	tn_ps_slots slots, taken, closed, fresh;
+	tern_status status = TERN_OK;
+	tn_ps_stage s;
+
+	if (!tn_ps_stage_decode(e->items, e->item_bytes, &s) || s.life != e->client || s.step != e->seq ||
+	    s.count == 0 || s.row_bytes % s.count != 0) {
+		fail(w, TERN_E_PROTOCOL);
+		return;
+	}
+	tn_steps_slots_of(s.keys, s.count, &slots);
+	taken_of(w, &slots, &taken);
+	if (tn_ps_slots_none(&taken) || TN_MUTANT(118))
+		return;
+	pthread_mutex_lock(&w->store->steps->lock);
+	tn_steps_closed(w->store->steps, s.life, s.step, &taken, &closed);
+	tn_ps_slots_without(&taken, &closed);
+	if (!tn_ps_slots_none(&taken))
+		status = tn_steps_stage(w->store->steps, &s, &taken, UINT64_MAX, &fresh);
+	pthread_mutex_unlock(&w->store->steps->lock);
+	if (status != TERN_OK)
+		fail(w, status);
+}
+
+static void on_closed(work *w, const tn_repl_entry *e)
+{
+	tn_ps_slots slots = {{0}}, taken;
+	tern_status status;
+
+	for (uint32_t i = 0; i < e->count; i++)
+		tn_ps_slots_add(&slots, e->items[2 * i] | (uint32_t)e->items[2 * i + 1] << 8);
+	taken_of(w, &slots, &taken);
+	if (TN_MUTANT(120))
+		return;
+	pthread_mutex_lock(&w->store->steps->lock);
+	status = tn_steps_close(w->store->steps, e->client, e->seq, &taken, e->status);
+	pthread_mutex_unlock(&w->store->steps->lock);
+	if (status != TERN_OK)
+		fail(w, status);
+}
+
 static void bye(ps_share *share, void *arg)
 {
 	const tn_repl_entry *e = arg;
@@ -339,6 +400,12 @@ static void on_entry(work *w, tn_repl_entry *e)
 		return;
 	case TN_REPL_SYNCED:
 		on_synced(w, e);
+		return;
+	case TN_REPL_STAGE:
+		on_stage(w, e);
+		return;
+	case TN_REPL_CLOSED:
+		on_closed(w, e);
 		return;
 	case TN_REPL_BYE:
 		w->store->each(w->store->arg, bye, e);

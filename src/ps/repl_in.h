@@ -23,6 +23,7 @@
 #include "ps/repl_wire.h"
 
 struct ps_share;
+struct tn_steps;
 
 /* The tables of a server. */
 typedef struct tn_repl_store {
@@ -34,6 +35,7 @@ typedef struct tn_repl_store {
 	tern_status (*create)(void *arg, const tern_table_schema *schema);
 	void (*drop)(void *arg, uint64_t id);
 	void (*each)(void *arg, void (*fn)(struct ps_share *share, void *fn_arg), void *fn_arg);
+	struct tn_steps *steps;
 	void *arg;
 } tn_repl_store;
 

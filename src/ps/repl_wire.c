@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/fault.h"
+#include "ps/round_wire.h"
 
 #define PAD(n) (((n) + 7) & ~7ull)
 
@@ -232,6 +233,11 @@ static bool entry_valid(const tn_repl_entry *e)
 	case TN_REPL_FACT:
 		return e->item_bytes == 2 && slots_valid(e, 2) &&
 		       (e->seq == TN_PS_NO_SEQ ? e->count == 0 : e->low <= e->seq);
+	case TN_REPL_STAGE:
+		return e->count == 1 && e->item_bytes >= TN_PS_STAGE_BYTES &&
+		       e->item_bytes <= TN_REPL_STAGE_MAX;
+	case TN_REPL_CLOSED:
+		return e->item_bytes == 2 && slots_valid(e, 2) && e->seq > 0;
 	case TN_REPL_PUSH:
 		if (e->low > e->seq)
 			return false;

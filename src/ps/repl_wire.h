@@ -16,6 +16,8 @@
  *   FACT     u16 slot                a push was applied in these slots; none: the client's mark alone
  *   SYNCED   slot, epoch             the backup has all of the slot
  *   ADOPT    slot, epoch             the backup, in sync, has all of the slot already; from now on it gets everything from here
+ *   STAGE    1: a request of round_wire.h   gradients of a step that has not closed (client: the group's life, seq: the step)
+ *   CLOSED   u16 slot                steps below seq have closed in these slots (client: the group's life; status: how)
  *   BYE      -                       the client repeats nothing any more
  *
  *   record   u64 key | u64 last step | u32 frequency | u32 there (0: the key has no row) | row, padded to 4 | state |
@@ -40,6 +42,7 @@
 #define TN_REPL_RECORD     24u
 #define TN_REPL_ANSWER     16u
 #define TN_REPL_ANSWER_MAX (TN_REPL_ANSWER + (uint32_t)sizeof(tn_ps_slots))
+#define TN_REPL_STAGE_MAX  (1u << 30) /* of bytes of one request with gradients */
 #define TN_REPL_RECORD_MAX (1u << 20) /* of bytes of one record: more than a table can have */
 
 typedef enum tn_repl_kind {
@@ -52,6 +55,8 @@ typedef enum tn_repl_kind {
 	TN_REPL_SYNCED,
 	TN_REPL_BYE,
 	TN_REPL_ADOPT,
+	TN_REPL_STAGE,
+	TN_REPL_CLOSED,
 } tn_repl_kind;
 
 typedef struct tn_repl_head {
@@ -108,6 +113,12 @@ uint8_t *tn_repl_item(tn_repl_buf *buf);
 void tn_repl_entry_close(tn_repl_buf *buf);
 /* As if the entry had not been opened. */
 void tn_repl_entry_give_up(tn_repl_buf *buf);
+/* As it was with `used` bytes. */
+static inline void tn_repl_entry_cut(tn_repl_buf *buf, uint64_t used)
+{
+	buf->entry = 0;
+	buf->used = used;
+}
 
 /* Bytes of a record of the table in a frame. */
 uint32_t tn_repl_record_bytes(const tn_table *table);

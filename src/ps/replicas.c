@@ -33,16 +33,17 @@ static ps_commit *commit_take(ps_replicas *r)
 	return c;
 }
 
-/* In the table's queue, pending once. */
-static ps_commit *commit_begin(ps_replicas *r, ps_share *share, tern_rpc_request *request,
-			       const tn_ps_slots *slots, bool reader)
+/* In a queue, pending once. share: whose queue it is, or NULL. */
+static ps_commit *commit_begin_in(ps_replicas *r, tn_commits *queue, ps_share *share,
+				  tern_rpc_request *request, const tn_ps_slots *slots, bool reader)
 {
 	ps_commit *c = commit_take(r);
 
 	if (!c)
 		return NULL;
 	c->share = share;
-	atomic_fetch_add_explicit(&share->refs, 1, memory_order_relaxed);
+	if (share)
+		atomic_fetch_add_explicit(&share->refs, 1, memory_order_relaxed);
 	c->request = request;
 	c->status = TERN_OK;
 	c->batch = false;
@@ -50,9 +51,15 @@ static ps_commit *commit_begin(ps_replicas *r, ps_share *share, tern_rpc_request
 	c->commit.slots = *slots;
 	atomic_fetch_add_explicit(&r->waiting, 1, memory_order_relaxed);
 	pthread_mutex_lock(&r->commit_lock);
-	tn_commit_begin(&share->commits, &c->commit, reader);
+	tn_commit_begin(queue, &c->commit, reader);
 	pthread_mutex_unlock(&r->commit_lock);
 	return c;
+}
+
+static ps_commit *commit_begin(ps_replicas *r, ps_share *share, tern_rpc_request *request,
+			       const tn_ps_slots *slots, bool reader)
+{
+	return commit_begin_in(r, &share->commits, share, request, slots, reader);
 }
 
 static bool commit_answer(ps_commit *c, const void *answer, uint64_t bytes)
@@ -65,7 +72,8 @@ static bool commit_answer(ps_commit *c, const void *answer, uint64_t bytes)
 		c->answer = more;
 		c->room = bytes;
 	}
-	memcpy(c->answer, answer, bytes);
+	if (bytes)
+		memcpy(c->answer, answer, bytes);
 	c->bytes = bytes;
 	return true;
 }
@@ -100,11 +108,12 @@ void tn_ps_commits_answer(ps_replicas *r, tn_list *over)
 	while ((node = tn_list_pop_front(over))) {
 		ps_commit *c = TN_CONTAINER_OF(node, ps_commit, commit.node);
 
-		if (c->batch && c->end != TN_COMMIT_OK)
+		if (c->request && c->batch && c->end != TN_COMMIT_OK)
 			say_end(c);
-		else
+		else if (c->request)
 			tern_rpc_reply(c->request, c->status, c->answer, c->bytes);
-		tn_ps_share_put(c->share);
+		if (c->share)
+			tn_ps_share_put(c->share);
 		pthread_mutex_lock(&r->commit_lock);
 		c->next = r->spare;
 		r->spare = c;
@@ -130,12 +139,9 @@ static void commit_let_go(ps_replicas *r, ps_commit *c)
 	tn_ps_commits_answer(r, &over);
 }
 
-void tn_ps_replicas_reply(ps_task *t, tern_status status, const void *answer, uint64_t bytes, bool batch)
+void tn_ps_replicas_end(ps_replicas *r, ps_commit *c, tern_status status, const void *answer, uint64_t bytes,
+			bool batch)
 {
-	ps_commit *c = t->commit;
-	ps_replicas *r = t->server->replicas;
-
-	t->commit = NULL;
 	c->status = status;
 	c->batch = batch;
 	if (!commit_answer(c, answer, bytes)) {
@@ -146,14 +152,18 @@ void tn_ps_replicas_reply(ps_task *t, tern_status status, const void *answer, ui
 	commit_let_go(r, c);
 }
 
+void tn_ps_replicas_reply(ps_task *t, tern_status status, const void *answer, uint64_t bytes, bool batch)
+{
+	ps_commit *c = t->commit;
+
+	t->commit = NULL;
+	tn_ps_replicas_end(t->server->replicas, c, status, answer, bytes, batch);
+}
+
 /* ---- writes ---- */
 
-/* Is there room in the streams that the keys may go to? Looked at without their locks: about. */
-static bool room_for(ps_task *t)
+bool tn_ps_replicas_room(const ps_replicas *r, uint64_t images)
 {
-	const ps_replicas *r = t->server->replicas;
-	uint64_t images = t->batch.count * tn_repl_record_bytes(t->share->engine);
-
 	for (uint32_t p = 0; p < TN_CL_SERVERS_MAX; p++) {
 		const tn_repl_out *out = r->repl.begun[p] ? r->repl.out[p] : NULL;
 		uint64_t used = out ? atomic_load_explicit(&out->backlog, memory_order_relaxed) : 0;
@@ -162,6 +172,13 @@ static bool room_for(ps_task *t)
 			return false;
 	}
 	return true;
+}
+
+/* Is there room in the streams that the keys may go to? */
+static bool room_for(ps_task *t)
+{
+	return tn_ps_replicas_room(t->server->replicas,
+				   t->batch.count * tn_repl_record_bytes(t->share->engine));
 }
 
 bool tn_ps_replicas_enter(ps_task *t)
@@ -192,15 +209,18 @@ void tn_ps_replicas_leave(ps_task *t)
 	pthread_mutex_unlock(&t->share->order);
 }
 
-void tn_ps_replicas_known(ps_task *t)
+void tn_ps_replicas_waits(ps_replicas *r, ps_commit *c)
 {
-	ps_replicas *r = t->server->replicas;
-
-	if (!t->commit)
+	if (!c)
 		return;
 	pthread_mutex_lock(&r->commit_lock);
-	t->commit->commit.reader = true;
+	c->commit.reader = true;
 	pthread_mutex_unlock(&r->commit_lock);
+}
+
+void tn_ps_replicas_known(ps_task *t)
+{
+	tn_ps_replicas_waits(t->server->replicas, t->commit);
 }
 
 /* Order held. NULL: no memory. */
@@ -219,46 +239,48 @@ static uint64_t *scratch(ps_share *share, uint64_t n)
 	return share->sorted;
 }
 
-static void put(ps_task *t, ps_stream *s, const tn_repl_entry *e, const uint64_t *keys, uint64_t n)
+/* Stream's lock held: the commit waits for what was written into it. */
+static void wait_for(ps_replicas *r, ps_stream *s, ps_commit *c)
 {
-	ps_replicas *r = t->server->replicas;
-	tn_repl_out *out = r->repl.out[s->peer];
+	tn_repl_out_wait(r->repl.out[s->peer], &c->commit);
+	pthread_mutex_lock(&r->commit_lock);
+	tn_commit_hold(&c->commit);
+	pthread_mutex_unlock(&r->commit_lock);
+	tn_ps_stream_kick(s);
+}
 
+/* The same: what was done is not told to the backup, so it must not be told to anybody. */
+static void not_told(ps_stream *s, ps_commit *c)
+{
+	c->commit.refused = true;
+	if (!s->broken)
+		tn_ps_stream_break(s);
+}
+
+static void put(ps_replicas *r, ps_share *share, ps_commit *c, ps_stream *s, const tn_repl_entry *e,
+		const uint64_t *keys, uint64_t n)
+{
 	pthread_mutex_lock(&s->lock);
-	if (!s->broken && tn_repl_out_reserve_wait(out) &&
-	    tn_repl_append(&r->repl, s->peer, t->share, e, keys, n)) {
-		tn_repl_out_wait(out, &t->commit->commit);
-		pthread_mutex_lock(&r->commit_lock);
-		tn_commit_hold(&t->commit->commit);
-		pthread_mutex_unlock(&r->commit_lock);
-		tn_ps_stream_kick(s);
-	} else { /* what was written is not told to the backup: so it must not be told to anybody */
-		t->commit->commit.refused = true;
-		if (!s->broken)
-			tn_ps_stream_break(s);
-	}
+	if (!s->broken && tn_repl_out_reserve_wait(r->repl.out[s->peer]) &&
+	    tn_repl_append(&r->repl, s->peer, share, e, keys, n))
+		wait_for(r, s, c);
+	else
+		not_told(s, c);
 	pthread_mutex_unlock(&s->lock);
 }
 
-void tn_ps_replicas_wrote(ps_task *t, tn_repl_kind kind, const uint64_t *keys, uint64_t n, tern_status status)
+/* Order held. */
+static void images(ps_replicas *r, ps_share *share, ps_commit *c, tn_repl_entry *e, const uint64_t *keys,
+		   uint64_t n)
 {
-	ps_replicas *r = t->server->replicas;
 	uint32_t first[TN_CL_SERVERS_MAX + 1];
-	tn_repl_entry e = {.kind = kind,
-			   .table = t->share->id,
-			   .schema = t->share->hash,
-			   .client = t->batch.client,
-			   .seq = t->batch.seq,
-			   .low = t->batch.low_water,
-			   .status = status,
-			   .item_bytes = tn_repl_record_bytes(t->share->engine)};
-	uint64_t *sorted;
+	uint64_t *sorted = scratch(share, 2 * n);
 
-	if (!t->commit)
-		return;
-	sorted = scratch(t->share, 2 * n);
+	e->table = share->id;
+	e->schema = share->hash;
+	e->item_bytes = tn_repl_record_bytes(share->engine);
 	if (!sorted) {
-		t->commit->commit.refused = true;
+		c->commit.refused = true;
 		for (uint32_t p = 0; p < TN_CL_SERVERS_MAX; p++)
 			if (r->repl.begun[p]) {
 				pthread_mutex_lock(&r->streams[p]->lock);
@@ -271,7 +293,81 @@ void tn_ps_replicas_wrote(ps_task *t, tn_repl_kind kind, const uint64_t *keys, u
 		return;
 	for (uint32_t p = 0; p < TN_CL_SERVERS_MAX; p++)
 		if (first[p] < first[p + 1])
-			put(t, r->streams[p], &e, sorted + first[p], first[p + 1] - first[p]);
+			put(r, share, c, r->streams[p], e, sorted + first[p], first[p + 1] - first[p]);
+}
+
+void tn_ps_replicas_wrote(ps_task *t, tn_repl_kind kind, const uint64_t *keys, uint64_t n, tern_status status)
+{
+	tn_repl_entry e = {.kind = kind,
+			   .client = t->batch.client,
+			   .seq = t->batch.seq,
+			   .low = t->batch.low_water,
+			   .status = status};
+
+	if (t->commit)
+		images(t->server->replicas, t->share, t->commit, &e, keys, n);
+}
+
+/* ---- steps that are summed ---- */
+
+bool tn_ps_replicas_step(ps_replicas *r, tn_commits *queue, ps_share *share, tern_rpc_request *request,
+			 const tn_ps_slots *slots, bool reader, ps_commit **commit)
+{
+	*commit = NULL;
+	if (atomic_load_explicit(&r->streaming, memory_order_acquire) == 0)
+		return true;
+	*commit = commit_begin_in(r, queue, share, request, slots, reader);
+	return *commit != NULL;
+}
+
+void tn_ps_replicas_summed(ps_replicas *r, ps_share *share, ps_commit *c, const tn_steps_work *work,
+			   const uint64_t *keys, uint64_t n, tern_status status)
+{
+	tn_repl_entry e = {.kind = TN_REPL_PUSH,
+			   .client = work->life,
+			   .seq = work->step,
+			   .low = tn_steps_low(work->step),
+			   .status = status};
+
+	if (c && n)
+		images(r, share, c, &e, keys, n);
+}
+
+void tn_ps_replicas_staged(ps_replicas *r, ps_commit *c, const tn_ps_stage *stage, const tn_ps_slots *slots)
+{
+	for (uint32_t p = 0; c && p < TN_CL_SERVERS_MAX; p++) {
+		ps_stream *s = r->repl.begun[p] ? r->streams[p] : NULL;
+		bool any = false;
+
+		if (!s)
+			continue;
+		pthread_mutex_lock(&s->lock);
+		if (s->broken || !tn_repl_out_reserve_wait(r->repl.out[p]) ||
+		    !tn_repl_stage(&r->repl, (uint16_t)p, stage, slots, &any))
+			not_told(s, c);
+		else if (any)
+			wait_for(r, s, c);
+		pthread_mutex_unlock(&s->lock);
+	}
+}
+
+void tn_ps_replicas_closed(ps_replicas *r, ps_commit *c, const tn_steps_work *work, tern_status status)
+{
+	for (uint32_t p = 0; c && p < TN_CL_SERVERS_MAX; p++) {
+		ps_stream *s = r->repl.begun[p] ? r->streams[p] : NULL;
+		bool any = false;
+
+		if (!s)
+			continue;
+		pthread_mutex_lock(&s->lock);
+		if (s->broken || !tn_repl_out_reserve_wait(r->repl.out[p]) ||
+		    !tn_repl_closed(&r->repl, (uint16_t)p, work->life, work->step + 1, status, &work->slots,
+				    &any))
+			not_told(s, c);
+		else if (any)
+			wait_for(r, s, c);
+		pthread_mutex_unlock(&s->lock);
+	}
 }
 
 /* ---- reads ---- */
@@ -466,6 +562,7 @@ static void apply(tern_ps_server *server, tern_rpc_request *request, const void 
 				     .create = store_create,
 				     .drop = store_drop,
 				     .each = store_each,
+				     .steps = &server->rounds.steps,
 				     .arg = server};
 	uint8_t out[TN_REPL_ANSWER_MAX];
 	tn_repl_answer answer;
@@ -534,6 +631,9 @@ tern_status tn_ps_replicas_map(tern_ps_server *server, const tn_cl_map *map, uin
 	tn_repl_map(&r->repl, map, self, &gone, &fresh);
 	for (uint32_t i = 0; i < server->share_count; i++) /* tables come and go under hold */
 		tn_ps_share_drop_slots(server->shares[i], &fresh);
+	pthread_mutex_lock(&server->rounds.steps.lock);
+	tn_steps_drop_slots(&server->rounds.steps, &fresh);
+	pthread_mutex_unlock(&server->rounds.steps.lock);
 	tn_ps_streams_renew(r, map, &over);
 	tn_ps_commits_judge(r, &over);
 	pthread_rwlock_unlock(&server->hold);

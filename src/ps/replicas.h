@@ -11,7 +11,7 @@
  *              -> order and hold let go -> the answer goes into the commit -> all streams answered -> judged, answered
  *   a read:    engine -> still ours, lease valid? -> if writes of the table are not over: a commit behind them
  *
- * Locks, in order: hold, a share's order, a stream's lock, commit_lock. No call of rpc but tern_rpc_call under any.
+ * Locks, in order: hold, a share's order, the steps' lock (steps.h), a stream's lock, commit_lock. No call of rpc but tern_rpc_call under any.
  * Threads: any. Tests: tests/unit/ps/replicas_test.c, tests/e2e/failover.c.
  */
 #ifndef TN_PS_REPLICAS_H
@@ -40,8 +40,8 @@ typedef struct tn_replicas_env {
 typedef struct ps_commit {
 	tn_commit commit; /* first */
 	struct ps_commit *next;
-	struct ps_share *share; /* with a reference */
-	tern_rpc_request *request;
+	struct ps_share *share;    /* with a reference, or NULL */
+	tern_rpc_request *request; /* NULL: nobody asks */
 	tern_status status;
 	bool batch;        /* the answer is a tn_ps_answer, which may say: again, elsewhere */
 	tn_commit_end end; /* with map_version: judged under the server's hold */
@@ -126,6 +126,29 @@ bool tn_ps_replicas_read(struct ps_task *t);
 /* The answer of t->commit. more_bytes: as tn_ps_reply. */
 void tn_ps_replicas_reply(struct ps_task *t, tern_status status, const void *answer, uint64_t bytes,
 			  bool batch);
+
+/* ---- for steps that are summed (round.h); hold is shared ---- */
+
+/*
+ * *commit (NULL, here and below: nobody has to be told) of what is done now, in that queue; share: whose it is, or NULL.
+ * request may be NULL. reader: it waits for all that began before it. False: no memory.
+ */
+bool tn_ps_replicas_step(ps_replicas *r, tn_commits *queue, struct ps_share *share, tern_rpc_request *request,
+			 const tn_ps_slots *slots, bool reader, ps_commit **commit);
+/* Some of what it tells was done before: it waits for that, and for its own. */
+void tn_ps_replicas_waits(ps_replicas *r, ps_commit *commit);
+/* Keys that got the sum of a step: images, and that it was done in their slots. Order held. */
+void tn_ps_replicas_summed(ps_replicas *r, struct ps_share *share, ps_commit *commit,
+			   const tn_steps_work *work, const uint64_t *keys, uint64_t n, tern_status status);
+/* Gradients were staged; slots were closed. The steps' lock is held. */
+void tn_ps_replicas_staged(ps_replicas *r, ps_commit *commit, const tn_ps_stage *stage,
+			   const tn_ps_slots *slots);
+void tn_ps_replicas_closed(ps_replicas *r, ps_commit *commit, const tn_steps_work *work, tern_status status);
+/* Hold let go: what it is about has been written, this is its answer. */
+void tn_ps_replicas_end(ps_replicas *r, ps_commit *commit, tern_status status, const void *answer,
+			uint64_t bytes, bool batch);
+/* Is there room for so many bytes in the streams? Looked at without their locks: about. */
+bool tn_ps_replicas_room(const ps_replicas *r, uint64_t bytes);
 
 /* ---- for tables ---- */
 

@@ -29,6 +29,7 @@ typedef struct group {
 	tn_ps_slots slots;
 	ps_share *shares[TN_PS_TABLES_MAX];
 	uint32_t count;
+	uint64_t staged; /* number of the last piece (steps.h) when it began */
 } group;
 
 static bool stopping(ps_replicas *r)
@@ -88,11 +89,16 @@ static bool begin(group *g, bool *failed)
 		g->s = tn_ps_stream_get(r, g->peer);
 		take_shares(g);
 		if (g->s) {
+			tn_steps *steps = &r->server->rounds.steps;
+
+			pthread_mutex_lock(&steps->lock);
+			g->staged = steps->numbers;
 			pthread_mutex_lock(&g->s->lock);
-			ok = tn_repl_begin(&r->repl, g->peer, &g->slots, g->shares, g->count);
+			ok = tn_repl_begin(&r->repl, g->peer, &g->slots, g->shares, g->count, steps);
 			if (ok)
 				tn_ps_stream_kick(g->s);
 			pthread_mutex_unlock(&g->s->lock);
+			pthread_mutex_unlock(&steps->lock);
 		}
 		if (ok && r->repl.begun[g->peer] <= GROUP) {
 			uint32_t streaming = 0;
@@ -150,6 +156,32 @@ static void copy_slot(group *g, uint32_t slot)
 	}
 }
 
+/* Gradients of steps that have not closed; those that come from now on go into the stream by themselves. */
+static void copy_steps(group *g)
+{
+	ps_replicas *r = g->r;
+	tn_steps *steps = &r->server->rounds.steps;
+	uint64_t cursor = 0;
+
+	while (cursor != TN_SCAN_END && !stopping(r)) {
+		bool ok;
+
+		wait_for_room(g);
+		pthread_rwlock_rdlock(&r->server->hold);
+		pthread_mutex_lock(&steps->lock);
+		pthread_mutex_lock(&g->s->lock);
+		ok = tn_repl_copy_steps(&r->repl, g->peer, steps, &g->slots, &cursor);
+		tn_ps_stream_kick(g->s);
+		pthread_mutex_unlock(&g->s->lock);
+		if (cursor > g->staged)
+			cursor = TN_SCAN_END;
+		pthread_mutex_unlock(&steps->lock);
+		pthread_rwlock_unlock(&r->server->hold);
+		if (!ok)
+			nap(r);
+	}
+}
+
 /* No write that began before is at work any more. */
 static void writes_end(ps_replicas *r)
 {
@@ -202,6 +234,7 @@ static bool copy_some(ps_replicas *r)
 		for (uint32_t slot = 0; slot < TN_CL_SLOTS && !stopping(r); slot++)
 			if (tn_ps_slots_has(&g->slots, slot))
 				copy_slot(g, slot);
+		copy_steps(g);
 		let_go(g, &handed);
 		while (!stopping(r) && !finish(r, g->s, g->peer, &g->slots, &handed))
 			nap(r);
@@ -255,6 +288,10 @@ static void drop_slot(ps_replicas *r, uint32_t slot)
 	for (uint32_t i = 0; i < server->share_count && !tn_ps_slots_has(&r->repl.kept, slot); i++)
 		tn_ps_share_drop_slots(server->shares[i], &one);
 	pthread_mutex_unlock(&server->tables_lock);
+	pthread_mutex_lock(&server->rounds.steps.lock);
+	if (!tn_ps_slots_has(&r->repl.kept, slot))
+		tn_steps_drop_slots(&server->rounds.steps, &one);
+	pthread_mutex_unlock(&server->rounds.steps.lock);
 	pthread_rwlock_unlock(&server->hold);
 	pthread_mutex_unlock(&r->in_lock);
 }

@@ -4,7 +4,7 @@
  * closes.
  *
  *   life      a group's time at its keeper: a number that the keeper draws; another life is another group
- *   staged    one push of one member in one step: (life, member, step, seq), kept as it came
+ *   staged    one push of one member in one step: (life, member, step, seq), kept as it came, slot by slot (steps.h)
  *   closing   the last step that closed, and its senders in order, as the keeper says (store/round.h). Every member
  *             brings it to every server; the first one has it applied, the others wait for that or are told at once
  *
@@ -12,14 +12,12 @@
  *             are summed in that order, and the optimiser runs once per key
  *   staged of steps <= closed: applied, or dropped with a member that is no sender; later ones stay
  *
- *   stage     u8 version | u8 dtype | u16 zero | f32 lr scale | u64 life | u64 member | u64 step | u64 seq | u64 table |
- *             u64 schema | u64 count | keys | rows, close                 answer: nothing
- *   close     u8 version | u8 zero | u16 zero | u32 senders | u64 life | u64 step | senders x u64     answer: nothing
+ * Both may be repeated, in any pieces, to whoever has the slots by then: neither counts. The answer to a closing says in
+ * which slots the step is closed; members bring it until it is so in all. With backups gradients that are staged, sums and
+ * what is closed go into the streams as they are written here, and are answered when the backups have them.
  *
- * Both may be repeated: neither counts.
- *
- * Threads: handlers run from dispatch, closings in workers. lock for all of it; none is held over the engine or a reply.
- * Tests: tests/unit/ps/round_test.c.
+ * Threads: handlers run from dispatch, closings in workers. Locks: see replicas.h; none is held over the engine but a
+ * table's order with backups. Tests: tests/unit/ps/round_test.c, tests/unit/ps/replicas_test.c, tests/e2e/failover.c.
  */
 #ifndef TN_PS_ROUND_H
 #define TN_PS_ROUND_H
@@ -30,53 +28,24 @@
 #include <tern/ps.h>
 #include <tern/rpc.h>
 
-#include "base/list.h"
+#include "ps/repl_commit.h"
+#include "ps/round_wire.h"
+#include "ps/steps.h"
 
 struct tern_ps_server;
 
-#define TN_PS_STAGE         0x70730021u /* methods */
-#define TN_PS_CLOSE         0x70730022u
-#define TN_PS_ROUND_VERSION 1u
-#define TN_PS_LIVES_MAX     64u
-#define TN_PS_SENDERS_MAX   256u
-#define TN_PS_STAGE_BYTES   64u /* of the head */
-#define TN_PS_CLOSE_BYTES   24u
-
-typedef struct tn_ps_stage {
-	uint8_t dtype;
-	float lr_scale;
-	uint64_t life, member, step, seq, table, schema, count;
-	const uint8_t *keys, *rows; /* decoded: in the message */
-	uint64_t row_bytes;         /* of all rows */
-} tn_ps_stage;
-
-typedef struct tn_ps_close {
-	uint64_t life, step;
-	uint32_t senders;
-	uint64_t sender[TN_PS_SENDERS_MAX];
-} tn_ps_close;
-
-void tn_ps_stage_encode(uint8_t out[TN_PS_STAGE_BYTES], const tn_ps_stage *stage);
-/* That there are as many bytes of rows as count says is the caller's to check: it knows the table. */
-bool tn_ps_stage_decode(const void *data, uint64_t bytes, tn_ps_stage *stage);
-/* Returns the bytes. */
-uint64_t tn_ps_close_encode(uint8_t out[TN_PS_CLOSE_BYTES + 8 * TN_PS_SENDERS_MAX], const tn_ps_close *close);
-bool tn_ps_close_decode(const void *data, uint64_t bytes, tn_ps_close *close);
-
-typedef struct ps_life ps_life;
-
 typedef struct tn_ps_rounds {
 	struct tern_ps_server *server;
-	pthread_mutex_t lock;
-	ps_life *lives[TN_PS_LIVES_MAX];
-	uint32_t count;
-	uint64_t clock;        /* of uses */
-	uint64_t staged_bytes; /* of all lives, and how much of it there may be */
-	uint64_t staged_max;
-	bool closing;
+	tn_steps steps;
+	tn_commits commits;  /* commit_lock (replicas.h): of stagings and closings */
+	uint64_t staged_max; /* bytes */
+	bool open;
+	bool closing; /* steps.lock */
 } tn_ps_rounds;
 
-tern_status tn_ps_rounds_open(tn_ps_rounds *rounds, struct tern_ps_server *server);
+/* What streams from primaries need. */
+void tn_ps_rounds_init(tn_ps_rounds *rounds, struct tern_ps_server *server);
+tern_status tn_ps_rounds_open(tn_ps_rounds *rounds);
 /* Methods are not served any more; what is staged stays for closings at work. */
 void tn_ps_rounds_close(tn_ps_rounds *rounds);
 /* Nothing is at work. */
@@ -86,7 +55,7 @@ void tn_ps_round_work(tn_ps_rounds *rounds, tern_rpc_request *request, const voi
 
 /* ---- members (round_client.c) ---- */
 
-/* Bring a closing to every server, and wait. */
+/* Bring a closing to all slots, and wait. */
 tern_status tn_ps_round_close(tern_ps *ps, const tn_ps_close *closing);
 
 #endif

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Summed steps at a server. See round.h. A closing takes what is staged out of the list under the lock and works on it
- * under none; meanwhile members stage later steps.
+ * Summed steps at a server. See round.h; what is kept, and the order of a closing, is in steps.h. Meanwhile members stage later
+ * steps.
+ *
+ *   a share of a closing:  hold shared -> slots are taken -> each table: its order -> sum, images into the streams
+ *                          -> CLOSED into the streams, done -> hold let go
  *
  * Threads: see round.h. Tests: tests/unit/ps/round_test.c.
  */
 #include "ps/round.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,172 +19,57 @@
 #include "base/fault.h"
 #include "ps/server.h"
 
-#define HELD_PAUSE_NS 200000u
+#define PAUSE_NS 200000u
 
-typedef struct staged {
-	tn_list node; /* life->staged, or a closing's */
-	uint64_t member, step, seq, table, schema, count, bytes;
-	uint32_t order; /* of its sender, in a closing */
-	uint8_t dtype;
-	float lr_scale;
-	_Alignas(16) uint8_t data[]; /* keys, rows */
-} staged;
-
-typedef struct waiting {
-	struct waiting *next;
+/* A closing of a life that is at work. */
+typedef struct ps_wait {
+	struct ps_wait *next;
 	tern_rpc_request *request;
-} waiting;
+	uint64_t step;
+} ps_wait;
 
-struct ps_life {
-	uint64_t id, used;
-	uint64_t next; /* steps below are closed, or being closed */
-	tn_list staged;
-	bool busy; /* a closing is at work */
-	waiting *waits;
-	tern_status status; /* of the last closing */
-	char detail[TN_DETAIL_MAX];
-};
+#define CLOSED_BYTES (TN_PS_ANSWER_BYTES + sizeof(tn_ps_slots))
 
-static void answer(tern_rpc_request *request, tern_status status)
+static void fails(tern_rpc_request *request, tern_status status)
 {
 	const char *detail = tn_detail_get();
 
-	tern_rpc_reply(request, status, status == TERN_OK ? NULL : detail,
-		       status == TERN_OK ? 0 : strlen(detail));
+	tern_rpc_reply(request, status, detail, strlen(detail));
 }
 
-/* ---- lives ---- */
-
-static void life_free(tn_ps_rounds *rounds, ps_life *life)
+/* When those have it who have to. */
+static void reply(tern_ps_server *server, tern_rpc_request *request, ps_commit *commit, tern_status status,
+		  const void *answer, uint64_t bytes)
 {
-	tn_list *node;
+	const char *detail = tn_detail_get();
 
-	while ((node = tn_list_pop_front(&life->staged))) {
-		staged *s = TN_CONTAINER_OF(node, staged, node);
-
-		rounds->staged_bytes -= s->bytes;
-		free(s);
+	if (status != TERN_OK) {
+		answer = detail;
+		bytes = strlen(detail);
 	}
-	free(life);
+	if (commit)
+		tn_ps_replicas_end(server->replicas, commit, status, answer, bytes, status == TERN_OK);
+	else
+		tern_rpc_reply(request, status, answer, bytes);
 }
 
-/* Lock held: the place of a new life, at the expense of the one that was not used for longest. */
-static ps_life **room(tn_ps_rounds *rounds)
+/* Slots of this server of which something may be done now. Hold is shared. */
+static const ps_view *serves(tern_ps_server *server, tn_ps_slots *slots)
 {
-	ps_life **oldest = NULL;
+	const ps_view *view = atomic_load_explicit(&server->view, memory_order_acquire);
+	ps_replicas *r = server->replicas;
 
-	if (rounds->count < TN_PS_LIVES_MAX)
-		return &rounds->lives[rounds->count++];
-	for (uint32_t i = 0; i < rounds->count; i++)
-		if (!rounds->lives[i]->busy && (!oldest || rounds->lives[i]->used < (*oldest)->used))
-			oldest = &rounds->lives[i];
-	if (oldest)
-		life_free(rounds, *oldest);
-	return oldest;
-}
-
-/* Lock held. NULL: no memory, or too many at work. */
-static ps_life *life_of(tn_ps_rounds *rounds, uint64_t id)
-{
-	ps_life *life = NULL, **place;
-
-	for (uint32_t i = 0; i < rounds->count && !life; i++)
-		if (rounds->lives[i]->id == id)
-			life = rounds->lives[i];
-	if (!life) {
-		life = TN_FAULT("ps.round.alloc") ? NULL : calloc(1, sizeof(*life));
-		place = life ? room(rounds) : NULL;
-		if (!place) {
-			free(life);
-			tn_fail(TERN_E_NOMEM, "no memory for the steps of a group");
-			return NULL;
-		}
-		life->id = id;
-		tn_list_init(&life->staged);
-		*place = life;
-	}
-	life->used = ++rounds->clock;
-	return life;
+	*slots = view->mine;
+	if (!r)
+		return view;
+	if (!r->env.lease(r->env.arg))
+		memset(slots, 0, sizeof(*slots));
+	for (unsigned w = 0; w < 64; w++)
+		slots->bits[w] &= ~atomic_load_explicit(&r->repl.frozen[w], memory_order_acquire);
+	return view;
 }
 
 /* ---- staging ---- */
-
-/* Lock held: it came before. The last ones are the likely ones. */
-static bool known(const ps_life *life, const tn_ps_stage *s)
-{
-	for (const tn_list *node = life->staged.prev; node != &life->staged; node = node->prev) {
-		const staged *old = TN_CONTAINER_OF(node, staged, node);
-
-		if (old->member == s->member && old->seq == s->seq)
-			return true;
-	}
-	return false;
-}
-
-static staged *staged_new(const tn_ps_stage *s)
-{
-	uint64_t bytes = s->count * 8 + s->row_bytes;
-	staged *made = TN_FAULT("ps.round.stage") ? NULL : malloc(sizeof(*made) + bytes);
-
-	if (!made) {
-		tn_fail(TERN_E_NOMEM, "no memory to keep %" PRIu64 " rows until the step closes", s->count);
-		return NULL;
-	}
-	*made = (staged){.member = s->member,
-			 .step = s->step,
-			 .seq = s->seq,
-			 .table = s->table,
-			 .schema = s->schema,
-			 .count = s->count,
-			 .bytes = bytes,
-			 .dtype = s->dtype,
-			 .lr_scale = s->lr_scale};
-	memcpy(made->data, s->keys, s->count * 8);
-	memcpy(made->data + s->count * 8, s->rows, s->row_bytes);
-	return made;
-}
-
-/* Lock held. */
-static tern_status keep(tn_ps_rounds *rounds, const tn_ps_stage *s)
-{
-	ps_life *life = life_of(rounds, s->life);
-	staged *made;
-
-	if (!life)
-		return TERN_E_NOMEM;
-	if (s->step < life->next)
-		return tn_fail(TERN_E_STATE, "step %" PRIu64 " is closed: this worker is no sender of it",
-			       s->step);
-	if (known(life, s))
-		return TERN_OK;
-	if (s->count * 8 + s->row_bytes > rounds->staged_max - rounds->staged_bytes)
-		return tn_fail(TERN_E_LIMIT,
-			       "gradients of steps that are not closed have %" PRIu64 " of %" PRIu64
-			       " bytes (ps.staged_bytes), and there is no room for %" PRIu64 " rows",
-			       rounds->staged_bytes, rounds->staged_max, s->count);
-	made = staged_new(s);
-	if (!made)
-		return TERN_E_NOMEM;
-	rounds->staged_bytes += made->bytes;
-	tn_list_push_back(&life->staged, &made->node);
-	return TERN_OK;
-}
-
-static bool owned(tern_ps_server *server, const tn_ps_stage *s)
-{
-	unsigned in;
-	const ps_view *view = tn_ps_view_enter(server, &in);
-	bool mine = true;
-
-	for (uint64_t i = 0; i < s->count && mine && !view->all; i++) {
-		uint64_t key;
-
-		memcpy(&key, s->keys + i * 8, sizeof(key));
-		mine = tn_ps_slots_has(&view->mine, tn_table_slot(key));
-	}
-	tn_ps_view_leave(server, in);
-	return mine;
-}
 
 /* Is it for a table that is here, as it is now, and of keys that are this server's? */
 static tern_status check_table(tn_ps_rounds *rounds, const tn_ps_stage *s)
@@ -201,11 +88,65 @@ static tern_status check_table(tn_ps_rounds *rounds, const tn_ps_stage *s)
 		status = tn_fail(TERN_E_PROTOCOL, "%" PRIu64 " rows are not what the message brings",
 				 s->count);
 	tn_ps_share_put(share);
-	if (status == TERN_OK && !owned(rounds->server, s))
-		status = tn_fail(TERN_E_STATE,
-				 "slots have moved in the middle of a step: add and drain servers "
-				 "between steps of summed groups");
 	return status;
+}
+
+/* Hold is shared. What to do instead, or 0. */
+static uint8_t refusal(tern_ps_server *server, const tn_ps_slots *slots, uint64_t bytes,
+		       uint64_t *map_version)
+{
+	tn_ps_slots now;
+	const ps_view *view = serves(server, &now);
+
+	*map_version = view->map.version;
+	if (!tn_ps_slots_within(slots, &view->mine))
+		return TN_PS_WRONG_SERVER;
+	if (!tn_ps_slots_within(slots, &now) ||
+	    (server->replicas && !tn_ps_replicas_room(server->replicas, bytes)))
+		return TN_PS_RUNNING;
+	return 0;
+}
+
+/* Hold is shared. */
+static tern_status keep(tn_ps_rounds *rounds, const tn_ps_stage *s, const tn_ps_slots *slots,
+			ps_commit *commit)
+{
+	ps_replicas *r = rounds->server->replicas;
+	tn_ps_slots fresh;
+	tern_status status;
+
+	pthread_mutex_lock(&rounds->steps.lock);
+	status = rounds->closing ? tn_fail(TERN_E_FLUSHED, "the parameter server closes")
+				 : tn_steps_stage(&rounds->steps, s, slots, rounds->staged_max, &fresh);
+	if (status == TERN_OK && commit) {
+		if (!tn_ps_slots_within(slots, &fresh))
+			tn_ps_replicas_waits(r, commit);
+		tn_ps_replicas_staged(r, commit, s, &fresh);
+	}
+	pthread_mutex_unlock(&rounds->steps.lock);
+	return status;
+}
+
+static void stage(tn_ps_rounds *rounds, const tn_ps_stage *s, uint64_t bytes, tern_rpc_request *request)
+{
+	tern_ps_server *server = rounds->server;
+	uint8_t out[TN_PS_ANSWER_BYTES];
+	tern_status status = TERN_OK;
+	ps_commit *commit = NULL;
+	tn_ps_answer a = {0};
+	tn_ps_slots slots;
+
+	tn_steps_slots_of(s->keys, s->count, &slots);
+	pthread_rwlock_rdlock(&server->hold);
+	a.flags = refusal(server, &slots, bytes, &a.map_version);
+	if (!a.flags && server->replicas &&
+	    !tn_ps_replicas_step(server->replicas, &rounds->commits, NULL, request, &slots, false, &commit))
+		a.flags = TN_PS_RUNNING; /* no memory: it may be there in a moment */
+	if (!a.flags)
+		status = keep(rounds, s, &slots, commit);
+	pthread_rwlock_unlock(&server->hold);
+	tn_ps_answer_encode(out, &a);
+	reply(server, request, commit, status, out, sizeof(out));
 }
 
 static void on_stage(tern_rpc_request *request, const void *args, uint64_t bytes, void *arg)
@@ -214,81 +155,17 @@ static void on_stage(tern_rpc_request *request, const void *args, uint64_t bytes
 	tern_status status;
 	tn_ps_stage s;
 
-	if (rounds->server->replicas)
-		status = tn_fail(TERN_E_UNSUPPORTED,
-				 "these servers have backups, which are not told of summed "
-				 "steps: servers with a fixed list can sum");
-	else if (!tn_ps_stage_decode(args, bytes, &s))
+	if (!tn_ps_stage_decode(args, bytes, &s))
 		status = tn_fail(TERN_E_PROTOCOL, "gradients of a step can't be read: another version?");
 	else
 		status = check_table(rounds, &s);
-	if (status == TERN_OK) {
-		pthread_mutex_lock(&rounds->lock);
-		status = keep(rounds, &s);
-		pthread_mutex_unlock(&rounds->lock);
-	}
-	answer(request, status);
+	if (status == TERN_OK)
+		stage(rounds, &s, bytes, request);
+	else
+		fails(request, status);
 }
 
 /* ---- closing ---- */
-
-/* In the order of tables, then of learning rates and types, then of senders and their pushes. */
-static int by_place(const void *a, const void *b)
-{
-	const staged *x = *(const staged *const *)a, *y = *(const staged *const *)b;
-
-	if (x->table != y->table)
-		return x->table < y->table ? -1 : 1;
-	if (x->lr_scale != y->lr_scale)
-		return x->lr_scale < y->lr_scale ? -1 : 1;
-	if (x->dtype != y->dtype)
-		return x->dtype < y->dtype ? -1 : 1;
-	if (x->order != y->order)
-		return x->order < y->order ? -1 : 1;
-	return (x->seq > y->seq) - (x->seq < y->seq);
-}
-
-static bool together(const staged *a, const staged *b)
-{
-	return a->table == b->table && a->dtype == b->dtype && a->lr_scale == b->lr_scale;
-}
-
-/* All rows of a table, as one push. */
-static tern_status push_sum(tern_ps_server *server, staged *const *rows, uint64_t n)
-{
-	ps_share *share = tn_ps_share_get(server, rows[0]->table);
-	tn_push how = {.dtype = (tern_dtype)rows[0]->dtype, .lr_scale = rows[0]->lr_scale};
-	uint64_t count = 0, at = 0, row_bytes;
-	uint8_t *memory = NULL;
-	tern_status status;
-
-	if (!share || share->hash != rows[0]->schema) { /* dropped meanwhile, with the rows it had */
-		if (share)
-			tn_ps_share_put(share);
-		return TERN_OK;
-	}
-	row_bytes = share->schema.dim * tern_dtype_bytes(how.dtype);
-	for (uint64_t i = 0; i < n; i++) {
-		count += rows[i]->count;
-		how.step = TN_MAX(how.step, rows[i]->step);
-	}
-	if (!TN_FAULT("ps.round.sum"))
-		memory = malloc(count * (8 + row_bytes) + 1);
-	if (!memory) {
-		tn_ps_share_put(share);
-		return tn_fail(TERN_E_NOMEM, "no memory to sum %" PRIu64 " rows of a step", count);
-	}
-	for (uint64_t i = 0; i < n; at += rows[i++]->count) {
-		memcpy(memory + at * 8, rows[i]->data, rows[i]->count * 8);
-		memcpy(memory + count * 8 + at * row_bytes, rows[i]->data + rows[i]->count * 8,
-		       rows[i]->count * row_bytes);
-	}
-	status = tn_table_push(share->engine, (const uint64_t *)(const void *)memory, memory + count * 8,
-			       count, &how, NULL);
-	free(memory);
-	tn_ps_share_put(share);
-	return status;
-}
 
 /* Pushes stand still while a save marks its tables: after that. */
 static void hold_cuts_off(tern_ps_server *server)
@@ -298,105 +175,224 @@ static void hold_cuts_off(tern_ps_server *server)
 		if (!atomic_load(&server->held))
 			return;
 		pthread_rwlock_unlock(&server->hold);
-		(void)tern_ctx_wait(server->ctx, HELD_PAUSE_NS);
+		(void)tern_ctx_wait(server->ctx, PAUSE_NS);
 	}
 }
 
-static tern_status apply(tern_ps_server *server, tn_list *list, uint64_t count)
+/* What was written, and is not answered to anybody by itself. */
+typedef struct written {
+	ps_commit *first;
+} written;
+
+static void add(written *all, ps_commit *commit)
 {
-	staged **rows = count ? malloc(count * sizeof(*rows)) : NULL;
+	if (!commit)
+		return;
+	commit->next = all->first;
+	all->first = commit;
+}
+
+/* Hold let go. */
+static void let_go(tern_ps_server *server, written *all)
+{
+	while (all->first) {
+		ps_commit *commit = all->first;
+
+		all->first = commit->next;
+		tn_ps_replicas_end(server->replicas, commit, TERN_OK, NULL, 0, false);
+	}
+}
+
+/* A table that is there still: with a reference, and with backups its order. */
+static ps_share *share_begin(tern_ps_server *server, const tn_piece *piece)
+{
+	ps_share *share = tn_ps_share_get(server, piece->table);
+
+	if (share && share->hash != piece->schema) {
+		tn_ps_share_put(share);
+		share = NULL;
+	}
+	if (share && server->replicas)
+		pthread_mutex_lock(&share->order);
+	return share;
+}
+
+static void share_end(tern_ps_server *server, ps_share *share)
+{
+	if (server->replicas)
+		pthread_mutex_unlock(&share->order);
+	tn_ps_share_put(share);
+}
+
+/* *told: how the push ended. */
+static tern_status sum_table(tern_ps_server *server, const tn_steps_work *w, uint32_t at, uint32_t n,
+			     written *all, tern_status *told)
+{
+	ps_share *share = share_begin(server, w->items[at].piece);
 	tern_status status = TERN_OK;
-	uint64_t n = 0;
+	ps_commit *commit = NULL;
+	uint64_t *keys = NULL, count;
 
-	if (count && !rows)
-		return tn_fail(TERN_E_NOMEM, "no memory to sum %" PRIu64 " pushes of a step", count);
-	TN_LIST_FOREACH(node, list) {
-		rows[n++] = TN_CONTAINER_OF(node, staged, node);
-	}
-	if (n)
-		qsort(rows, n, sizeof(*rows), by_place);
-	hold_cuts_off(server);
-	for (uint64_t i = 0, j; i < n; i = j) {
-		tern_status one;
-
-		for (j = i + 1; j < n && together(rows[i], rows[j]);)
-			j++;
-		one = push_sum(server, rows + i, j - i);
-		status = status == TERN_OK ? one : status;
-	}
-	pthread_rwlock_unlock(&server->hold);
-	free(rows);
+	*told = TERN_OK;
+	if (!share) /* dropped meanwhile, with the rows it had */
+		return TERN_OK;
+	if (server->replicas &&
+	    !tn_ps_replicas_step(server->replicas, &share->commits, share, NULL, &w->slots, false, &commit))
+		status = tn_fail(TERN_E_NOMEM, "no memory to tell backups of a step");
+	add(all, commit);
+	if (status == TERN_OK)
+		status = tn_steps_sum(share, w, w->items + at, n, &keys, &count, told);
+	if (status == TERN_OK && commit)
+		tn_ps_replicas_summed(server->replicas, share, commit, w, keys, count, *told);
+	free(keys);
+	share_end(server, share);
 	return status;
 }
 
-/* Lock held: what the closing is about, into `list`; what is no sender's goes. */
-static uint64_t take(tn_ps_rounds *rounds, ps_life *life, const tn_ps_close *c, tn_list *list)
+/* Hold is shared. Not TERN_OK: slots stay open. */
+static tern_status sum_all(tn_ps_rounds *rounds, tn_steps_work *w, written *all)
 {
-	uint64_t n = 0;
+	tern_ps_server *server = rounds->server;
+	tern_status told = TERN_OK, status = TERN_OK;
+	ps_commit *commit = NULL;
 
-	TN_LIST_FOREACH_SAFE(node, &life->staged) {
-		staged *s = TN_CONTAINER_OF(node, staged, node);
-		uint32_t i = 0;
+	for (uint32_t at = 0, n; status == TERN_OK && tn_steps_table(w, &at, &n); at += n) {
+		tern_status one;
 
-		if (s->step > c->step)
-			continue;
-		while (i < c->senders && c->sender[i] != s->member)
-			i++;
-		tn_list_remove(&s->node);
-		if (i == c->senders) {
-			rounds->staged_bytes -= s->bytes;
-			free(s);
-			continue;
-		}
-		s->order = i;
-		tn_list_push_back(list, &s->node);
-		n++;
+		status = sum_table(server, w, at, n, all, &one);
+		told = told == TERN_OK ? one : told;
 	}
-	return n;
+	if (status == TERN_OK && server->replicas &&
+	    !tn_ps_replicas_step(server->replicas, &rounds->commits, NULL, NULL, &w->slots, false, &commit))
+		status = tn_fail(TERN_E_NOMEM, "no memory to tell backups of a step");
+	pthread_mutex_lock(&rounds->steps.lock);
+	if (status == TERN_OK) {
+		tn_ps_replicas_closed(server->replicas, commit, w, told);
+		tn_steps_done(&rounds->steps, w, told);
+	} else {
+		tn_steps_undo(&rounds->steps, w);
+	}
+	pthread_mutex_unlock(&rounds->steps.lock);
+	add(all, commit);
+	return status;
 }
 
-static void drop(tn_ps_rounds *rounds, tn_list *list)
+/* A share of it. False: nothing is left, or *status says why it can't go on. */
+static bool close_some(tn_ps_rounds *rounds, const tn_ps_close *c, tern_status *status)
 {
-	uint64_t bytes = 0;
-	tn_list *node;
+	tern_ps_server *server = rounds->server;
+	written all = {0};
+	tn_steps_work w;
+	tn_ps_slots may;
+	bool more;
 
-	while ((node = tn_list_pop_front(list))) {
-		staged *s = TN_CONTAINER_OF(node, staged, node);
-
-		bytes += s->bytes;
-		free(s);
-	}
-	pthread_mutex_lock(&rounds->lock);
-	rounds->staged_bytes -= bytes;
-	pthread_mutex_unlock(&rounds->lock);
+	hold_cuts_off(server);
+	(void)serves(server, &may);
+	pthread_mutex_lock(&rounds->steps.lock);
+	*status = tn_steps_take(&rounds->steps, c, &may, server->replicas ? TN_STEPS_SHARE : 0, &w);
+	pthread_mutex_unlock(&rounds->steps.lock);
+	more = *status == TERN_OK && !tn_ps_slots_none(&w.slots);
+	if (more)
+		*status = sum_all(rounds, &w, &all);
+	pthread_rwlock_unlock(&server->hold);
+	let_go(server, &all);
+	return more && *status == TERN_OK;
 }
 
-/* The life is busy with this closing. */
-static void work_on(tn_ps_rounds *rounds, ps_life *life, const tn_ps_close *c, tern_rpc_request *request)
+/* Backups have taken some of what was written before. */
+static void wait_for_room(tern_ps_server *server)
+{
+	bool room = !server->replicas;
+
+	while (!room) {
+		pthread_rwlock_rdlock(&server->hold);
+		room = tn_ps_replicas_room(server->replicas, TN_STEPS_SHARE);
+		pthread_rwlock_unlock(&server->hold);
+		if (!room)
+			(void)tern_ctx_wait(server->ctx, PAUSE_NS);
+	}
+}
+
+/* In which slots it is closed, or how it ended. */
+static void answer_closed(tn_ps_rounds *rounds, uint64_t life_id, uint64_t step, tern_rpc_request *request)
+{
+	tern_ps_server *server = rounds->server;
+	uint8_t out[CLOSED_BYTES];
+	tern_status status = TERN_OK;
+	ps_commit *commit = NULL;
+	tn_ps_slots may, closed;
+	tn_ps_answer a = {0};
+	const tn_life *life;
+
+	pthread_rwlock_rdlock(&server->hold);
+	a.map_version = serves(server, &may)->map.version;
+	pthread_mutex_lock(&rounds->steps.lock);
+	tn_steps_closed(&rounds->steps, life_id, step, &may, &closed);
+	life = tn_steps_find(&rounds->steps, life_id);
+	if (life && life->newest == step + 1 && (status = life->status) != TERN_OK)
+		tn_detail_set("%s", life->detail);
+	pthread_mutex_unlock(&rounds->steps.lock);
+	if (server->replicas &&
+	    !tn_ps_replicas_step(server->replicas, &rounds->commits, NULL, request, &closed, true, &commit)) {
+		a.flags = TN_PS_RUNNING;
+		memset(&closed, 0, sizeof(closed));
+	}
+	pthread_rwlock_unlock(&server->hold);
+	tn_ps_answer_encode(out, &a);
+	tn_ps_slots_encode(out + TN_PS_ANSWER_BYTES, &closed);
+	reply(server, request, commit, status, out, sizeof(out));
+}
+
+/* The life is this closing's from now on; false: it waits for another one, or *status. */
+static bool begin(tn_ps_rounds *rounds, const tn_ps_close *c, tern_rpc_request *request, tn_life **life,
+		  tern_status *status)
+{
+	ps_wait *wait = malloc(sizeof(*wait));
+	bool mine = false;
+
+	*status = TERN_OK;
+	pthread_mutex_lock(&rounds->steps.lock);
+	*life = wait ? tn_steps_life(&rounds->steps, c->life) : NULL;
+	if (!*life) {
+		*status = tn_fail(TERN_E_NOMEM, "no memory to close a step");
+	} else if ((*life)->busy) {
+		*wait = (ps_wait){.next = (*life)->waits, .request = request, .step = c->step};
+		(*life)->waits = wait;
+		wait = NULL;
+	} else {
+		(*life)->busy = mine = true;
+	}
+	pthread_mutex_unlock(&rounds->steps.lock);
+	free(wait);
+	return mine;
+}
+
+static void close_all(tn_ps_rounds *rounds, const tn_ps_close *c, tern_rpc_request *request)
 {
 	tern_status status;
-	waiting *waits;
-	uint64_t n;
-	tn_list list;
+	ps_wait *waits;
+	tn_life *life;
 
-	tn_list_init(&list);
-	pthread_mutex_lock(&rounds->lock);
-	n = take(rounds, life, c, &list);
-	pthread_mutex_unlock(&rounds->lock);
-	status = apply(rounds->server, &list, n);
-	drop(rounds, &list);
-	pthread_mutex_lock(&rounds->lock);
-	life->status = status;
-	snprintf(life->detail, sizeof(life->detail), "%s", status == TERN_OK ? "" : tn_detail_get());
+	if (!begin(rounds, c, request, &life, &status)) {
+		if (status != TERN_OK)
+			fails(request, status);
+		return;
+	}
+	while (close_some(rounds, c, &status))
+		wait_for_room(rounds->server);
+	pthread_mutex_lock(&rounds->steps.lock);
 	waits = life->waits;
 	life->waits = NULL;
 	life->busy = false;
-	pthread_mutex_unlock(&rounds->lock);
-	answer(request, status);
+	pthread_mutex_unlock(&rounds->steps.lock);
+	if (status == TERN_OK)
+		answer_closed(rounds, c->life, c->step, request);
+	else
+		fails(request, status);
 	while (waits) {
-		waiting *next = waits->next;
+		ps_wait *next = waits->next;
 
-		answer(waits->request, status);
+		answer_closed(rounds, c->life, waits->step, waits->request);
 		free(waits);
 		waits = next;
 	}
@@ -404,103 +400,84 @@ static void work_on(tn_ps_rounds *rounds, ps_life *life, const tn_ps_close *c, t
 
 void tn_ps_round_work(tn_ps_rounds *rounds, tern_rpc_request *request, const void *args, uint64_t bytes)
 {
-	ps_life *life;
 	tn_ps_close c;
 	bool good = tn_ps_close_decode(args, bytes, &c);
 
 	TN_ASSERT(good);
-	pthread_mutex_lock(&rounds->lock);
-	life = life_of(rounds, c.life); /* busy: it is there */
-	pthread_mutex_unlock(&rounds->lock);
-	work_on(rounds, life, &c, request);
+	close_all(rounds, &c, request);
 }
 
-/* Lock held. TERN_BUSY: this request is to work on it; TERN_AGAIN: it waits; else it is its answer. */
-static tern_status begin(tn_ps_rounds *rounds, const tn_ps_close *c, tern_rpc_request *request)
+/* Is there anything to do, or to wait for? */
+static bool is_open(tn_ps_rounds *rounds, const tn_ps_close *c)
 {
-	ps_life *life = life_of(rounds, c->life);
-	waiting *wait;
+	tern_ps_server *server = rounds->server;
+	const tn_life *life;
+	tn_ps_slots may;
+	bool open;
 
-	if (!life)
-		return TERN_E_NOMEM;
-	if (rounds->closing)
-		return tn_fail(TERN_E_FLUSHED, "the parameter server closes");
-	if (life->busy) {
-		wait = malloc(sizeof(*wait));
-		if (!wait)
-			return tn_fail(TERN_E_NOMEM, "no memory for a worker that waits");
-		*wait = (waiting){.next = life->waits, .request = request};
-		life->waits = wait;
-		return TERN_AGAIN;
-	}
-	if (c->step < life->next) {
-		if (life->status != TERN_OK && c->step == life->next - 1)
-			tn_detail_set("%s", life->detail);
-		return c->step == life->next - 1 ? life->status : TERN_OK;
-	}
-	life->busy = true;
-	life->next = c->step + 1;
-	return TERN_BUSY;
+	pthread_rwlock_rdlock(&server->hold);
+	(void)serves(server, &may);
+	pthread_mutex_lock(&rounds->steps.lock);
+	life = tn_steps_find(&rounds->steps, c->life);
+	open = (life && life->busy) || tn_steps_open(&rounds->steps, c, &may);
+	pthread_mutex_unlock(&rounds->steps.lock);
+	pthread_rwlock_unlock(&server->hold);
+	return open;
 }
 
 static void on_close(tern_rpc_request *request, const void *args, uint64_t bytes, void *arg)
 {
 	tn_ps_rounds *rounds = arg;
-	tern_status status;
 	tn_ps_close c;
 
 	if (!tn_ps_close_decode(args, bytes, &c) || c.step == UINT64_MAX) {
-		status = tn_fail(TERN_E_PROTOCOL, "the end of a step can't be read: another version?");
-		answer(request, status);
+		fails(request, tn_fail(TERN_E_PROTOCOL, "the end of a step can't be read: another version?"));
 		return;
 	}
-	pthread_mutex_lock(&rounds->lock);
-	status = begin(rounds, &c, request);
-	pthread_mutex_unlock(&rounds->lock);
-	if (status == TERN_BUSY) {
-		if (!tn_ps_work_hand(rounds->server, request, (tn_ps_method)TN_PS_CLOSE, args, bytes))
-			tn_ps_round_work(rounds, request, args, bytes);
-	} else if (status != TERN_AGAIN) {
-		answer(request, status);
-	}
+	if (!is_open(rounds, &c))
+		answer_closed(rounds, c.life, c.step, request);
+	else if (!tn_ps_work_hand(rounds->server, request, (tn_ps_method)TN_PS_CLOSE, args, bytes))
+		close_all(rounds, &c, request);
 }
 
 /* ---- life ---- */
 
-tern_status tn_ps_rounds_open(tn_ps_rounds *rounds, tern_ps_server *server)
+void tn_ps_rounds_init(tn_ps_rounds *rounds, tern_ps_server *server)
 {
-	tern_status status;
-
 	memset(rounds, 0, sizeof(*rounds));
 	rounds->server = server;
 	rounds->staged_max = tn_opt_u64(tn_ctx_options(server->ctx), tn_ps_options, "staged_bytes");
-	pthread_mutex_init(&rounds->lock, NULL);
-	status = tern_rpc_serve(server->ctx, TN_PS_STAGE, on_stage, rounds);
+	tn_steps_init(&rounds->steps);
+	tn_commits_init(&rounds->commits);
+}
+
+tern_status tn_ps_rounds_open(tn_ps_rounds *rounds)
+{
+	tern_status status = tern_rpc_serve(rounds->server->ctx, TN_PS_STAGE, on_stage, rounds);
+
 	if (status != TERN_OK)
 		return status;
-	status = tern_rpc_serve(server->ctx, TN_PS_CLOSE, on_close, rounds);
+	status = tern_rpc_serve(rounds->server->ctx, TN_PS_CLOSE, on_close, rounds);
 	if (status != TERN_OK)
-		tern_rpc_unserve(server->ctx, TN_PS_STAGE);
+		tern_rpc_unserve(rounds->server->ctx, TN_PS_STAGE);
+	else
+		rounds->open = true;
 	return status;
 }
 
 void tn_ps_rounds_close(tn_ps_rounds *rounds)
 {
-	if (!rounds->server || rounds->closing)
+	if (!rounds->open)
 		return;
-	pthread_mutex_lock(&rounds->lock);
+	rounds->open = false;
+	pthread_mutex_lock(&rounds->steps.lock);
 	rounds->closing = true;
-	pthread_mutex_unlock(&rounds->lock);
+	pthread_mutex_unlock(&rounds->steps.lock);
 	tern_rpc_unserve(rounds->server->ctx, TN_PS_STAGE);
 	tern_rpc_unserve(rounds->server->ctx, TN_PS_CLOSE);
 }
 
 void tn_ps_rounds_free(tn_ps_rounds *rounds)
 {
-	if (!rounds->server)
-		return;
-	while (rounds->count)
-		life_free(rounds, rounds->lives[--rounds->count]);
-	pthread_mutex_destroy(&rounds->lock);
-	rounds->server = NULL;
+	tn_steps_fini(&rounds->steps);
 }

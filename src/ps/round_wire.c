@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests of summed steps: encode and parse. See round.h. Pure. Threads: any. Tests: tests/unit/ps/round_test.c.
+ * Requests of summed steps: encode and parse. See round_wire.h. Pure. Threads: any. Tests: tests/unit/ps/round_test.c.
  */
 #include <string.h>
 
 #include "base/check.h"
 #include "base/wirebuf.h"
-#include "ps/round.h"
+#include "ps/round_wire.h"
 
 void tn_ps_stage_encode(uint8_t out[TN_PS_STAGE_BYTES], const tn_ps_stage *s)
 {
@@ -92,4 +92,23 @@ bool tn_ps_close_decode(const void *data, uint64_t bytes, tn_ps_close *c)
 	for (uint32_t i = 0; i < c->senders; i++)
 		c->sender[i] = tn_get_u64(&r);
 	return tn_reader_done(&r);
+}
+
+void tn_ps_slots_encode(uint8_t out[TN_PS_SLOT_BYTES], const tn_ps_slots *slots)
+{
+	tn_writer w;
+
+	tn_writer_init(&w, out, TN_PS_SLOT_BYTES);
+	for (unsigned i = 0; i < 64; i++)
+		tn_put_u64(&w, slots->bits[i]);
+	TN_ASSERT(!w.bad && w.at == TN_PS_SLOT_BYTES);
+}
+
+void tn_ps_slots_decode(const uint8_t in[TN_PS_SLOT_BYTES], tn_ps_slots *slots)
+{
+	tn_reader r;
+
+	tn_reader_init(&r, in, TN_PS_SLOT_BYTES);
+	for (unsigned i = 0; i < 64; i++)
+		slots->bits[i] = tn_get_u64(&r);
 }

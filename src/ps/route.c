@@ -103,7 +103,7 @@ static tern_status route_new(tern_ps *ps, const tn_cl_map *map, ps_route **out)
 	return TERN_OK;
 }
 
-static bool has_host(const ps_route *route, const ps_host *host)
+bool tn_ps_route_has(const ps_route *route, const ps_host *host)
 {
 	for (uint32_t i = 0; i < route->servers; i++)
 		if (route->hosts[i] == host)
@@ -142,7 +142,7 @@ static void take_back(ps_call *call, const ps_route *route)
 		if (node == &call->parts)
 			return;
 		part = TN_CONTAINER_OF(node, ps_part, node);
-		if (part->host && !has_host(route, part->host))
+		if (part->host && !tn_ps_route_has(route, part->host))
 			(void)tern_rpc_cancel(part->host->rpc, &part->op);
 	}
 }
@@ -174,7 +174,7 @@ static void install(tern_ps *ps, ps_route *route, bool *lost)
 	} else {
 		ps->route = route;
 		for (uint32_t i = 0; older && i < older->servers; i++)
-			*lost |= older->hosts[i] && !has_host(route, older->hosts[i]);
+			*lost |= older->hosts[i] && !tn_ps_route_has(route, older->hosts[i]);
 	}
 	if (older && --older->refs > 0)
 		older = NULL;

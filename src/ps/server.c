@@ -54,7 +54,7 @@ static tern_status serve(tern_ps_server *server)
 {
 	TN_TRY(tn_ps_saver_open(&server->saver, server));
 	TN_TRY(tn_ps_groups_open(&server->groups, server->ctx));
-	TN_TRY(tn_ps_rounds_open(&server->rounds, server));
+	TN_TRY(tn_ps_rounds_open(&server->rounds));
 	for (unsigned i = 0; i < TN_COUNT_OF(methods); i++) {
 		tern_status status =
 			tern_rpc_serve(server->ctx, methods[i].method, methods[i].handler, server);
@@ -127,6 +127,7 @@ static tern_ps_server *server_new(tern_ctx *ctx, tn_ps_state *state, const tern_
 	pthread_mutex_init(&server->work_lock, NULL);
 	pthread_cond_init(&server->work_ready, NULL);
 	hold_init(server);
+	tn_ps_rounds_init(&server->rounds, server);
 	tn_list_init(&server->jobs);
 	return server;
 }
@@ -158,9 +159,9 @@ static void server_end(tern_ps_server *server)
 	tn_ps_saver_close(&server->saver);
 	tn_ps_groups_close(&server->groups);
 	tn_ps_follow_close(server);
+	tn_ps_rounds_close(&server->rounds);
 	tn_ps_replicas_close(server);
 	tn_ps_membership_close(server);
-	tn_ps_rounds_close(&server->rounds);
 	/* Puts under way end from dispatch, which this thread may have to drive. */
 	while (atomic_load_explicit(&server->busy, memory_order_acquire))
 		tern_ctx_wait(server->ctx, 1000000);

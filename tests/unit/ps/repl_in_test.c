@@ -7,6 +7,7 @@
 
 #include "cmocka_all.h"
 #include "ps/repl_in.h"
+#include "ps/steps.h"
 
 #define SLOT  7u
 #define EPOCH 9u
@@ -45,7 +46,8 @@ typedef struct said {
 /* A frame of server 0 that says these things of the slot. */
 static tn_repl_answer tell(const said *what, unsigned n)
 {
-	static const tn_repl_store store = {.each = each};
+	static tn_steps steps = {.lock = PTHREAD_MUTEX_INITIALIZER};
+	static const tn_repl_store store = {.each = each, .steps = &steps};
 	const tn_repl_head head = {.from = 0, .stream = 3, .seq = ++seq, .map_version = 5};
 	tn_repl_answer answer;
 	tn_repl_buf b = {0};

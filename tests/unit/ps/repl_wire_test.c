@@ -144,7 +144,13 @@ static void refused(void **state)
 	assert_false(taken((tn_repl_entry){.kind = TN_REPL_PUSH, .item_bytes = 64, .low = 1}, record, 1));
 	assert_false(taken((tn_repl_entry){.kind = TN_REPL_ROWS, .item_bytes = 20}, record, 1));
 	assert_false(taken((tn_repl_entry){.kind = TN_REPL_DROP, .item_bytes = 8}, fine, 1));
-	assert_false(taken((tn_repl_entry){.kind = (tn_repl_kind)9}, fine, 0));
+	assert_true(taken((tn_repl_entry){.kind = TN_REPL_STAGE, .item_bytes = 64}, record, 1));
+	assert_false(taken((tn_repl_entry){.kind = TN_REPL_STAGE, .item_bytes = 64}, record, 2));
+	assert_false(taken((tn_repl_entry){.kind = TN_REPL_STAGE, .item_bytes = 63}, record, 1));
+	assert_true(taken((tn_repl_entry){.kind = TN_REPL_CLOSED, .item_bytes = 2, .seq = 1}, fine, 3));
+	assert_false(taken((tn_repl_entry){.kind = TN_REPL_CLOSED, .item_bytes = 2, .seq = 1}, slot, 1));
+	assert_false(taken((tn_repl_entry){.kind = TN_REPL_CLOSED, .item_bytes = 2}, fine, 1));
+	assert_false(taken((tn_repl_entry){.kind = (tn_repl_kind)12}, fine, 0));
 }
 
 static void answers(void **state)

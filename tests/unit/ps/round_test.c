@@ -212,8 +212,12 @@ static void who_dies_in_a_step_is_left_out_of_it(void **state)
 static void repeated_messages_do_not_count(void **state)
 {
 	uint8_t stage[TN_PS_STAGE_BYTES + 12], closing[TN_PS_CLOSE_BYTES + 8 * TN_PS_SENDERS_MAX];
-	tern_rpc_call_params call = {
-		.args = stage, .args_bytes = sizeof(stage), .flags = TERN_RPC_IDEMPOTENT};
+	uint8_t answer[TN_PS_ANSWER_BYTES + TN_PS_SLOT_BYTES];
+	tern_rpc_call_params call = {.args = stage,
+				     .args_bytes = sizeof(stage),
+				     .answer = answer,
+				     .answer_capacity = sizeof(answer),
+				     .flags = TERN_RPC_IDEMPOTENT};
 	tn_ps_close c = {.life = 9, .step = 3, .senders = 1, .sender = {5}};
 	uint64_t key = 8;
 	float one = 1;
@@ -237,8 +241,16 @@ static void repeated_messages_do_not_count(void **state)
 	call.method = TN_PS_CLOSE;
 	call.args = closing;
 	call.args_bytes = tn_ps_close_encode(closing, &c);
-	for (int i = 0; i < 4; i++)
-		assert_success(tern_rpc_call_wait(w.ps->hosts[0]->rpc, &call, SECOND, NULL));
+	for (int i = 0; i < 4; i++) {
+		tn_ps_slots closed;
+		uint64_t bytes;
+
+		assert_success(tern_rpc_call_wait(w.ps->hosts[0]->rpc, &call, SECOND, &bytes));
+		assert_int_equal(bytes, sizeof(answer));
+		tn_ps_slots_decode(answer + TN_PS_ANSWER_BYTES, &closed);
+		for (uint32_t slot = 0; slot < TERN_TABLE_SLOTS; slot++)
+			assert_true(tn_ps_slots_has(&closed, slot));
+	}
 	assert_true(value_of(t, key) == 2);
 	/* what does not fit the table is refused */
 	s.count = 2;
@@ -463,7 +475,7 @@ static void messages_survive_the_wire_and_junk_does_not(void **state)
 	memset(out, 0xaa, sizeof(out));
 	tn_ps_stage_encode(out, &s);
 	assert_memory_equal(out,
-			    "\1\1\0\0\0\0\200?"
+			    "\2\1\0\0\0\0\200?"
 			    "\2\0\0\0\0\0\0\0\3\0\0\0\0\0\0\0\4\0\0\0\0\0\0\0\5\0\0\0\0\0\0\0"
 			    "\6\0\0\0\0\0\0\0\7\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0",
 			    TN_PS_STAGE_BYTES);

@@ -13,7 +13,7 @@
 /* ---- asking ---- */
 
 /* Any process that runs: maps come from servers. */
-static void ask_for_map(world *w, uint32_t c)
+void client_asks_for_map(world *w, uint32_t c)
 {
 	uint32_t p = (uint32_t)below(w, PROCESSES);
 
@@ -68,7 +68,7 @@ static void ask(world *w, uint32_t c, uint32_t slot)
 	o->ask_at = w->now + ASK_AGAIN;
 	o->attempt++;
 	if (!cl->snap) {
-		ask_for_map(w, c);
+		client_asks_for_map(w, c);
 		return;
 	}
 	for (uint32_t i = 0; i < o->count; i++)
@@ -88,7 +88,7 @@ static void ask(world *w, uint32_t c, uint32_t slot)
 		if (counts[s] && to >= 0)
 			ask_server(w, c, slot, to, places[s], counts[s]);
 		else if (counts[s])
-			ask_for_map(w, c);
+			client_asks_for_map(w, c);
 	}
 }
 
@@ -142,7 +142,9 @@ static void begin(world *w, uint32_t c, op *o)
 	o->number = ++w->next_op;
 	o->table = (uint32_t)below(w, COMES);
 	o->invoke = ++w->stamp;
-	if (chance(w, 4)) {
+	if (o->pull && chance(w, 4))
+		o->table = SUMS;
+	else if (chance(w, 4)) {
 		memset(o->entry, 0, sizeof(o->entry));
 		want = 0;
 		begin_reg(w, c, o);
@@ -172,9 +174,10 @@ void client_step(world *w, uint32_t c)
 	uint32_t slot = (uint32_t)below(w, AHEAD);
 	op *o = &w->clients[c].ops[slot];
 
+	member_step(w, c);
 	if (o->live && w->now >= o->ask_at) {
 		if (o->ask_at && chance(w, 2)) /* it was asked before */
-			ask_for_map(w, c);
+			client_asks_for_map(w, c);
 		ask(w, c, slot);
 	} else if (!o->live && !w->calm && chance(w, 3)) {
 		begin(w, c, o);
@@ -208,6 +211,9 @@ static void take_row(world *w, const request *r, uint32_t i, id_set *seen)
 			if (times > 1)
 				fails(w, "push %u of key %u of table %u was applied %u times", 12 * d + k,
 				      r->key[i], r->table, times);
+			if (times && r->table == SUMS && !w->group.closed[r->key[i]][12 * d + k])
+				fails(w, "push %u of key %u is in the sum before its step has closed",
+				      12 * d + k, r->key[i]);
 			if (times)
 				set_add(seen, 12 * d + k);
 		}
@@ -288,12 +294,16 @@ void client_answer(world *w, const request *r)
 		peeked(w, r);
 		return;
 	}
+	if (r->stage || r->close) {
+		member_answer(w, r);
+		return;
+	}
 	o = &w->clients[r->client].ops[r->slot];
 	if (!o->live || o->number != r->op)
 		return;
 	if (r->end != TN_COMMIT_OK) {
 		if (r->end == TN_COMMIT_WRONG)
-			ask_for_map(w, r->client);
+			client_asks_for_map(w, r->client);
 		o->ask_at = w->now + 3 + below(w, 8);
 		return;
 	}
@@ -347,7 +357,7 @@ static void peek_at(world *w, uint32_t p, uint32_t table, uint32_t key)
 
 static void peek_any(world *w, uint32_t p)
 {
-	uint32_t table = (uint32_t)below(w, TABLES);
+	uint32_t table = (uint32_t)below(w, ORDERED);
 
 	peek_at(w, p, table, (uint32_t)below(w, table == COMES ? CLIENTS : KEYS));
 }
@@ -387,7 +397,9 @@ void peek(world *w, uint32_t p, uint32_t n)
 void pull_all(world *w)
 {
 	for (uint32_t k = 0; k < KEYS; k++)
-		for (uint32_t t = 0; t < (k < CLIENTS ? TABLES : COMES); t++) {
+		for (uint32_t t = 0; t <= SUMS; t++) {
+			if (t == COMES && k >= CLIENTS)
+				continue;
 			int p = process_of(w, w->coord.map.slot[tn_table_slot(w->keys[k])].primary);
 
 			if (p >= 0)

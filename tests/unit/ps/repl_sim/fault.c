@@ -238,6 +238,7 @@ void trouble(world *w)
 void heal(world *w)
 {
 	w->calm = true;
+	group_calm(w);
 	memset(w->cut, 0, sizeof(w->cut));
 	for (uint32_t p = 0; p < PROCESSES; p++)
 		if (w->nodes[p])

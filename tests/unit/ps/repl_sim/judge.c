@@ -55,7 +55,7 @@ void one_serves(world *w)
 
 bool at_rest(const world *w)
 {
-	if (!clients_idle(w))
+	if (!clients_idle(w) || !members_idle(w))
 		return false;
 	for (uint32_t i = 0; i < TN_CL_SLOTS; i++) {
 		const tn_cl_slot *s = &w->coord.map.slot[i];
@@ -123,4 +123,5 @@ void judge(world *w)
 				      bad);
 			compare(w, t, k);
 		}
+	judge_steps(w);
 }

@@ -35,6 +35,7 @@ static void world_free(world *w)
 	for (uint32_t t = 0; t < TABLES; t++)
 		for (uint32_t k = 0; k < KEYS; k++)
 			history_free(&w->histories[t][k]);
+	group_end(w);
 	snap_drop(w->newest);
 	snap_drop(w->newest_old);
 	free(w);
@@ -58,6 +59,7 @@ static world *world_new(uint64_t seed)
 		w->rate[i] = chance(w, 2) ? 0.92 : 0.92 + 0.16 * tn_rand_double(&w->rand);
 		w->start_at[i] = i < p.first || chance(w, 2) ? 0 : below(w, 8ull * LEASE);
 	}
+	group_begin(w);
 	for (uint32_t c = 0; c < CLIENTS; c++)
 		w->regs[c].states = 1;
 	for (uint32_t k = 0; k < KEYS; k++)
@@ -238,6 +240,12 @@ static const planted_bug planted[] = {
 	{115, "a backup that has everything is not waited for when a slot is taken over"},
 	{116, "who was primary gets all rows anew, as if it had none"},
 	{117, "a slot waits for ever for a next one that is not next any more"},
+	{118, "a backup keeps no gradients of a step that is open"},
+	{119, "a copy has no gradients of steps that are open"},
+	{120, "a backup does not close steps"},
+	{121, "a copy does not say which steps have closed"},
+	{122, "gradients that come again are staged again"},
+	{123, "that a step was summed is not remembered"},
 	PLANTED_COORD,
 	{208, "the number of a next one's epoch is given once more"},
 };

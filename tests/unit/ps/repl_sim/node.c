@@ -53,7 +53,9 @@ static tern_table_schema schema_of(unsigned t)
 	tern_table_schema s = {.dim = DIM};
 
 	snprintf(s.name, sizeof(s.name), "table%u", t);
-	if (t == 1)
+	if (t == SUMS)
+		tern_optimizer_init(&s.optimizer, TERN_OPT_SGD, 1.0f);
+	if (t == 1 || t == ORDERED)
 		tern_optimizer_init(&s.optimizer, TERN_OPT_ADAGRAD, 0.5f);
 	return s;
 }
@@ -93,6 +95,8 @@ void node_start(world *w, uint32_t p)
 	n->self = n->copying_to = TN_CL_NONE;
 	tn_repl_init(&n->r);
 	tn_repl_in_init(&n->in);
+	tn_steps_init(&n->steps);
+	tn_commits_init(&n->steps_queue);
 	for (unsigned t = 0; t < TABLES; t++) {
 		tern_table_schema schema = schema_of(t);
 
@@ -117,6 +121,7 @@ void node_end(world *w, uint32_t p)
 			n->r.out[s]->open_waits.count = n->r.out[s]->sent_waits.count = 0;
 	tn_repl_fini(&n->r);
 	tn_repl_in_fini(&n->in);
+	tn_steps_fini(&n->steps);
 	while (n->waits) {
 		pending *next = n->waits->next;
 
@@ -130,10 +135,13 @@ void node_end(world *w, uint32_t p)
 
 /* ---- answers ---- */
 
-static void reply(world *w, uint32_t p, const request *r, tn_commit_end end)
+void node_reply(world *w, uint32_t p, const request *r, tn_commit_end end)
 {
-	message *m = message_new(ASK_ANS, p, CLIENT + r->client, NULL, 0);
+	message *m;
 
+	if (r->client == NOBODY)
+		return;
+	m = message_new(ASK_ANS, p, CLIENT + r->client, NULL, 0);
 	if (r->client == CLIENTS) { /* a probe */
 		request at_once = *r;
 
@@ -159,7 +167,7 @@ static void over(world *w, uint32_t p, tn_list *list)
 	while ((at = tn_list_pop_front(list))) {
 		pending *c = TN_CONTAINER_OF(at, pending, commit.node), **link = &n->waits;
 
-		reply(w, p, &c->r, tn_commit_judge(&c->commit, &n->r, node_lease(w, p)));
+		node_reply(w, p, &c->r, tn_commit_judge(&c->commit, &n->r, node_lease(w, p)));
 		while (*link != c)
 			link = &(*link)->next;
 		*link = c->next;
@@ -186,9 +194,31 @@ static void waits_over(world *w, uint32_t p, tn_repl_waits *waits, const tn_ps_s
 
 /* ---- requests ---- */
 
-static void into_streams(node *n, pending *c, tn_repl_entry *e, const uint64_t *keys, uint64_t count)
+pending *pending_new(node *n, const request *r, const tn_ps_slots *slots)
 {
-	uint64_t sorted[2 * OP_KEYS];
+	pending *c = calloc(1, sizeof(*c));
+
+	assert_non_null(c);
+	c->r = *r;
+	c->commit.slots = *slots;
+	c->next = n->waits;
+	n->waits = c;
+	return c;
+}
+
+/* Its own turn is over. */
+void pending_end(world *w, uint32_t p, pending *c)
+{
+	tn_list list;
+
+	tn_list_init(&list);
+	tn_commit_release(&c->commit, &list);
+	over(w, p, &list);
+}
+
+void into_streams(node *n, pending *c, tn_repl_entry *e, const uint64_t *keys, uint64_t count)
+{
+	uint64_t sorted[2 * KEYS];
 	uint32_t first[TN_CL_SERVERS_MAX + 1];
 	ps_share *share = n->shares[c->r.table];
 
@@ -273,9 +303,9 @@ static bool read_rows(world *w, uint32_t p, pending *c)
 				       &result),
 			 TERN_OK);
 	if (!tn_repl_serves(&n->r, &c->commit.slots, node_lease(w, p)))
-		reply(w, p, r, TN_COMMIT_AGAIN);
+		node_reply(w, p, r, TN_COMMIT_AGAIN);
 	else if (atomic_load(&n->queue[r->table].count) == 0)
-		reply(w, p, r, TN_COMMIT_OK);
+		node_reply(w, p, r, TN_COMMIT_OK);
 	else
 		return true;
 	return false;
@@ -302,15 +332,19 @@ static void pull(world *w, node *n, pending *c)
 void node_request(world *w, uint32_t p, const request *r)
 {
 	node *n = w->nodes[p];
-	pending *c = calloc(1, sizeof(*c));
-	tn_list list;
+	pending *c;
 
+	if (r->close) {
+		node_close(w, p, r);
+		return;
+	}
+	c = calloc(1, sizeof(*c));
 	assert_non_null(c);
 	c->r = *r;
 	for (uint32_t i = 0; i < r->count; i++)
 		tn_ps_slots_add(&c->commit.slots, tn_table_slot(w->keys[r->key[i]]));
 	if (!n->shares[r->table] || !tn_ps_slots_within(&c->commit.slots, &n->r.mine)) {
-		reply(w, p, r, TN_COMMIT_WRONG);
+		node_reply(w, p, r, TN_COMMIT_WRONG);
 		free(c);
 		return;
 	}
@@ -319,7 +353,7 @@ void node_request(world *w, uint32_t p, const request *r)
 		return;
 	}
 	if (!(r->pull && !r->create) && !tn_repl_serves(&n->r, &c->commit.slots, node_lease(w, p))) {
-		reply(w, p, r, TN_COMMIT_AGAIN);
+		node_reply(w, p, r, TN_COMMIT_AGAIN);
 		free(c);
 		return;
 	}
@@ -329,13 +363,13 @@ void node_request(world *w, uint32_t p, const request *r)
 		tn_commit_begin(&n->queue[r->table], &c->commit, true);
 	else if (r->pull)
 		pull(w, n, c);
+	else if (r->stage)
+		node_stage(w, p, c);
 	else if (r->erase)
 		erase(w, n, c);
 	else
 		push(w, n, c);
-	tn_list_init(&list);
-	tn_commit_release(&c->commit, &list);
-	over(w, p, &list);
+	pending_end(w, p, c);
 }
 
 /* ---- reports ---- */
@@ -451,6 +485,8 @@ void node_map(world *w, uint32_t p, snap *s)
 			tn_ps_share_drop_slots(n->shares[t], &fresh);
 			tn_ps_share_drop_slots(n->shares[t], &gone);
 		}
+	tn_steps_drop_slots(&n->steps, &fresh);
+	tn_steps_drop_slots(&n->steps, &gone);
 	streams_renew(w, p);
 }
 
@@ -468,8 +504,9 @@ static void copy(world *w, uint32_t p)
 		}
 		assert_non_null(tn_repl_stream(&n->r, n->copying_to, tn_rand_next(&w->rand) | 1));
 		assert_true(tn_repl_begin(&n->r, n->copying_to, &n->copying, n->shares,
-					  n->shares[0] ? TABLES : 0));
+					  n->shares[0] ? TABLES : 0, &n->steps));
 		n->copy_at = 0;
+		n->copy_cursor = 0;
 		return;
 	}
 	for (unsigned steps = 0; steps < 3 && n->copy_at < KEYS; n->copy_at++) { /* other slots are empty */
@@ -486,6 +523,12 @@ static void copy(world *w, uint32_t p)
 	}
 	if (n->copy_at < KEYS)
 		return;
+	if (n->copy_cursor != TN_SCAN_END) {
+		assert_true(
+			tn_repl_copy_steps(&n->r, n->copying_to, &n->steps, &n->copying, &n->copy_cursor));
+		w->n.steps_copied += n->copy_cursor != TN_SCAN_END;
+		return;
+	}
 	tn_repl_to_hand(&n->r, n->copying_to, &n->copying, &move);
 	tn_repl_freeze(&n->r, &move);
 	assert_true(tn_repl_finish(&n->r, n->copying_to, &n->copying, &move));
@@ -532,7 +575,7 @@ static void tell_lost(world *w, node *n, uint16_t peer)
 	free(told);
 }
 
-static void send_frames(world *w, uint32_t p)
+void send_frames(world *w, uint32_t p)
 {
 	node *n = w->nodes[p];
 
@@ -559,7 +602,7 @@ static void send_frames(world *w, uint32_t p)
 void node_frame(world *w, uint32_t p, const message *m)
 {
 	node *n = w->nodes[p];
-	tn_repl_store store = {store_get, store_dropped, store_create, store_drop, store_each, n};
+	tn_repl_store store = {store_get, store_dropped, store_create, store_drop, store_each, &n->steps, n};
 	uint8_t out[TN_REPL_ANSWER_MAX];
 	tn_repl_answer answer;
 	message *back;
@@ -639,6 +682,7 @@ void node_step(world *w, uint32_t p)
 		copy(w, p);
 	if (chance(w, 5))
 		hand_over(n);
+	node_close_some(w, p);
 	send_frames(w, p);
 	check_frozen(w, p);
 }

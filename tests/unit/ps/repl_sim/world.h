@@ -13,9 +13,11 @@
  *   rows      base 4: digit i of a key's row counts how often push i of that key was applied. A pull sees a set, and whether
  *             anything is in it twice (history.h). Rows of the last table come and go: one client, which pushes a number
  *             of its own and erases in turn, writes each (reg)
+ *   steps     clients are members of a group too, whose steps are summed: what they stage has to be in the two tables of sums
+ *             when its step is closed, once, and in the order of its senders (an oracle's bits); nothing before
  *   probe     an operation without a network: what somebody who is quick may see
  *
- * Files: net.c messages, deliveries; node.c servers; client.c; fault.c what goes wrong; judge.c; main.c runs, coverage,
+ * Files: net.c messages, deliveries; node.c servers, node_steps.c theirs of steps; client.c; steps.c members; fault.c what goes wrong; judge.c; main.c runs, coverage,
  * planted bugs. Threads: none.
  */
 #ifndef TN_TESTS_PS_WORLD_H
@@ -27,13 +29,19 @@
 #include "ps/repl_commit.h"
 #include "ps/server.h"
 #include "ps/split.h"
+#include "store/round.h"
 
 #define PROCESSES 5u
 #define COORD     PROCESSES
 #define TICKS     6000u /* of trouble */
 #define CLIENTS   4u
+#define SENDERS   64u
 #define AHEAD     3u /* operations of a client under way */
-#define TABLES    3u
+#define TABLES    5u
+#define PLAIN     3u /* tables below are pushed to, those from here on get sums of steps: */
+#define SUMS      3u /* digits as rows of the first ones */
+#define ORDERED \
+	4u /* numbers whose sum depends on their order, for an optimiser that knows how often it ran */
 #define COMES     2u /* the table of rows that come and go: keys 0 to CLIENTS - 1 */
 #define KEYS      20u
 #define DIM       (IDS / 12u) /* 12 digits of base 4 in a float */
@@ -56,10 +64,18 @@ typedef struct request {              /* of a part: to a server, and its answer 
 	uint32_t count;
 	uint32_t key[OP_KEYS], id[OP_KEYS];
 	bool pull, create, erase;
+	bool stage, close; /* of a step: by a member (steps.c) */
+	uint64_t member, step;
+	uint32_t senders;
+	uint64_t sender[SENDERS];
+	tn_ps_slots closed;      /* answered */
+	bool late;               /* answered: the step was closed before */
 	uint32_t attempt, entry; /* entry: of a probe that pushes, in its history */
 	tn_commit_end end;
 	float rows[OP_KEYS][DIM];
 } request;
+
+#define NOBODY (CLIENTS + 1u) /* asks for what a server does by itself */
 
 typedef struct pending {
 	tn_commit commit;     /* first */
@@ -67,6 +83,12 @@ typedef struct pending {
 	request r;
 	bool over;
 } pending;
+
+/* A closing that a server works at, some slots at a time. */
+typedef struct closing {
+	bool busy;
+	request r;
+} closing;
 
 typedef struct node {
 	uint64_t incarnation, stalled_until, lease_until, renew_at, seen;
@@ -83,7 +105,11 @@ typedef struct node {
 	tn_ps_slots copying;
 	uint16_t copying_to;
 	uint32_t copy_at;
+	uint64_t copy_cursor;
 	pending *waits;
+	tn_steps steps;
+	tn_commits steps_queue;
+	closing closing;
 } node;
 
 typedef enum message_kind {
@@ -137,10 +163,49 @@ typedef struct reg {
 	uint32_t seen; /* nobody who begins now may see an older one */
 } reg;
 
+/* A push of a member in a step. */
+typedef struct staged_push {
+	bool live;
+	uint64_t number, member, step, seq, ask_at;
+	uint32_t table, count;
+	uint32_t key[OP_KEYS], id[OP_KEYS];
+	bool done[OP_KEYS];
+	bool acknowledged, applied; /* applied: the keeper closed its step */
+} staged_push;
+
+typedef enum member_state {
+	APART, /* no member */
+	STEPPING,
+	ENDED,
+	CLOSING,
+} member_state;
+
+typedef struct member {
+	member_state state;
+	uint64_t id, step, next_seq, ask_at, attempt;
+	uint32_t pushes, wanted; /* of this step */
+	tn_ps_slots left;        /* slots in which the step is not closed yet */
+	uint32_t senders;        /* of the closing */
+	uint64_t sender[SENDERS];
+} member;
+
+/* The group: its keeper does not die (it is a server's, and its death ends the group), everybody else does. */
+typedef struct steps_world {
+	tn_clocks clocks;
+	tn_round round;
+	uint64_t life, next_id, last; /* last: step after which nobody begins another, when all calms down */
+	staged_push *pushes;
+	uint32_t count, room;
+	ps_share *oracle;
+	bool closed[KEYS][IDS]; /* SUMS: their step is */
+	uint32_t entry[KEYS][IDS];
+} steps_world;
+
 typedef struct client {
 	snap *snap;
 	uint64_t next_seq, map_asked;
 	op ops[AHEAD];
+	member member;
 } client;
 
 /* What happened, for the coverage. */
@@ -152,7 +217,9 @@ typedef struct client {
 	X(busy_slots) X(moved) X(took_over) X(alone) X(copied) \
 	X(next_begun) X(next_copied) X(next_given_up) X(refused) X(again) \
 	X(wrong) X(known) X(backup_lost) X(expired) X(elsewhere) \
-	X(probes) X(echoes) X(erases) X(next_refused)
+	X(probes) X(echoes) X(erases) X(next_refused) \
+	X(staged) X(steps) X(left_out) X(staged_known) X(staged_late) \
+	X(shares) X(sums_known) X(steps_copied) X(closed_partly)
 /* clang-format on */
 typedef struct tally {
 #define FIELD(name) uint64_t name;
@@ -177,6 +244,7 @@ typedef struct world {
 	uint64_t next_op, probe_seq;
 	history histories[TABLES][KEYS];
 	reg regs[CLIENTS];
+	steps_world group;
 	message *kept[KEPT]; /* frames that may come once more */
 	uint32_t doomed;     /* dies soon: a process + 1 */
 	uint64_t doomed_at;
@@ -232,6 +300,7 @@ uint64_t local_time(const world *w, uint32_t p);
 void client_step(world *w, uint32_t c);
 void client_answer(world *w, const request *r);
 void client_map(world *w, uint32_t c, snap *s);
+void client_asks_for_map(world *w, uint32_t c);
 /* Pulls and pushes of somebody without a network, who knows who thinks that he serves. */
 void probe(world *w);
 /* Pulls that a process is asked at once, and answers at once or not at all. */
@@ -239,6 +308,32 @@ void peek(world *w, uint32_t p, uint32_t n);
 /* Every key, in the end. */
 void pull_all(world *w);
 bool clients_idle(const world *w);
+
+/* ---- steps.c: a group whose steps are summed ---- */
+
+void group_begin(world *w);
+void group_end(world *w);
+void member_step(world *w, uint32_t c);
+void member_answer(world *w, const request *r);
+bool members_idle(const world *w);
+/* When all calms down: the steps that were begun end. */
+void group_calm(world *w);
+void judge_steps(world *w);
+/* Rows of a request, as its member pushes them. */
+void staged_row(const request *r, uint32_t i, float row[DIM]);
+
+/* ---- node_steps.c: servers ---- */
+
+void node_stage(world *w, uint32_t p, pending *c);
+void node_close(world *w, uint32_t p, const request *r);
+/* A share of the closing that is at work. */
+void node_close_some(world *w, uint32_t p);
+/* ---- node.c, for it ---- */
+pending *pending_new(node *n, const request *r, const tn_ps_slots *slots);
+void pending_end(world *w, uint32_t p, pending *c);
+void into_streams(node *n, pending *c, tn_repl_entry *e, const uint64_t *keys, uint64_t count);
+void node_reply(world *w, uint32_t p, const request *r, tn_commit_end end);
+void send_frames(world *w, uint32_t p);
 
 /* ---- fault.c, judge.c ---- */
 
