@@ -7,6 +7,10 @@
  *              beside their backups; TERN_TEST_KILLS times (3). So are servers that slots are on their way to
  *   resize     a server is added, one is drained and ended; TERN_TEST_ROUNDS times (3)
  *
+ *   sums         as failover, but the four are members of a group whose steps are summed (tern/ps_group.h): servers die in the
+ *                middle of steps
+ *   sums-moving  as moving, with those members
+ *
  * At the end each row counts what was acknowledged for its key, not less, not more; no client had an error. What the longest
  * push took is printed. Server 0 has the coordinator, which does not survive its host: it is never killed. Servers are
  * processes of `tern server` (TERN), clients are in this one.
@@ -24,6 +28,7 @@
 #include <unistd.h>
 
 #include <tern/ps.h>
+#include <tern/ps_group.h>
 #include <tern/rpc.h>
 
 #include "base/check.h"
@@ -238,6 +243,7 @@ typedef struct client {
 
 static client clients[CLIENTS];
 static _Atomic bool stop;
+static bool members; /* they do not push by themselves, but in steps */
 
 static uint64_t key_of(unsigned i)
 {
@@ -248,10 +254,79 @@ static void client_open(const char *name, tern_ctx **c, tern_ps **p)
 {
 	const char *at[SERVERS] = {servers[0].address, servers[1].address, servers[2].address};
 	tern_ctx_params params = {.name = name, .listen = ""};
-	tern_ps_params ps_params = {.servers = at, .count = SERVERS};
+	tern_ps_params ps_params = {.servers = at, .count = SERVERS, .timeout_ns = 120 * TN_NS_PER_SEC};
 
 	if (tern_ctx_create(&params, c) != TERN_OK || tern_ps_open(*c, &ps_params, p) != TERN_OK)
 		fail_msg("a client: %s", tern_detail());
+}
+
+/* Pushes of a step, of ones into any keys. False: me->text says why. */
+static bool push_step(client *me, tern_table *table, tern_ps_group *group, const float *rows, tn_rand *rand,
+		      uint64_t step, unsigned counts[KEYS])
+{
+	for (unsigned pushes = 1 + (unsigned)tn_rand_below(rand, 3); pushes > 0; pushes--) {
+		uint64_t keys[SPAN];
+		tern_table_push_params push = {
+			.keys = keys, .count = 1 + tn_rand_below(rand, SPAN), .rows = rows, .step = step};
+		tern_status status;
+
+		for (uint64_t i = 0; i < push.count; i++) {
+			unsigned which = (unsigned)tn_rand_below(rand, KEYS);
+
+			keys[i] = key_of(which);
+			counts[which]++;
+		}
+		status = tern_ps_group_push(group, table, &push, 120 * TN_NS_PER_SEC);
+		if (status != TERN_OK) {
+			snprintf(me->text, sizeof(me->text), "step %llu: %s", (unsigned long long)step,
+				 tern_detail());
+			atomic_store(&me->bad, (int)status);
+			return false;
+		}
+	}
+	return true;
+}
+
+/* A member: what it has pushed in a step counts when it has been told that the step is closed. */
+static void step_loop(client *me, tern_table *table, tern_ps_group *group, uint64_t step, const float *rows)
+{
+	tn_rand rand = {me->id + 1};
+
+	for (; !atomic_load(&stop); step++) {
+		unsigned counts[KEYS] = {0};
+		uint64_t began = tn_now(), took;
+		tern_status status;
+
+		if (!push_step(me, table, group, rows, &rand, step, counts))
+			return;
+		status = tern_ps_group_end(group, step);
+		if (status != TERN_OK) {
+			snprintf(me->text, sizeof(me->text), "the end of step %llu: %s",
+				 (unsigned long long)step, tern_detail());
+			atomic_store(&me->bad, (int)status);
+			return;
+		}
+		for (unsigned i = 0; i < KEYS; i++)
+			me->acknowledged[i] += counts[i];
+		atomic_fetch_add(&me->pushes, 1);
+		took = tn_now() - began;
+		if (took > atomic_load(&me->longest_ns))
+			atomic_store(&me->longest_ns, took);
+	}
+}
+
+static void be_member(client *me, tern_ps *p, tern_table *table, const float *rows)
+{
+	char name[32];
+	tern_ps_group_params params = {.name = "job", .member = name, .flags = TERN_PS_GROUP_SUM};
+	tern_ps_group *group;
+	uint64_t step;
+
+	snprintf(name, sizeof(name), "worker %u", me->id);
+	if (tern_ps_group_join(p, &params, &step, &group) != TERN_OK)
+		fail_msg("the group: %s", tern_detail());
+	step_loop(me, table, group, step, rows);
+	tern_ps_group_leave(group);
 }
 
 static void *push_loop(void *arg)
@@ -275,7 +350,9 @@ static void *push_loop(void *arg)
 	rows = memory;
 	for (unsigned i = 0; i < SPAN * DIM; i++)
 		rows[i] = 1;
-	while (!atomic_load(&stop)) {
+	if (members)
+		be_member(me, p, table, rows);
+	while (!members && !atomic_load(&stop)) {
 		uint64_t keys[SPAN], began = tn_now(), took;
 		unsigned which[SPAN];
 		tern_table_push_params push = {
@@ -395,9 +472,10 @@ static void end(tern_table *table, const char *what, uint64_t *stalls, unsigned 
 					 (unsigned long long)expected);
 	}
 	qsort(stalls, rounds, sizeof(*stalls), by_size);
-	printf("%s: %llu pushes; the longest took %llu ms (median of %u rounds), %llu ms (longest of all)\n",
-	       what, (unsigned long long)total, (unsigned long long)(stalls[rounds / 2] / TN_NS_PER_MS),
-	       rounds, (unsigned long long)(stalls[rounds - 1] / TN_NS_PER_MS));
+	printf("%s: %llu %s; the longest took %llu ms (median of %u rounds), %llu ms (longest of all)\n",
+	       what, (unsigned long long)total, members ? "steps of members" : "pushes",
+	       (unsigned long long)(stalls[rounds / 2] / TN_NS_PER_MS), rounds,
+	       (unsigned long long)(stalls[rounds - 1] / TN_NS_PER_MS));
 	tern_table_close(table);
 	for (unsigned i = SERVERS; i-- > 0;)
 		server_end(&servers[i], SIGKILL);
@@ -544,7 +622,9 @@ int main(void)
 	const struct CMUnitTest moves[] = {cmocka_unit_test_teardown(moved, drop_servers)};
 	const struct CMUnitTest resizes[] = {cmocka_unit_test_teardown(resized, drop_servers)};
 	const char *what = getenv("TERN_TEST_WHAT");
-	bool resize = what && strcmp(what, "resize") == 0, move = what && strcmp(what, "moving") == 0;
+	bool resize = what && strcmp(what, "resize") == 0, move = what && strstr(what, "moving");
+
+	members = what && strncmp(what, "sums", 4) == 0;
 
 	if (!getenv("TERN"))
 		return 77;
