@@ -315,6 +315,8 @@ tern_status tn_ps_map_fetch(tern_ps *ps, ps_host *host, uint64_t timeout_ns)
 	call.answer = bytes;
 	status = bytes ? tern_rpc_call_wait(host->rpc, &call, timeout_ns, &got)
 		       : tn_fail(TERN_E_NOMEM, "no memory for a map");
+	if (bytes) /* the next one is asked of another: numbers of servers that are gone lie between those that are there */
+		atomic_store_explicit(&host->silent, status != TERN_OK, memory_order_relaxed);
 	if (status == TERN_OK)
 		status = tn_ps_route_set(ps, bytes, got);
 	free(bytes);
