@@ -6,7 +6,8 @@ brings docs/PS-COST.md and docs/ps-cost/ up to date.
 Usage: tools/growth.py TERN [--duration TIME] [--rounds N] [--out DIR] [--smoke] [AXIS...]
 
 Tables stand in docs/PS-COST.md between "<!-- growth AXIS -->" and "<!-- end -->"; every figure of an axis is in
-docs/ps-cost/AXIS.tsv; plots are drawn by gnuplot. --smoke: the first points of each axis, briefly, to see that it works.
+docs/ps-cost/AXIS.tsv; plots are drawn by gnuplot. Points whose tables don't fit the memory that is free are left out. All axes
+take some 10 minutes on two cores that do nothing else: axes may be measured one at a time. --smoke: the first points of each axis, briefly, to see that it works.
 """
 import argparse
 import json
@@ -53,6 +54,16 @@ def measure(tern, options, duration):
     return [flat[name] for name in COLUMNS]
 
 
+def fits(options):
+    """Rows with their Adagrad state, and half as much again, in the memory that is free."""
+    wanted = options['keys'] * (options['dim'] * 4 * 2 + 48) * 3 // 2
+    with open('/proc/meminfo', encoding='utf-8') as file:
+        free = int(re.search(r'^MemAvailable: *(\d+)', file.read(), re.M)[1]) << 10
+    if wanted > free:
+        say(f'growth: {options["keys"]:,} keys are left out: {wanted >> 20:,} MiB wanted, {free >> 20:,} MiB are free')
+    return wanted <= free
+
+
 def median(figures):
     return None if figures[0] is None else statistics.median(figures)
 
@@ -68,6 +79,8 @@ def run_axis(tern, axis, duration, rounds, smoke):
                 options = {**BASE, **differs, **more, option: value}
                 if smoke:
                     options['keys'] = min(options['keys'], 1000)
+                if not fits(options):
+                    continue
                 points.setdefault((line, value), []).append(measure(tern, options, duration))
     return [(line, value, [median(column) for column in zip(*runs)]) for (line, value), runs in points.items()]
 
@@ -137,7 +150,7 @@ def write_table(path, axis, rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('tern')
-    parser.add_argument('--duration', default='500ms')
+    parser.add_argument('--duration', default='300ms')
     parser.add_argument('--rounds', type=int, default=3)
     parser.add_argument('--out', help='a folder instead of docs/: no document is changed')
     parser.add_argument('--smoke', action='store_true')
