@@ -60,7 +60,7 @@ typedef struct tern_ps_save_result {
 /*
  * Save all tables. result may be NULL. When it returns anything but TERN_OK, nothing is left of it, and the last
  * checkpoint is the one before. TERN_E_STATE: a delta was wanted and can't be, in words; another save is under way, or servers still write one whose leader died;
- * TERN_E_IO (no space: says how much there is);
+ * slots are being given to other servers: try again. TERN_E_IO (no space: says how much there is);
  * the server that failed is named.
  */
 tern_status tern_ps_save(tern_ps *ps, const tern_ps_save_params *params, tern_ps_save_result *result);
@@ -68,7 +68,8 @@ tern_status tern_ps_save(tern_ps *ps, const tern_ps_save_params *params, tern_ps
 /*
  * A delta is restored with all that it goes on from. Make the tables of a checkpoint at all servers and fill them; each server takes the rows that are its own, however
  * many servers there were when it was saved. Files are verified first. sequence UINT64_MAX: the last one. TERN_E_EXISTS:
- * a server has a table of that name. After a failure no table is left of those that were to be restored.
+ * a server has a table of that name. TERN_E_STATE: slots were given to other servers meanwhile: try again. After a failure no
+ * table is left of those that were to be restored.
  */
 tern_status tern_ps_restore(tern_ps *ps, const char *dir, uint64_t sequence, uint64_t timeout_ns,
 			    tern_ps_save_result *result);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Leading a save or a restore. See <tern/ps_save.h>, ps/saver.h. Each step is one call to every server at once:
+ * Leading a save. See <tern/ps_save.h>, ps/saver.h. Each step is one call to every server at once:
  *
  *   PREPARE at all (chains) -> HOLD at all -> CUT at all -> WRITE at all -> the manifest, here -> ACK at all (chains)
  *   or END at all
@@ -27,8 +27,9 @@
 #define HOLD_NS (10 * TN_NS_PER_SEC)
 #define HOUR_NS (3600 * TN_NS_PER_SEC)
 #define KEEP_NS (TN_NS_PER_SEC / 2)
+#define MAP_NS  TN_NS_PER_SEC
 
-static void leader_free(tn_save_lead *l)
+void tn_save_lead_free(tn_save_lead *l)
 {
 	for (uint32_t i = 0; l->answers && i < l->servers; i++)
 		free(l->answers[i]);
@@ -38,11 +39,15 @@ static void leader_free(tn_save_lead *l)
 	free(l);
 }
 
-/* False: no memory. */
+/* By the newest map: one that lacks a server would save and restore without its slots. False: no memory. */
 static bool find_servers(tn_save_lead *l)
 {
-	ps_route *route = tn_ps_route_hold(l->ps);
+	ps_route *route;
 
+	(void)tn_ps_map_fetch(l->ps, NULL,
+			      MAP_NS); /* what is older than the servers' is seen by its version */
+	route = tn_ps_route_hold(l->ps);
+	l->map = route->version;
 	l->hosts = calloc(TN_PS_SERVERS_MAX, sizeof(l->hosts[0]));
 	for (uint32_t i = 0; l->hosts && i < route->servers; i++)
 		if (route->hosts[i])
@@ -58,7 +63,7 @@ static bool find_servers(tn_save_lead *l)
 	return true;
 }
 
-static tn_save_lead *leader_new(tern_ps *ps, uint64_t timeout_ns)
+tn_save_lead *tn_save_lead_new(tern_ps *ps, uint64_t timeout_ns)
 {
 	tn_save_lead *l = calloc(1, sizeof(*l));
 
@@ -67,7 +72,7 @@ static tn_save_lead *leader_new(tern_ps *ps, uint64_t timeout_ns)
 	l->ps = ps;
 	l->deadline_ns = tn_deadline(tn_ctx_now(ps->ctx), timeout_ns ? timeout_ns : HOUR_NS);
 	if (!find_servers(l) || tn_os_random(&l->msg.token, sizeof(l->msg.token)) != TERN_OK) {
-		leader_free(l);
+		tn_save_lead_free(l);
 		return NULL;
 	}
 	return l;
@@ -171,18 +176,17 @@ static void call_off(tn_save_lead *l)
 	tn_detail_set("%s", detail);
 }
 
-/* Do all servers that hold their pushes know the same map? Each slot is written once then. */
+/* Do all servers that hold their pushes know the map by which they were found? Each slot is written once then. */
 static tern_status same_map(const tn_save_lead *l)
 {
-	uint64_t first = 0, version;
+	uint64_t version;
 
 	for (uint32_t i = 0; i < l->servers; i++) {
 		if (l->ops[i].length != sizeof(version))
 			return tn_fail(TERN_E_PROTOCOL,
 				       "server %" PRIu32 ": its answer to a save can't be read", i);
 		memcpy(&version, l->answers[i], sizeof(version));
-		first = i ? first : version;
-		if (version != first)
+		if (version != l->map)
 			return tn_fail(TERN_E_STATE, "slots are being given to other servers: try again");
 	}
 	return TERN_OK;
@@ -384,76 +388,12 @@ tern_status tern_ps_save(tern_ps *ps, const tern_ps_save_params *p, tern_ps_save
 	tn_save_lead *l;
 
 	TN_TRY(check_params(p));
-	l = leader_new(ps, p->timeout_ns);
+	l = tn_save_lead_new(ps, p->timeout_ns);
 	status = l ? save(l, p, &result) : tn_fail(TERN_E_NOMEM, "no memory for a save");
 	if (l)
-		leader_free(l);
+		tn_save_lead_free(l);
 	if (status == TERN_OK && p->keep)
 		status = tn_ckpt_prune(p->dir, p->keep);
-	result.total_ns = tn_ctx_now(ps->ctx) - start;
-	if (out)
-		*out = result;
-	return status;
-}
-
-/* ---- restoring ---- */
-
-/* All servers or none: drop the tables at those that made them. */
-static void undo_restore(tn_save_lead *l, const tn_ckpt_reader *reader)
-{
-	const json_t *tables = json_object_get(reader->manifest, "tables");
-	char detail[TN_DETAIL_MAX];
-	uint8_t args[TERN_TABLE_NAME_MAX + 8];
-	json_t *row;
-	size_t k;
-
-	snprintf(detail, sizeof(detail), "%s", tn_detail_get());
-	for (uint32_t i = 0; i < l->sent; i++) {
-		tern_rpc_call_params call = {.method = TN_PS_DROP, .args = args};
-
-		if (l->ops[i].status != TERN_OK)
-			continue;
-		json_array_foreach(tables, k, row)
-		{
-			const char *name = json_string_value(json_object_get(row, "name"));
-
-			call.args_bytes = tn_ps_name_encode(args, sizeof(args), name ? name : "");
-			(void)tern_rpc_call_wait(l->hosts[i]->rpc, &call, l->ps->timeout_ns, NULL);
-		}
-	}
-	tn_detail_set("%s", detail);
-}
-
-tern_status tern_ps_restore(tern_ps *ps, const char *dir, uint64_t sequence, uint64_t timeout_ns,
-			    tern_ps_save_result *out)
-{
-	tern_ps_save_result result = {0};
-	uint64_t start = tn_ctx_now(ps->ctx);
-	tn_ckpt_reader reader;
-	tern_status status;
-	tn_save_lead *l;
-
-	if (!dir || dir[0] != '/' || strlen(dir) >= TN_PS_PATH_MAX)
-		return tn_fail(TERN_E_INVALID, "dir must be an absolute path: servers open it too");
-	TN_TRY(tn_ckpt_open(&reader, dir, sequence));
-	l = leader_new(ps, timeout_ns);
-	status = l ? TERN_OK : tn_fail(TERN_E_NOMEM, "no memory for a restore");
-	if (l) {
-		strcpy(l->msg.path, dir);
-		l->msg.number = result.sequence = reader.sequence;
-		result.base = reader.deltas ? reader.base : UINT64_MAX;
-		status = tn_save_step(l, TN_SAVE_RESTORE, UINT64_MAX);
-		if (status != TERN_OK)
-			undo_restore(l, &reader);
-		for (uint32_t i = 0; i < l->servers && status == TERN_OK; i++) {
-			json_t *root = json_loadb(l->answers[i], l->ops[i].length, 0, NULL);
-
-			result.rows += (uint64_t)json_integer_value(json_object_get(root, "rows"));
-			json_decref(root);
-		}
-		leader_free(l);
-	}
-	tn_ckpt_close(&reader);
 	result.total_ns = tn_ctx_now(ps->ctx) - start;
 	if (out)
 		*out = result;

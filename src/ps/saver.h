@@ -12,7 +12,7 @@
  *   WRITE      as of CUT                    directory       the cuts into files; {"files": [...], "tables": [...]}
  *   KEEP                                                    the leader is there still: WRITE, RESTORE and PREPARE go on
  *   END                                                     whatever was begun is over
- *   RESTORE    sequence                     checkpoints     tables and rows; {"rows": n}
+ *   RESTORE    sequence                     checkpoints     tables and rows; {"rows": n, "map": version}
  *   PREPARE    id of the cut before                         ready for a cut of changes since then, which is safe on disk:
  *                                                           {"tables": [{"name", "follows": its changes are known}]}
  *   ACK        id                                           that cut is safe: what it gave may be forgotten

@@ -155,7 +155,7 @@ static bool is_mine(uint64_t key, void *arg)
 	return tn_ps_slots_has(arg, tn_table_slot(key));
 }
 
-/* Slots whose rows belong here, as primary, as backup or as the next one; returns the version of the map that says so. */
+/* Slots whose rows belong here, as primary or as backup; returns the version of the map that says so. */
 static uint64_t kept(tn_ps_saver *saver, tn_ps_slots *slots)
 {
 	const ps_view *view;
@@ -172,34 +172,70 @@ static uint64_t kept(tn_ps_saver *saver, tn_ps_slots *slots)
 	return version;
 }
 
-static tern_status restore_table(tn_ps_saver *saver, const tn_ckpt_chain *chain, const char *name,
-				 uint64_t *rows)
+/* No slot is being copied to a server: a copy that began before the tables were here ends without them. */
+static bool settled(tn_ps_saver *saver)
+{
+	bool all = true;
+	const ps_view *view;
+	unsigned in;
+
+	if (!saver->server->replicas)
+		return true;
+	view = tn_ps_view_enter(saver->server, &in);
+	for (uint32_t i = 0; i < TN_PS_SLOTS; i++) {
+		const tn_cl_slot *slot = &view->map.slot[i];
+
+		all &= slot->next == TN_CL_NONE && !(slot->flags & TN_CL_MOVE) &&
+		       (slot->backup == TN_CL_NONE || (slot->flags & TN_CL_IN_SYNC));
+	}
+	tn_ps_view_leave(saver->server, in);
+	return all;
+}
+
+static tern_status moved(void)
+{
+	return tn_fail(TERN_E_STATE, "slots were given to other servers during the restore: try again");
+}
+
+static tern_status fill_share(tn_ps_saver *saver, const tn_ckpt_chain *chain, ps_share *share,
+			      tn_ps_slots *mine, uint64_t *put)
 {
 	const tn_ckpt_reader *from = tn_ckpt_chain_last(chain);
-	tern_table_schema schema;
-	tn_ps_slots mine;
-	tern_status status;
-	ps_share *share;
-	uint64_t put, version;
+	tern_status status = tn_restore_chain(chain, share->engine, is_mine, mine, put);
 
-	TN_TRY(tn_restore_schema(from, name, &schema));
-	TN_TRY(tn_ps_share_new(saver->server, &schema, &share));
-	version = kept(saver, &mine);
-	status = tn_restore_chain(chain, share->engine, is_mine, &mine, &put);
 	if (status == TERN_OK)
-		status = tn_ps_facts_restore(from, name, &mine, share->dedup);
+		status = tn_ps_facts_restore(from, share->schema.name, mine, share->dedup);
 	if (status == TERN_OK && atomic_load(&saver->stop))
 		status = stopped();
 	if (status == TERN_OK && from->id)
 		tn_table_track(share->engine, from->id); /* deltas go on from it */
-	if (status == TERN_OK && kept(saver, &mine) != version)
-		status = tn_fail(TERN_E_STATE,
-				 "slots were given to other servers during the restore: try again");
+	return status;
+}
+
+/* version: of the map since the beginning. */
+static tern_status restore_table(tn_ps_saver *saver, const tn_ckpt_chain *chain, const char *name,
+				 uint64_t *rows, uint64_t version)
+{
+	tern_table_schema schema;
+	tn_ps_slots mine;
+	tern_status status;
+	ps_share *share;
+	uint64_t put;
+
+	TN_TRY(tn_restore_schema(tn_ckpt_chain_last(chain), name, &schema));
+	TN_TRY(tn_ps_share_new(saver->server, &schema, &share));
+	(void)kept(saver, &mine);
+	status = fill_share(saver, chain, share, &mine, &put);
 	if (status == TERN_OK)
 		status = tn_ps_share_add(saver->server, share);
 	if (status != TERN_OK) {
 		tn_ps_share_put(share);
 		return status;
+	}
+	/* The table is there: slots that are given away from now on take it along. */
+	if (kept(saver, &mine) != version) {
+		tn_ps_share_drop(saver->server, name);
+		return moved();
 	}
 	*rows += put;
 	TN_LOG(INFO, PS, "table \"%s\": restored, %" PRIu64 " rows", name, put);
@@ -217,7 +253,8 @@ static void expect_tables(tn_ps_saver *saver, const json_t *tables)
 	}
 }
 
-static tern_status restore_tables(tn_ps_saver *saver, const tn_ckpt_chain *chain, uint64_t *rows)
+static tern_status restore_tables(tn_ps_saver *saver, const tn_ckpt_chain *chain, uint64_t *rows,
+				  uint64_t version)
 {
 	const tn_ckpt_reader *from = tn_ckpt_chain_last(chain);
 	const json_t *tables = json_object_get(from->manifest, "tables");
@@ -229,7 +266,7 @@ static tern_status restore_tables(tn_ps_saver *saver, const tn_ckpt_chain *chain
 	TN_TRY(tn_ckpt_chain_verify(chain, pace, saver));
 	for (; done < json_array_size(tables) && status == TERN_OK; done++) {
 		name = json_string_value(json_object_get(json_array_get(tables, done), "name"));
-		status = name ? restore_table(saver, chain, name, rows)
+		status = name ? restore_table(saver, chain, name, rows, version)
 			      : tn_fail(TERN_E_CORRUPT, "%s: a table has no name", from->name);
 	}
 	if (status == TERN_OK)
@@ -243,18 +280,22 @@ static tern_status restore_tables(tn_ps_saver *saver, const tn_ckpt_chain *chain
 tern_status tn_ps_saver_restore(tn_ps_saver *saver, char **answer)
 {
 	tn_ckpt_chain chain;
-	uint64_t rows = 0;
+	uint64_t rows = 0, version;
+	tn_ps_slots mine;
 	tern_status status;
 	json_t *root;
 
 	saver->pace_start_ns = tn_now();
 	saver->pace_bytes = 0;
+	version = kept(saver, &mine);
+	if (!settled(saver))
+		return moved();
 	TN_TRY(tn_ckpt_chain_open(&chain, saver->msg.path, saver->msg.number));
-	status = restore_tables(saver, &chain, &rows);
+	status = restore_tables(saver, &chain, &rows, version);
 	tn_ckpt_chain_close(&chain);
 	if (status != TERN_OK)
 		return status;
-	root = json_pack("{s:I}", "rows", (json_int_t)rows);
+	root = json_pack("{s:I,s:I}", "rows", (json_int_t)rows, "map", (json_int_t)version);
 	*answer = root ? json_dumps(root, JSON_COMPACT) : NULL;
 	json_decref(root);
 	return *answer ? TERN_OK : tn_fail(TERN_E_NOMEM, "no memory for the answer to a restore");
