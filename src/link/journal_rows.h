@@ -207,14 +207,21 @@ static inline uint32_t tn_lk_journal_open(tn_lk_journal *log, const tn_lk_lane *
 	return at;
 }
 
+#define TN_JOURNAL_LAP 64u /* rows: a page */
+
 /* Log 0 begins there from now on. */
 static inline void tn_lk_journal_begins(tn_link *link, tn_lk_journal *log, uint32_t head)
 {
 	log->head = head;
-	if (head != log->tail)
+	if (head != log->tail) {
 		link->ring_head = tn_lk_row(log, head)->at;
-	else /* from its beginning again: a link that waits for its answers keeps few pages, in the cache */
-		link->ring_head = link->ring_tail = 0;
+		return;
+	}
+	/* From its beginning again: a link that waits for its answers keeps few pages, in the cache. Numbers of rows only grow,
+	   because frames on their way name theirs. */
+	link->ring_head = link->ring_tail = 0;
+	if ((head & log->mask) >= TN_JOURNAL_LAP)
+		log->head = log->next = log->tail = (head | log->mask) + 1;
 }
 
 /* tn_lk_consume of a notification. */

@@ -3,7 +3,7 @@
  * Channels of a link, step by step: opening and refusing, limits, a slow receiver beside a quick one, closing
  * in order, and two sides that are both out of credit.
  */
-#include "link/internal.h"
+#include "link/journal_rows.h"
 #include "unit/link/record.h"
 
 static uint8_t data[1 << 20];
@@ -356,6 +356,37 @@ static void no_credit_on_both_sides(void **state)
 	pair_fini(&world);
 }
 
+/* A log in which nothing is open begins where it did, if it has left that page; what is open stays, and numbers only grow. */
+static void log_begins_anew(void **state)
+{
+	tn_link *link = calloc(1, sizeof(*link));
+	tn_lk_note *rows = calloc(1024, sizeof(*rows));
+	tn_lk_journal *log = &link->journal[0];
+
+	(void)state;
+	*log = (tn_lk_journal){.rows = rows, .mask = 1023, .head = 90, .next = 100, .tail = 100};
+	link->ring_head = 10;
+	link->ring_tail = 5000;
+	rows[95].at = 700;
+	tn_lk_journal_begins(link, log, 95);
+	assert_int_equal(log->head, 95);
+	assert_int_equal(log->tail, 100);
+	assert_int_equal(link->ring_head, 700);
+	tn_lk_journal_begins(link, log, 100);
+	assert_int_equal(log->head, 1024);
+	assert_int_equal(log->next, 1024);
+	assert_int_equal(log->tail, 1024);
+	assert_int_equal(link->ring_tail, 0);
+	log->next = log->tail = 1030;
+	tn_lk_journal_begins(link, log, 1030); /* in its first page it goes on: numbers are not wasted */
+	assert_int_equal(log->tail, 1030);
+	log->head = log->next = log->tail = UINT32_MAX - 3;
+	tn_lk_journal_begins(link, log, log->tail);
+	assert_int_equal(log->tail, 0);
+	free(rows);
+	free(link);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -365,6 +396,7 @@ int main(void)
 		cmocka_unit_test(slow_receiver),    cmocka_unit_test(op_rows_are_shared),
 		cmocka_unit_test(close_flushes),    cmocka_unit_test(close_drains),
 		cmocka_unit_test(peer_closes),      cmocka_unit_test(no_credit_on_both_sides),
+		cmocka_unit_test(log_begins_anew),
 	};
 
 	return RUN(tests);
