@@ -5,7 +5,7 @@
  *   open -> refusing (tern_rpc_close began) -> closing (no sink-less call is left) -> over
  *
  * A closed client lingers while calls with sinks are ZOMBIE; the last of them, or the channel's end, ends it.
- * Threads: see client.h. Tests: tests/unit/rpc/rpc_test.c, close_test.c, relink_test.c.
+ * Threads: see client.h. Tests: tests/unit/rpc/rpc_test.c, close_test.c, relink_test.c, relink_storm_test.c.
  */
 #include <stdio.h>
 #include <stdlib.h>
