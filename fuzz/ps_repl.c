@@ -15,37 +15,6 @@
 #include "ps/repl_in.h"
 #include "ps/server.h"
 
-/* What was staged is summed, as when this server is promoted and its first life closes. */
-static void close_first(tables *t, tn_steps *steps)
-{
-	tn_ps_close c = {.step = UINT64_MAX - 1};
-	tn_ps_slots all;
-	tn_steps_work w;
-
-	if (steps->count == 0)
-		return;
-	memset(&all, 0xff, sizeof(all));
-	c.life = steps->lives[0]->id;
-	TN_LIST_FOREACH(node, &steps->lives[0]->pieces) {
-		if (c.senders < TN_PS_SENDERS_MAX)
-			c.sender[c.senders++] = TN_CONTAINER_OF(node, tn_piece, node)->member;
-	}
-	if (tn_steps_take(steps, &c, &all, 0, &w) != TERN_OK || tn_ps_slots_none(&w.slots))
-		return;
-	for (uint32_t at = 0, n; tn_steps_table(&w, &at, &n); at += n) {
-		struct ps_share *share = get(t, w.items[at].piece->table);
-		tern_status told = TERN_OK;
-		uint64_t *keys = NULL, count;
-
-		if (share && share->hash == w.items[at].piece->schema)
-			(void)tn_steps_sum(share, &w, w.items + at, n, &keys, &count, &told);
-		if (share)
-			tn_ps_share_put(share);
-		free(keys);
-	}
-	tn_steps_done(steps, &w, TERN_OK);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 typedef struct tables {
@@ -102,6 +71,37 @@ static void each(void *arg, void (*fn)(struct ps_share *share, void *fn_arg), vo
 	for (unsigned i = 0; i < 4; i++)
 		if (t->share[i])
 			fn(t->share[i], fn_arg);
+}
+
+/* What was staged is summed, as when this server is promoted and its first life closes. */
+static void close_first(tables *t, tn_steps *steps)
+{
+	tn_ps_close c = {.step = UINT64_MAX - 1};
+	tn_ps_slots all;
+	tn_steps_work w;
+
+	if (steps->count == 0)
+		return;
+	memset(&all, 0xff, sizeof(all));
+	c.life = steps->lives[0]->id;
+	TN_LIST_FOREACH(node, &steps->lives[0]->pieces) {
+		if (c.senders < TN_PS_SENDERS_MAX)
+			c.sender[c.senders++] = TN_CONTAINER_OF(node, tn_piece, node)->member;
+	}
+	if (tn_steps_take(steps, &c, &all, 0, &w) != TERN_OK || tn_ps_slots_none(&w.slots))
+		return;
+	for (uint32_t at = 0, n; tn_steps_table(&w, &at, &n); at += n) {
+		struct ps_share *share = get(t, w.items[at].piece->table);
+		tern_status told = TERN_OK;
+		uint64_t *keys = NULL, count;
+
+		if (share && share->hash == w.items[at].piece->schema)
+			(void)tn_steps_sum(share, &w, w.items + at, n, &keys, &count, &told);
+		if (share)
+			tn_ps_share_put(share);
+		free(keys);
+	}
+	tn_steps_done(steps, &w, TERN_OK);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
