@@ -102,7 +102,10 @@ struct tern_op {
 
 /* Clear an operation and set its callback. */
 void tern_op_init(tern_op *op, tern_done_fn done, void *arg);
-/* TERN_AGAIN while in flight, else the operation's status. Never blocks; makes no progress. */
+/*
+ * TERN_AGAIN while in flight, else the operation's status: TERN_E_STATE if its last submission was refused. Never
+ * blocks; makes no progress.
+ */
 tern_status tern_op_test(const tern_op *op);
 /*
  * Wait for the completion. Drives progress of ctx in this thread meanwhile (the helper hands the role

@@ -44,6 +44,8 @@ tern_status tn_op_begin(tern_op *op)
 void tn_op_abort(tern_op *op)
 {
 	TN_ASSERT(tn_op_state(op) == TN_OP_INFLIGHT);
+	op->status = TERN_E_STATE; /* not TERN_AGAIN: who waits for its end would do so for ever */
+	tn_op_priv_of(op)->detail = 0;
 	tn_op_set_state(op, TN_OP_IDLE);
 }
 

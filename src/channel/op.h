@@ -29,7 +29,7 @@ typedef enum tn_op_placed {
 
 /* Mark an operation as in flight. TERN_E_STATE if it is already. */
 tern_status tn_op_begin(tern_op *op);
-/* Take tn_op_begin back: the submission was not accepted after all. */
+/* Take tn_op_begin back: the submission was not accepted after all. Its status is TERN_E_STATE then. */
 void tn_op_abort(tern_op *op);
 /*
  * Complete: set status and length, detail (may be NULL) for tern_detail() in the callback, run op->done

@@ -69,6 +69,7 @@ static tern_status push(tern_communicator *comm, tn_flow *f, bool *moved)
 		uint64_t slot = p->posted % comm->state->slots, piece;
 		tern_op *op = &p->ops[slot];
 		const uint8_t *from;
+		tern_status status;
 
 		TN_TRY(tern_tensor_tx_ready(p->tx));
 		TN_TRY(tern_op_test(op)); /* the piece before in this slot: TERN_AGAIN, or it failed */
@@ -81,7 +82,11 @@ static tern_status push(tern_communicator *comm, tn_flow *f, bool *moved)
 			piece = TN_MIN(comm->state->chunk, leg->bytes - f->done);
 		}
 		*op = (tern_op){0};
-		TN_TRY(tn_tensor_send_part(p->tx, from, piece, op));
+		status = tn_tensor_send_part(p->tx, from, piece, op);
+		if (status != TERN_OK) {
+			*op = (tern_op){0}; /* refused: no piece is in this slot */
+			return status;
+		}
 		f->done += f->head ? piece : 0;
 		f->head = true;
 		p->posted++;

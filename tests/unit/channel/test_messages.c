@@ -198,6 +198,7 @@ static void test_unknown_service(void **state)
 	assert_comes(&p.dial, closed, 1);
 	assert_int_equal(atomic_load(&p.dial.closed_status), TERN_E_NOT_FOUND);
 	assert_status(tern_send(channel, "x", 1, &op), TERN_E_NOT_FOUND);
+	assert_status(tern_op_test(&op), TERN_E_STATE); /* not in flight */
 	assert_non_null(strstr(tern_detail(), "nobody"));
 	tern_channel_close(channel);
 	assert_status(tern_channel_open(p.dial.link, "", &params, &channel), TERN_E_INVALID);
@@ -265,6 +266,7 @@ static void test_peer_closes(void **state)
 	assert_int_equal(atomic_load(&p.dial.closed_status), TERN_E_PEER_CLOSED);
 	assert_int_equal(atomic_load(&p.serve.closed), 0);
 	assert_status(tern_send(p.dial.channel, "x", 1, &op), TERN_E_PEER_CLOSED);
+	assert_status(tern_op_test(&op), TERN_E_STATE); /* not in flight */
 	tern_channel_close(p.dial.channel);
 	pair_close(&p);
 }
