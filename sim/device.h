@@ -147,10 +147,14 @@ void sim_dev_cut(sim_dev *dev);
 void sim_dev_die(sim_dev *dev);
 void sim_dev_revive(sim_dev *dev);
 
+/* ---- reach.c ---- */
+
 /* May a device still read (or write: a get) [ptr, ptr + bytes)? */
 bool sim_dev_uses(sim_world *world, const void *ptr, uint64_t bytes);
-/* May an accepted write of a peer still change that memory of the node? */
+/* May an accepted write of a peer still go to that memory of the node? */
 bool sim_dev_reaches(sim_world *world, const sim_node *node, const void *ptr, uint64_t bytes);
+/* With other bytes than are there? */
+bool sim_dev_changes(sim_world *world, const sim_node *node, const void *ptr, uint64_t bytes);
 
 /* ---- lane.c ---- */
 

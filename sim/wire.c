@@ -186,8 +186,8 @@ static bool take_write(sim_lane *lane, sim_item *item)
 }
 
 /*
- * In a row. Three are what docs/protocol/link.md, "Numbers", does not cover: an immediate's number has two bits, so the one
- * behind them looks like one that came before.
+ * In a row. Three and four are what docs/protocol/link.md, "Numbers", does not cover: an immediate's number has two bits, so
+ * the one behind them looks like one that came before, or like the next.
  */
 #define LEFT_OUT_MAX 2u
 
@@ -199,6 +199,8 @@ static void arrive_or_not(sim_lane *lane, const sim_item *item, uint32_t slot)
 	if (lane->dev->faults.left_out_until > world->events.now && sim_chance(&world->device, 20) &&
 	    lane->missing < LEFT_OUT_MAX) {
 		lane->missing++;
+		SIM_TRACE(world, lane->number, item->number, "%s lane %u: item %llu is left out",
+			  lane->dev->node->name, lane->number, (unsigned long long)item->number);
 		sim_slot_return(lane->dev, slot);
 		sim_covered(world, SIM_COVER_LEFT_OUT);
 		return;
@@ -210,6 +212,8 @@ static void arrive_or_not(sim_lane *lane, const sim_item *item, uint32_t slot)
 	slot = sim_slot_beyond(lane->dev);
 	if (slot == UINT32_MAX)
 		return;
+	SIM_TRACE(world, lane->number, item->number, "%s lane %u: the same again", lane->dev->node->name,
+		  lane->number);
 	arrival_event(lane, item, slot);
 	sim_covered(world, SIM_COVER_TWICE);
 }
