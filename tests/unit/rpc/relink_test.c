@@ -239,9 +239,11 @@ static void methods_never_come(void **state)
 	assert_status(tern_rpc_call_wait(w.rpc, &params, WAIT_NS, NULL), TERN_E_NO_METHOD);
 	snprintf(address, sizeof(address), "%s", tern_ctx_address(w.b));
 	stop_b();
-	create_b(address, NULL); /* it is new, and what it withdrew is forgotten */
+	await_counter(w.a, "link.down", 1); /* what is sent over the old link may have run */
+	create_b(address, NULL);            /* it is new, and what it withdrew is forgotten */
 	assert_status(tern_rpc_call_wait(w.rpc, &params, WAIT_NS, NULL), TERN_E_NO_METHOD);
 	assert_int_equal(counter_of(w.b, "rpc.early"), 1);
+	assert_int_equal(counter_of(w.a, "rpc.replays"), 0);
 	assert_int_equal(counter_of(w.a, "rpc.indeterminate"), 0);
 	stop();
 }
@@ -276,6 +278,7 @@ static void deadline_covers_connecting(void **state)
 	assert_ok(whole(COUNT, 1, 0));
 	snprintf(address, sizeof(address), "%s", tern_ctx_address(w.b));
 	stop_b();
+	await_counter(w.a, "link.down", 1); /* what follows has no link, and no server had it */
 	tern_op_init(&o.op, NULL, NULL);
 	{
 		tern_rpc_call_params call = {.method = COUNT, .args = &o.id, .args_bytes = 4};
