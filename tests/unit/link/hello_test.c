@@ -167,18 +167,10 @@ static void versions(void **state)
 /* UCX#6675, libfabric#6696: mixed versions crash. One side lacks one feature, or all: the pair does without. */
 static void older_features(void **state)
 {
-	static const uint64_t bits[] = {TN_FEATURE_RESUME,
-					TN_FEATURE_ROTATE,
-					TN_FEATURE_MOVE,
-					TN_FEATURE_SUMS,
-					TN_FEATURE_GRANTS,
-					TN_FEATURE_REJOIN,
-					TN_FEATURE_SLOTS,
-					TN_FEATURE_LANES,
-					TN_FEATURE_NUMBERS,
-					TN_FEATURE_NARROW,
-					TN_WIRE_FEATURES,
-					0};
+	static const uint64_t bits[] = {TN_FEATURE_RESUME, TN_FEATURE_ROTATE, TN_FEATURE_MOVE,
+					TN_FEATURE_SUMS,   TN_FEATURE_GRANTS, TN_FEATURE_REJOIN,
+					TN_FEATURE_SLOTS,  TN_FEATURE_LANES,  TN_FEATURE_NUMBERS,
+					TN_FEATURE_NARROW, TN_WIRE_FEATURES,  0};
 
 	(void)state;
 	for (unsigned i = 0; i < 2 * TN_COUNT_OF(bits); i++) {
