@@ -78,6 +78,8 @@ static void push_once(ps_task *t, const uint8_t *grads)
 		if (!tn_ps_slots_within(&t->slots, &fresh)) {
 			t->answer.flags |= TN_PS_DUPLICATE;
 			leave_out(t, &fresh, &count);
+			if (TN_UNLIKELY(t->commit != NULL))
+				tn_ps_replicas_known(t); /* the others' images may be on their way still */
 		}
 		status = apply(t, grads, count);
 		pthread_mutex_lock(&share->lock);

@@ -25,6 +25,11 @@ void tn_commit_begin(tn_commits *queue, tn_commit *c, bool reader)
 	atomic_fetch_add_explicit(&queue->count, 1, memory_order_release);
 }
 
+void tn_commit_reads(tn_commit *c)
+{
+	c->reader = !TN_MUTANT(124);
+}
+
 static void leave(tn_commit *c, tn_list *over)
 {
 	tn_list_remove(&c->node);

@@ -5,6 +5,8 @@
  *   writer   a push, an erase, rows made by a pull: over when all streams that have its images are past them
  *   reader   a pull, or a push that was known: over when all writers of the table that began before it are over; what it
  *            saw is replicated then
+ *   both     a push of which some slots were known: their images may go to other backups than those of the new ones, so
+ *            that it is over when a reader in its place is, and its own streams are past it
  *
  *   queue    those of one table, in the order in which they began; a writer that is over leaves it wherever it stands, a
  *            reader at the head does
@@ -38,6 +40,8 @@ static inline void tn_commit_hold(tn_commit *commit)
 {
 	commit->pending++;
 }
+/* It tells of what was done before it, too. */
+void tn_commit_reads(tn_commit *commit);
 /* Pending once less. Those that are over now, this one and readers behind it, go to the end of `over`. */
 void tn_commit_release(tn_commit *commit, tn_list *over);
 

@@ -214,7 +214,7 @@ void tn_ps_replicas_waits(ps_replicas *r, ps_commit *c)
 	if (!c)
 		return;
 	pthread_mutex_lock(&r->commit_lock);
-	c->commit.reader = true;
+	tn_commit_reads(&c->commit);
 	pthread_mutex_unlock(&r->commit_lock);
 }
 
@@ -411,6 +411,19 @@ tern_status tn_ps_replicas_pull(ps_task *t, const uint64_t *keys, uint64_t n, co
 
 #define COME_AGAIN (TN_PS_RUNNING | TN_PS_WRONG_SERVER)
 
+/*
+ * Rows that it made are a write, which nobody is told of; it is a reader behind that. Not one commit for both: a pull
+ * reads some rows at a time, and what it saw of the last ones may have been written after the first one was made.
+ */
+static void made_rows(ps_task *t)
+{
+	ps_commit *made = t->commit;
+
+	t->commit = NULL;
+	made->request = NULL;
+	commit_let_go(t->server->replicas, made);
+}
+
 bool tn_ps_replicas_read(ps_task *t)
 {
 	ps_replicas *r = t->server->replicas;
@@ -419,7 +432,9 @@ bool tn_ps_replicas_read(ps_task *t)
 		t->answer = (tn_ps_answer){.flags = t->answer.flags & (uint8_t)~TN_PS_ROWS};
 		return false;
 	}
-	if (t->commit) /* it made rows, and waits for them and all before */
+	if (t->commit && r->linear)
+		made_rows(t);
+	if (t->commit) /* it waits for the rows that it made alone */
 		return true;
 	if (!tn_ps_still_owned(t)) {
 		t->answer = (tn_ps_answer){.flags = TN_PS_WRONG_SERVER};

@@ -114,7 +114,7 @@ bool tn_ps_replicas_enter(struct ps_task *t);
 /* Keys were written, as `kind` says: images go into the streams. status: of the push. */
 void tn_ps_replicas_wrote(struct ps_task *t, tn_repl_kind kind, const uint64_t *keys, uint64_t n,
 			  tern_status status);
-/* Nothing was written, but what was known is told: t->commit waits as a read does. */
+/* What was known, all of it or a part, is told: t->commit waits as a read does, and for what it writes. */
 void tn_ps_replicas_known(struct ps_task *t);
 /* Lets go of the table's order. */
 void tn_ps_replicas_leave(struct ps_task *t);

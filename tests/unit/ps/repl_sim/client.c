@@ -57,6 +57,20 @@ static void ask_server(world *w, uint32_t c, uint32_t slot, int to, const uint32
 	message_send(w, m);
 }
 
+/* As if its map had the others elsewhere: keys of a slot stay together. */
+static uint64_t piece(world *w, uint64_t *keys, uint32_t *where, uint64_t n)
+{
+	uint32_t last = tn_table_slot(keys[below(w, n)]);
+	uint64_t kept = 0;
+
+	for (uint64_t i = 0; i < n; i++)
+		if (tn_table_slot(keys[i]) <= last) {
+			keys[kept] = keys[i];
+			where[kept++] = where[i];
+		}
+	return kept;
+}
+
 static void ask(world *w, uint32_t c, uint32_t slot)
 {
 	client *cl = &w->clients[c];
@@ -76,6 +90,8 @@ static void ask(world *w, uint32_t c, uint32_t slot)
 			keys[n] = w->keys[o->key[i]];
 			where[n++] = i;
 		}
+	if (n > 1 && chance(w, 4))
+		n = piece(w, keys, where, n);
 	for (uint32_t s = 0; s < TN_PS_OWNERS; s++) {
 		keys_out[s] = room[s];
 		places_out[s] = places[s];

@@ -246,6 +246,7 @@ static const planted_bug planted[] = {
 	{121, "a copy does not say which steps have closed"},
 	{122, "gradients that come again are staged again"},
 	{123, "that a step was summed is not remembered"},
+	{124, "a push that is known in part waits for what is new of it alone"},
 	PLANTED_COORD,
 	{208, "the number of a next one's epoch is given once more"},
 };

@@ -278,6 +278,10 @@ static void push(world *w, node *n, pending *c)
 		w->n.known++;
 		return;
 	}
+	if (!tn_ps_slots_within(&c->commit.slots, &fresh)) {
+		w->n.known_partly++;
+		tn_commit_reads(&c->commit);
+	}
 	for (uint32_t i = 0; i < r->count; i++)
 		if (tn_ps_slots_has(&fresh, tn_table_slot(w->keys[r->key[i]]))) {
 			fill_row(r, i, rows[count]);
@@ -311,10 +315,11 @@ static bool read_rows(world *w, uint32_t p, pending *c)
 	return false;
 }
 
-/* As tn_ps_replicas_pull: rows that come into being are writes. */
-static void pull(world *w, node *n, pending *c)
+/* As tn_ps_replicas_pull: rows that come into being are a write of nobody's, and it reads behind that. */
+static void pull(world *w, uint32_t p, pending *c)
 {
-	request *r = &c->r;
+	node *n = w->nodes[p];
+	request *r = &c->r, nobody = {.client = NOBODY, .table = r->table};
 	tn_table *t = n->shares[r->table]->engine;
 	tn_pull how = {.unknown = TERN_UNKNOWN_CREATE};
 	tn_repl_entry e = {.kind = TN_REPL_ROWS};
@@ -324,9 +329,15 @@ static void pull(world *w, node *n, pending *c)
 	for (uint32_t i = 0; i < r->count; i++)
 		keys[i] = w->keys[r->key[i]];
 	assert_int_equal(tn_table_pull(t, keys, r->count, &how, r->rows, NULL, NULL, &result), TERN_OK);
-	tn_commit_begin(&n->queue[r->table], &c->commit, result.created == 0);
-	if (result.created)
-		into_streams(n, c, &e, keys, r->count);
+	if (result.created) {
+		pending *made = pending_new(n, &nobody, &c->commit.slots);
+
+		w->n.made_partly += result.found > 0;
+		tn_commit_begin(&n->queue[r->table], &made->commit, false);
+		into_streams(n, made, &e, keys, r->count);
+		pending_end(w, p, made);
+	}
+	tn_commit_begin(&n->queue[r->table], &c->commit, true);
 }
 
 void node_request(world *w, uint32_t p, const request *r)
@@ -362,7 +373,7 @@ void node_request(world *w, uint32_t p, const request *r)
 	if (r->pull && !r->create)
 		tn_commit_begin(&n->queue[r->table], &c->commit, true);
 	else if (r->pull)
-		pull(w, n, c);
+		pull(w, p, c);
 	else if (r->stage)
 		node_stage(w, p, c);
 	else if (r->erase)

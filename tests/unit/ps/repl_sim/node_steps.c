@@ -50,7 +50,7 @@ void node_stage(world *w, uint32_t p, pending *c)
 	}
 	if (!tn_ps_slots_within(&c->commit.slots, &fresh)) {
 		w->n.staged_known++;
-		c->commit.reader = true;
+		tn_commit_reads(&c->commit);
 	}
 	for (uint32_t i = 0; i < TN_CL_SERVERS_MAX; i++) {
 		bool any = false;

@@ -216,7 +216,7 @@ typedef struct client {
 	X(cut_peer) X(lost) X(late) X(twice) X(drains) \
 	X(busy_slots) X(moved) X(took_over) X(alone) X(copied) \
 	X(next_begun) X(next_copied) X(next_given_up) X(refused) X(again) \
-	X(wrong) X(known) X(backup_lost) X(expired) X(elsewhere) \
+	X(wrong) X(known) X(known_partly) X(made_partly) X(backup_lost) X(expired) X(elsewhere) \
 	X(probes) X(echoes) X(erases) X(next_refused) \
 	X(staged) X(steps) X(left_out) X(staged_known) X(staged_late) \
 	X(shares) X(sums_known) X(steps_copied) X(closed_partly)
