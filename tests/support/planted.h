@@ -28,9 +28,7 @@ typedef struct planted_bug {
 	{202, "who takes over need not have been heard of"}, \
 	{203, "reports of an older epoch count"}, \
 	{204, "half a copy takes over"}, \
-	{206, "a server is replaced while its lease runs"}, \
 	{209, "who takes over begins with nothing"}, \
-	{210, "a slot that goes on alone keeps its epoch"}, \
 	{211, "a backup is in sync when it is chosen"}, \
 	{213, "a server that was taken for dead is so for ever"}
 /* clang-format on */
