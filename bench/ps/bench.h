@@ -51,6 +51,7 @@ typedef struct line {
 	/* rows: memory that the line likes best for count rows */
 	float *(*rows)(struct line *line, uint64_t bytes);
 	void (*run)(struct line *line, const request *r);
+	void (*leave)(struct line *line); /* or NULL: what is to do before the server is ended */
 } line;
 
 extern options opt;

@@ -104,6 +104,8 @@ void line_end(line *l)
 	if (!l->server)
 		return;
 	kill(l->server, SIGCONT);
+	if (l->leave)
+		l->leave(l);
 	kill(l->server, SIGTERM);
 	waitpid(l->server, NULL, 0);
 }

@@ -35,6 +35,7 @@
 #include <tern/ps_save.h>
 
 #include "base/clock.h"
+#include "base/options.h"
 #include "base/rand.h"
 
 #define ROUNDS_MAX 25
@@ -320,8 +321,9 @@ static void options(int argc, char **argv)
 		if (!strcmp(argv[i], "--dir") && i + 1 < argc && (known = true))
 			dir = argv[++i];
 		for (size_t k = 0; !known && i + 1 < argc && k < sizeof(numbers) / sizeof(numbers[0]); k++)
-			if (!strcmp(argv[i], numbers[k].name) && (known = true))
-				*numbers[k].value = strtoull(argv[++i], NULL, 10);
+			if (!strcmp(argv[i], numbers[k].name) && (known = true) &&
+			    !tn_parse_bytes(argv[++i], numbers[k].value))
+				die(argv[i], "not a number (a rate may have a unit: 50MiB)");
 		if (!known)
 			die(argv[i], "usage: bench-ps-save --dir DIR [--rows N] [--dim N] [--batch N] "
 				     "[--reads PERCENT] [--rate BYTES] [--load PERCENT] [--seconds N] "

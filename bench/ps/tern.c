@@ -101,6 +101,16 @@ static void fill(line *l)
 	tern_mem_free(tern_ctx_mem(t->ctx), all);
 }
 
+/* While the server is there: a link that loses its peer says so. */
+static void leave(line *l)
+{
+	tern_state *t = l->state;
+
+	tern_table_close(t->table);
+	tern_ps_close(t->ps);
+	tern_ctx_destroy(t->ctx);
+}
+
 void line_tern(line *l, const char *name, const char *transport, bool one_sided, bool asleep)
 {
 	tern_ctx_params params = {.name = name,
@@ -117,7 +127,7 @@ void line_tern(line *l, const char *name, const char *transport, bool one_sided,
 	tern_ps_params ps = {.servers = servers, .count = 1};
 	int fds[2];
 
-	*l = (line){.name = name, .rows = rows, .run = run, .state = t};
+	*l = (line){.name = name, .rows = rows, .run = run, .leave = leave, .state = t};
 	t->one_sided = one_sided;
 	schema.flags |= one_sided ? TERN_TABLE_ONE_SIDED : 0;
 	if (pipe(fds) != 0)
