@@ -255,6 +255,14 @@ static void await_callback(tern_channel *channel)
 	}
 }
 
+/* The machine speaks of it no more; what it has said, and the driver is to tell, names a channel that is about to go. */
+static void forget_end(tern_link *link, const tern_channel *channel)
+{
+	if (link->has_stash && link->stash.type == TN_ACT_CHANNEL_CLOSED &&
+	    link->stash.channel.user == channel)
+		link->stash.channel.user = NULL;
+}
+
 void tern_channel_close(tern_channel *channel)
 {
 	tern_link *link;
@@ -283,6 +291,7 @@ void tern_channel_close(tern_channel *channel)
 		tn_ctx_timer_cancel(link->ctx, &channel->recv_timer);
 		tn_lock_take(&link->lock);
 	}
+	forget_end(link, channel);
 	tn_channel_unref(channel);
 	tn_lock_drop(&link->lock);
 	tn_shell_unref(link);

@@ -288,6 +288,70 @@ static void test_close_after_messages(void **state)
 	pair_close(&p);
 }
 
+typedef struct swap { /* in a callback, one channel is closed and another opened */
+	pair p;
+	tern_channel *old, *between, *new;
+	atomic_int done, ended;
+} swap;
+
+static void new_ended(tern_channel *channel, tern_status status, void *arg)
+{
+	(void)channel, (void)status;
+	atomic_fetch_add(&((swap *)arg)->ended, 1);
+}
+
+static void swap_in_callback(tern_channel *channel, const void *msg, uint64_t bytes, void *arg)
+{
+	swap *s = arg;
+	tern_channel_params params = {.on_closed = new_ended, .arg = s};
+
+	(void)channel, (void)msg, (void)bytes;
+	/* Who opens takes from the machine what it has to say, but for what is the driver's. */
+	assert_ok(tern_channel_open(s->p.dial.link, SERVICE, NULL, &s->between));
+	tern_channel_close(s->old);
+	assert_ok(tern_channel_open(s->p.dial.link, SERVICE, &params, &s->new));
+	atomic_fetch_add(&s->done, 1);
+}
+
+/*
+ * The peer has closed a channel, which the driver is about to say, when that is closed here as well. Nobody hears of it, least
+ * of all the next channel, which may lie in the same memory.
+ */
+static void test_closed_while_its_end_is_told(void **state)
+{
+	tern_channel_params params = {.on_message = swap_in_callback};
+	tern_channel *ends[2], *other;
+	tern_op op = {0};
+	swap s = {0};
+
+	(void)state;
+	side_open(&s.p.serve, 0);
+	side_open(&s.p.dial, TERN_CTX_NO_HELPER);
+	side_connect(&s.p.dial, &s.p.serve);
+	params.arg = &s;
+	for (int i = 0; i < 2; i++) {
+		assert_ok(tern_channel_open(s.p.dial.link, SERVICE, i ? &params : NULL, i ? &other : &s.old));
+		while (atomic_load(&s.p.serve.opens) <= i)
+			tern_ctx_wait(s.p.dial.ctx, TN_NS_PER_MS);
+		ends[i] = serve_channel(&s.p.serve);
+	}
+	for (int i = 0; i < 20; i++) /* nothing is on its way any more */
+		tern_ctx_wait(s.p.dial.ctx, TN_NS_PER_MS);
+	tern_channel_close(ends[0]);
+	assert_ok(tern_send(ends[1], "x", 1, &op));
+	tern_ctx_wait(s.p.serve.ctx, 20 * TN_NS_PER_MS); /* both frames wait to be looked at */
+	while (atomic_load(&s.done) == 0)
+		tern_ctx_wait(s.p.dial.ctx, TN_NS_PER_MS);
+	for (int i = 0; i < 20; i++)
+		tern_ctx_wait(s.p.dial.ctx, TN_NS_PER_MS);
+	assert_int_equal(atomic_load(&s.ended), 0);
+	tern_channel_close(s.between);
+	tern_channel_close(s.new);
+	tern_channel_close(other);
+	tern_channel_close(ends[1]);
+	pair_close(&s.p);
+}
+
 static void close_in_callback(tern_channel *channel, const void *msg, uint64_t bytes, void *arg)
 {
 	side *s = arg;
@@ -417,6 +481,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_peer_closes),
 		cmocka_unit_test(test_close_after_messages),
 		cmocka_unit_test(test_close_inside_callback),
+		cmocka_unit_test(test_closed_while_its_end_is_told),
 		cmocka_unit_test(test_close_waits_for_callback),
 		cmocka_unit_test(test_close_with_ops),
 	};
