@@ -426,7 +426,7 @@ bool tn_shm_access(tn_lane *base, const tern_key *wire, uint64_t offset, void *l
 		 access = read ? TERN_ACCESS_READ : TERN_ACCESS_WRITE;
 	uint32_t generation = tn_key_word(wire, TN_KEY_GENERATION_AT);
 	const tn_shm_cached_key *hit = &lane->cache[index % TN_SHM_KEY_CACHE];
-	uint8_t *at = hit->base + offset;
+	uint8_t *at = (uint8_t *)((uintptr_t)hit->base + offset); /* no pointer yet: it is judged below */
 
 	if (!read)
 		prefetch_own(at);
