@@ -10,20 +10,15 @@
 
 #include <tern/ctx.h>
 
+#include "link/placed.h"
+
 /*
  * In op->flags, for layers above: the callback may run inside the submitting call when the operation is
  * done there (the submitter holds no lock that it takes). Saves the way through dispatch.
  */
 #define TN_OP_INLINE 0x40000000u
 
-/* Of a put with notification, in op->flags, shifted so: as tn_link_placed. */
-typedef enum tn_op_placed {
-	TN_OP_PLACED_NO,
-	TN_OP_PLACED_APART, /* a message follows that is of use only with it, and nobody asks how many bytes came */
-	TN_OP_PLACED_BESIDE, /* and over a stream it goes as that message does, however long it is */
-	TN_OP_PLACED_LAST,   /* and the message follows at once */
-} tn_op_placed;
-
+/* Of a put with notification, in op->flags, shifted so: tn_link_placed. */
 #define TN_OP_PLACED_SHIFT 28
 #define TN_OP_PLACED_MASK  3u
 

@@ -20,10 +20,6 @@
 _Static_assert(sizeof(tern_iovec) == sizeof(tn_link_iov) &&
 		       offsetof(tern_iovec, bytes) == offsetof(tn_link_iov, bytes),
 	       "pieces of a message go to the machine as they are");
-_Static_assert((int)TN_OP_PLACED_APART == (int)TN_PLACED_APART &&
-		       (int)TN_OP_PLACED_BESIDE == (int)TN_PLACED_BESIDE &&
-		       (int)TN_OP_PLACED_LAST == (int)TN_PLACED_LAST,
-	       "how a put goes with its message");
 
 static tern_status unusable(tern_channel *channel)
 {

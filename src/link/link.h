@@ -45,6 +45,7 @@
 
 #include "base/counters.h"
 #include "base/limits.h"
+#include "link/placed.h"
 
 typedef struct tn_link tn_link;
 
@@ -429,14 +430,6 @@ size_t tn_link_channel_bytes(void);
 uint64_t tn_link_channel_message_max(const tn_link *link, uint32_t channel);
 
 /* ---- operations ---- */
-
-/* Puts that a message follows which is of use only with them, and of which nobody asks how many bytes came. */
-typedef enum tn_link_placed {
-	TN_PLACED_NO,
-	TN_PLACED_APART, /* of several pieces the last carries the notification, and more of it is in flight at once */
-	TN_PLACED_BESIDE, /* and over streams it goes as what is small: ahead of bulk, over lane 0, as that message */
-	TN_PLACED_LAST, /* and the message follows at once, and leaves with it */
-} tn_link_placed;
 
 typedef struct tn_link_op_params {
 	void *user;           /* comes back in TN_ACT_OP_DONE */

@@ -119,7 +119,7 @@ static void on_put(tern_op *op, void *arg)
 
 /* The channel has no room for one more put: in a worker wait for it, in the driver say so. */
 static tern_status put_rows(ps_task *t, ps_pack *pack, uint32_t piece, uint64_t at, uint64_t bytes,
-			    tn_op_placed how)
+			    tn_link_placed how)
 {
 	tern_op *op = &pack->op[piece];
 	tern_status status;
@@ -143,9 +143,9 @@ static tern_status pack_piece(ps_task *t, ps_pack *pack, uint32_t piece, uint64_
 	uint64_t at = first * t->row_bytes, bytes = n * t->row_bytes;
 	tn_pull_result result = {0};
 	tern_status status = tn_ps_produce(t, first, n, pack->memory + at, t->row_bytes, NULL, &result);
-	tn_op_placed how = t->rows * t->row_bytes > BESIDE_BYTES ? TN_OP_PLACED_APART
-			   : first + n < t->rows                 ? TN_OP_PLACED_BESIDE
-								 : TN_OP_PLACED_LAST;
+	tn_link_placed how = t->rows * t->row_bytes > BESIDE_BYTES ? TN_PLACED_APART
+			     : first + n < t->rows                 ? TN_PLACED_BESIDE
+								   : TN_PLACED_LAST;
 
 	if (!tn_ps_rows_written(status))
 		return status;

@@ -45,7 +45,7 @@ void tn_rpc_channel_return(void *loan);
  * if the answer follows at once.
  */
 tern_status tn_rpc_request_place(tern_rpc_request *request, unsigned sink, uint64_t offset, const void *src,
-				 uint64_t bytes, tn_op_placed how, tern_op *op);
+				 uint64_t bytes, tn_link_placed how, tern_op *op);
 
 /* ---- calls ---- */
 

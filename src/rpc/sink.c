@@ -119,7 +119,7 @@ static tern_status put_begin(tern_rpc_request *req, bool placed, rpc_conn **conn
 	return status;
 }
 
-static tern_status put_counted(tern_rpc_request *req, tn_op_placed placed, rpc_conn *conn, unsigned sink,
+static tern_status put_counted(tern_rpc_request *req, tn_link_placed placed, rpc_conn *conn, unsigned sink,
 			       uint64_t offset, const void *src, uint64_t bytes, tern_op *op)
 {
 	const tern_key *key = &req->sinks[sink].key;
@@ -129,7 +129,7 @@ static tern_status put_counted(tern_rpc_request *req, tn_op_placed placed, rpc_c
 	if (put) {
 		put->req = req;
 		put->user = op;
-		put->placed = placed != TN_OP_PLACED_NO;
+		put->placed = placed != TN_PLACED_NO;
 		tern_op_init(&put->op, on_sink_put, put);
 		put->op.flags = (uint32_t)placed << TN_OP_PLACED_SHIFT; /* the answer follows */
 		status = placed && req->early ? tern_put_notify(conn->channel, src, bytes, key, offset,
@@ -149,7 +149,7 @@ static tern_status put_counted(tern_rpc_request *req, tn_op_placed placed, rpc_c
 	return status;
 }
 
-static tern_status put(tern_rpc_request *req, tn_op_placed placed, unsigned sink, uint64_t offset,
+static tern_status put(tern_rpc_request *req, tn_link_placed placed, unsigned sink, uint64_t offset,
 		       const void *src, uint64_t bytes, tern_op *op)
 {
 	tern_status status = tn_op_begin(op);
@@ -171,13 +171,13 @@ static tern_status put(tern_rpc_request *req, tn_op_placed placed, unsigned sink
 tern_status tern_rpc_request_put(tern_rpc_request *req, unsigned sink, uint64_t offset, const void *src,
 				 uint64_t bytes, tern_op *op)
 {
-	return put(req, TN_OP_PLACED_NO, sink, offset, src, bytes, op);
+	return put(req, TN_PLACED_NO, sink, offset, src, bytes, op);
 }
 
 tern_status tn_rpc_request_place(tern_rpc_request *req, unsigned sink, uint64_t offset, const void *src,
-				 uint64_t bytes, tn_op_placed how, tern_op *op)
+				 uint64_t bytes, tn_link_placed how, tern_op *op)
 {
-	TN_ASSERT(how != TN_OP_PLACED_NO);
+	TN_ASSERT(how != TN_PLACED_NO);
 	return put(req, how, sink, offset, src, bytes, op);
 }
 

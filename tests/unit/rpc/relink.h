@@ -138,7 +138,7 @@ static inline void place(tern_rpc_request *request, const void *args, uint64_t b
 		/* each way that they go, beside each other */
 		status =
 			tn_rpc_request_place(request, 0, at, w.source + at, end - at,
-					     (tn_op_placed)(TN_OP_PLACED_APART + (i + bytes) % 3), &p->op[i]);
+					     (tn_link_placed)(TN_PLACED_APART + (i + bytes) % 3), &p->op[i]);
 		if (status != TERN_OK)
 			placing_put(p);
 	}
