@@ -257,16 +257,33 @@ static void not_told(ps_stream *s, ps_commit *c)
 		tn_ps_stream_break(s);
 }
 
-static void put(ps_replicas *r, ps_share *share, ps_commit *c, ps_stream *s, const tn_repl_entry *e,
+/* Around what is told to a backup; the stream's lock is held between them. False: it is broken, or there is no memory. */
+static bool tell_begin(ps_replicas *r, uint32_t p)
+{
+	ps_stream *s = r->streams[p];
+
+	pthread_mutex_lock(&s->lock);
+	return !s->broken && tn_repl_out_reserve_wait(r->repl.out[p]);
+}
+
+/* any: something of it is the backup's, and in its stream now. */
+static void tell_end(ps_replicas *r, uint32_t p, ps_commit *c, bool told, bool any)
+{
+	ps_stream *s = r->streams[p];
+
+	if (!told)
+		not_told(s, c);
+	else if (any)
+		wait_for(r, s, c);
+	pthread_mutex_unlock(&s->lock);
+}
+
+static void put(ps_replicas *r, ps_share *share, ps_commit *c, uint32_t p, const tn_repl_entry *e,
 		const uint64_t *keys, uint64_t n)
 {
-	pthread_mutex_lock(&s->lock);
-	if (!s->broken && tn_repl_out_reserve_wait(r->repl.out[s->peer]) &&
-	    tn_repl_append(&r->repl, s->peer, share, e, keys, n))
-		wait_for(r, s, c);
-	else
-		not_told(s, c);
-	pthread_mutex_unlock(&s->lock);
+	bool told = tell_begin(r, p) && tn_repl_append(&r->repl, (uint16_t)p, share, e, keys, n);
+
+	tell_end(r, p, c, told, true);
 }
 
 /* Order held. */
@@ -293,7 +310,7 @@ static void images(ps_replicas *r, ps_share *share, ps_commit *c, tn_repl_entry 
 		return;
 	for (uint32_t p = 0; p < TN_CL_SERVERS_MAX; p++)
 		if (first[p] < first[p + 1])
-			put(r, share, c, r->streams[p], e, sorted + first[p], first[p + 1] - first[p]);
+			put(r, share, c, p, e, sorted + first[p], first[p + 1] - first[p]);
 }
 
 void tn_ps_replicas_wrote(ps_task *t, tn_repl_kind kind, const uint64_t *keys, uint64_t n, tern_status status)
@@ -336,37 +353,25 @@ void tn_ps_replicas_summed(ps_replicas *r, ps_share *share, ps_commit *c, const 
 void tn_ps_replicas_staged(ps_replicas *r, ps_commit *c, const tn_ps_stage *stage, const tn_ps_slots *slots)
 {
 	for (uint32_t p = 0; c && p < TN_CL_SERVERS_MAX; p++) {
-		ps_stream *s = r->repl.begun[p] ? r->streams[p] : NULL;
-		bool any = false;
+		bool any = false, told;
 
-		if (!s)
+		if (!r->repl.begun[p])
 			continue;
-		pthread_mutex_lock(&s->lock);
-		if (s->broken || !tn_repl_out_reserve_wait(r->repl.out[p]) ||
-		    !tn_repl_stage(&r->repl, (uint16_t)p, stage, slots, &any))
-			not_told(s, c);
-		else if (any)
-			wait_for(r, s, c);
-		pthread_mutex_unlock(&s->lock);
+		told = tell_begin(r, p) && tn_repl_stage(&r->repl, (uint16_t)p, stage, slots, &any);
+		tell_end(r, p, c, told, any);
 	}
 }
 
 void tn_ps_replicas_closed(ps_replicas *r, ps_commit *c, const tn_steps_work *work, tern_status status)
 {
 	for (uint32_t p = 0; c && p < TN_CL_SERVERS_MAX; p++) {
-		ps_stream *s = r->repl.begun[p] ? r->streams[p] : NULL;
-		bool any = false;
+		bool any = false, told;
 
-		if (!s)
+		if (!r->repl.begun[p])
 			continue;
-		pthread_mutex_lock(&s->lock);
-		if (s->broken || !tn_repl_out_reserve_wait(r->repl.out[p]) ||
-		    !tn_repl_closed(&r->repl, (uint16_t)p, work->life, work->step + 1, status, &work->slots,
-				    &any))
-			not_told(s, c);
-		else if (any)
-			wait_for(r, s, c);
-		pthread_mutex_unlock(&s->lock);
+		told = tell_begin(r, p) && tn_repl_closed(&r->repl, (uint16_t)p, work->life, work->step + 1,
+							  status, &work->slots, &any);
+		tell_end(r, p, c, told, any);
 	}
 }
 
