@@ -383,7 +383,8 @@ typedef struct tern_table_push_params {
 } tern_table_push_params;
 
 /*
- * op->length: keys that were applied. TERN_E_BUDGET, TERN_E_INVALID (dense: no such row): the others were.
+ * op->length: keys that were applied; of a push that was sent again, because an answer did not come, those that the last
+ * one applied: others may have been before. TERN_E_BUDGET, TERN_E_INVALID (dense: no such row): the others were.
  * TERN_E_CORRUPT (nonfinite FAIL): nothing was, at the server that says so.
  */
 tern_status tern_table_push(tern_table *table, const tern_table_push_params *params, tern_op *op);

@@ -230,10 +230,9 @@ tn_ps_verdict tn_ps_dedup_begin(tn_ps_dedup *d, uint64_t id, uint64_t seq, uint6
 		return TN_PS_AT_WORK;
 	for (unsigned i = 0; i < 64; i++)
 		fresh->bits[i] = want->bits[i] & ~e->done.bits[i];
-	if (tn_ps_slots_none(fresh) && !tn_ps_slots_none(want)) {
-		*status = e->status;
+	*status = e->status;
+	if (tn_ps_slots_none(fresh) && !tn_ps_slots_none(want))
 		return TN_PS_KNOWN;
-	}
 	e->running = true;
 	return TN_PS_FRESH;
 }

@@ -65,14 +65,13 @@ static void push_once(ps_task *t, const uint8_t *grads)
 	ps_share *share = t->share;
 	uint64_t count = b->count;
 	tn_ps_verdict verdict;
-	tern_status status;
+	tern_status status, known;
 	tn_ps_slots fresh;
 
 	if (!tn_ps_write_begin(t))
 		return;
 	pthread_mutex_lock(&share->lock);
-	verdict =
-		tn_ps_dedup_begin(share->dedup, b->client, b->seq, b->low_water, &t->slots, &fresh, &status);
+	verdict = tn_ps_dedup_begin(share->dedup, b->client, b->seq, b->low_water, &t->slots, &fresh, &known);
 	pthread_mutex_unlock(&share->lock);
 	if (verdict == TN_PS_FRESH) {
 		if (!tn_ps_slots_within(&t->slots, &fresh)) {
@@ -91,10 +90,11 @@ static void push_once(ps_task *t, const uint8_t *grads)
 		tn_ps_replicas_known(t);
 	}
 	tn_ps_write_end(t);
-	if (verdict == TN_PS_KNOWN) {
+	if (verdict == TN_PS_KNOWN)
 		t->answer.flags |= TN_PS_DUPLICATE;
-		t->answer.status = status;
-	}
+	if (t->answer.status == TERN_OK)
+		t->answer.status =
+			known; /* rows of an earlier copy that could not be are the caller's business still */
 	if (t->answer.flags & TN_PS_DUPLICATE) {
 		TN_PS_COUNT(t->server->counters, duplicates, 1);
 		atomic_fetch_add_explicit(&share->duplicates, 1, memory_order_relaxed);

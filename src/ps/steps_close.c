@@ -348,6 +348,7 @@ tern_status tn_steps_sum(ps_share *share, const tn_steps_work *w, const tn_steps
 	tn_ps_slots want = {{0}}, fresh = {{0}};
 	sum s = {.share = share, .items = items, .n = n, .fresh = &fresh};
 	uint64_t rows = 0;
+	tern_status known = TERN_OK;
 	tn_ps_verdict verdict;
 
 	*keys = NULL;
@@ -364,7 +365,7 @@ tern_status tn_steps_sum(ps_share *share, const tn_steps_work *w, const tn_steps
 	}
 	s.keys = TN_FAULT("ps.round.sum") ? NULL : malloc((rows + 1) * sizeof(*s.keys));
 	s.rows = malloc(rows * row_bytes_of(&s) + 1);
-	verdict = s.keys && s.rows ? ask(share, w, &want, &fresh, status) : TN_PS_NO_MEMORY;
+	verdict = s.keys && s.rows ? ask(share, w, &want, &fresh, &known) : TN_PS_NO_MEMORY;
 	if (verdict == TN_PS_FRESH) {
 		*status = push_all(&s);
 		tell(share, w, &fresh, true, *status);
@@ -372,6 +373,8 @@ tern_status tn_steps_sum(ps_share *share, const tn_steps_work *w, const tn_steps
 		*keys = s.keys;
 		s.keys = NULL;
 	}
+	if (*status == TERN_OK)
+		*status = known;
 	free(s.keys);
 	free(s.rows);
 	if (verdict == TN_PS_FRESH || verdict == TN_PS_KNOWN)
