@@ -198,18 +198,22 @@ static bool in_flight(tern_ps *ps)
 	return any;
 }
 
-/* Nothing will be repeated: servers need not remember this client. */
+/* Nothing will be repeated: servers need not remember this client. Those that are gone would not hear of it in time. */
 static void say_bye(tern_ps *ps)
 {
-	for (uint32_t i = 0; i < ps->host_count; i++) {
+	ps_route *route = tn_ps_route_hold(ps);
+
+	for (uint32_t i = 0; i < route->servers; i++) {
+		ps_host *host = route->hosts[i];
 		tern_rpc_call_params call = {.method = TN_PS_BYE,
 					     .args = &ps->id,
 					     .args_bytes = sizeof(ps->id),
 					     .flags = TERN_RPC_IDEMPOTENT};
 
-		if (atomic_load_explicit(&ps->hosts[i]->pushed, memory_order_relaxed))
-			(void)tern_rpc_call_wait(ps->hosts[i]->rpc, &call, BYE_NS, NULL);
+		if (host && atomic_load_explicit(&host->pushed, memory_order_relaxed))
+			(void)tern_rpc_call_wait(host->rpc, &call, BYE_NS, NULL);
 	}
+	tn_ps_route_release(ps, route);
 }
 
 void tern_ps_close(tern_ps *ps)

@@ -16,17 +16,14 @@
 #include "base/clock.h"
 #include "base/rand.h"
 #include "cmocka_all.h"
+#include "ps/client.h"
+#include "support/ps_node.h"
 
 #define NODES   5
 #define CLIENTS 3
 #define KEYS    2000
 #define DIM     4
 #define BATCH   64
-
-typedef struct node {
-	tern_ctx *ctx;
-	tern_ps_server *server;
-} node;
 
 typedef struct client {
 	pthread_t thread;
@@ -37,7 +34,7 @@ typedef struct client {
 	char error[600];
 } client;
 
-static node nodes[NODES];
+static ps_node nodes[NODES];
 static client clients[CLIENTS];
 static _Atomic bool stop;
 static const char *addresses[NODES];
@@ -53,19 +50,8 @@ static void begin(unsigned i, const char *join, uint32_t replicas, uint32_t firs
 	tern_ps_server_params server = {.join = join, .replicas = replicas, .first = first};
 
 	snprintf(name, sizeof(name), "joiner%u", number++);
-	assert_ok(tern_ctx_create(&params, &nodes[i].ctx));
-	if (tern_ps_server_open(nodes[i].ctx, &server, &nodes[i].server) != TERN_OK)
-		fail_msg("server %u: %s", i, tern_detail());
+	ps_node_begin(&nodes[i], &params, &server);
 	addresses[i] = tern_ctx_address(nodes[i].ctx);
-}
-
-static void end(unsigned i)
-{
-	if (!nodes[i].ctx)
-		return;
-	tern_ps_server_close(nodes[i].server);
-	tern_ctx_destroy(nodes[i].ctx);
-	nodes[i].ctx = NULL;
 }
 
 static void drain(unsigned i)
@@ -267,15 +253,15 @@ static void join_and_drain(void **state)
 	begin(2, addresses[0], 0, 0);
 	let_run(20);
 	drain(1);
-	end(1);
+	ps_node_end(&nodes[1]);
 	let_run(20);
 	begin(3, addresses[0], 0, 0);
 	drain(2);
-	end(2);
+	ps_node_end(&nodes[2]);
 	let_run(20);
 	judge("join and drain");
-	end(3);
-	end(0);
+	ps_node_end(&nodes[3]);
+	ps_node_end(&nodes[0]);
 }
 
 static void join_and_drain_with_backups(void **state)
@@ -288,11 +274,11 @@ static void join_and_drain_with_backups(void **state)
 	begin(2, addresses[0], 0, 0);
 	let_run(20);
 	drain(1);
-	end(1);
+	ps_node_end(&nodes[1]);
 	let_run(20);
 	judge("join and drain with backups");
-	end(2);
-	end(0);
+	ps_node_end(&nodes[2]);
+	ps_node_end(&nodes[0]);
 }
 
 /* It does not wait for somebody who may never come. */
@@ -307,14 +293,59 @@ static void alone_it_says_so(void **state)
 	while (status == TERN_OK); /* no slots were given out yet */
 	assert_int_equal(status, TERN_E_STATE);
 	assert_string_equal(tern_detail(), "no other server is there to take the slots");
-	end(0);
+	ps_node_end(&nodes[0]);
+}
+
+static uint64_t calls_of(tern_ctx *ctx)
+{
+	return tern_ctx_counter(ctx, "rpc.calls");
+}
+
+/* A client that ends says so to those that are there: servers that have gone since would keep it waiting, one by one. */
+static void no_good_bye_to_who_is_gone(void **state)
+{
+	float ones[BATCH * DIM] = {0};
+	tern_table *table;
+	client user = {.id = 0};
+	tern_ctx *ctx;
+	uint64_t calls;
+	ps_route *route;
+	unsigned alive;
+	tn_rand rand = {1};
+	tern_ps *ps;
+
+	(void)state;
+	begin(0, "", 1, 1);
+	if (open_client(0, &ctx, &ps, &table) != TERN_OK)
+		fail_msg("open: %s", tern_detail());
+	begin(1, addresses[0], 0, 0);
+	do { /* until it has pushed to both, and one of them is gone */
+		if (!one_push(&user, table, &rand, ones))
+			fail_msg("%s", user.error);
+		assert_ok(tn_ps_map_fetch(ps, NULL, 10 * TN_NS_PER_SEC));
+	} while (ps->host_count < 2 || !atomic_load(&ps->hosts[1]->pushed));
+	drain(1);
+	ps_node_end(&nodes[1]);
+	do {
+		assert_ok(tn_ps_map_fetch(ps, ps->hosts[0], 10 * TN_NS_PER_SEC));
+		route = tn_ps_route_hold(ps);
+		alive = 0;
+		for (uint32_t i = 0; i < route->servers; i++)
+			alive += route->hosts[i] != NULL;
+		tn_ps_route_release(ps, route);
+	} while (alive > 1);
+	calls = calls_of(ctx);
+	tern_ps_close(ps);
+	assert_int_equal(calls_of(ctx), calls + 1);
+	tern_ctx_destroy(ctx);
+	ps_node_end(&nodes[0]);
 }
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(join_and_drain),
-					   cmocka_unit_test(join_and_drain_with_backups),
-					   cmocka_unit_test(alone_it_says_so)};
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(join_and_drain), cmocka_unit_test(join_and_drain_with_backups),
+		cmocka_unit_test(no_good_bye_to_who_is_gone), cmocka_unit_test(alone_it_says_so)};
 
 	if (argc > 1)
 		transport = argv[1];

@@ -26,6 +26,7 @@
 #include "oracle.h"
 #include "ps_folder.h"
 #include "support/mem_tier.h"
+#include "support/ps_node.h"
 
 #define NODES   4
 #define CLIENTS 3
@@ -85,10 +86,7 @@ typedef struct client {
 	char error[600];
 } client;
 
-static struct {
-	tern_ctx *ctx;
-	tern_ps_server *server;
-} nodes[NODES];
+static ps_node nodes[NODES];
 static client clients[CLIENTS];
 static char tiers[64];
 static const char *first_address;
@@ -110,20 +108,9 @@ static void begin(const config *c, unsigned i)
 	snprintf(tier, sizeof(tier), "%s/%u", tiers, i);
 	if (c->tier && mkdir(tier, 0700) != 0)
 		assert_int_equal(errno, EEXIST);
-	assert_ok(tern_ctx_create(&params, &nodes[i].ctx));
-	if (tern_ps_server_open(nodes[i].ctx, &server, &nodes[i].server) != TERN_OK)
-		fail_msg("server %u: %s", i, tern_detail());
+	ps_node_begin(&nodes[i], &params, &server);
 	if (!i)
 		first_address = tern_ctx_address(nodes[0].ctx);
-}
-
-static void end(unsigned i)
-{
-	if (!nodes[i].ctx)
-		return;
-	tern_ps_server_close(nodes[i].server);
-	tern_ctx_destroy(nodes[i].ctx);
-	nodes[i].ctx = NULL;
 }
 
 static void open_client(client *c)
@@ -334,7 +321,7 @@ static void one_event(const config *c, tn_rand *r, tern_ps *ps, events *seen)
 		begin(c, i);
 		seen->joined++;
 	} else if (tern_ps_server_drain(nodes[i].server, 60 * TN_NS_PER_SEC) == TERN_OK) {
-		end(i);
+		ps_node_end(&nodes[i]);
 		seen->drained++;
 	}
 }
@@ -379,7 +366,7 @@ static void judge_restored(const config *c, unsigned servers)
 	judge(&reader);
 	close_client(&reader);
 	for (unsigned i = NODES; i-- > 0;)
-		end(i);
+		ps_node_end(&nodes[i]);
 }
 
 static void run(const config *c)
@@ -409,7 +396,7 @@ static void run(const config *c)
 	for (unsigned i = 0; i < CLIENTS; i++)
 		close_client(&clients[i]);
 	for (unsigned i = NODES; i-- > 0;)
-		end(i);
+		ps_node_end(&nodes[i]);
 	for (unsigned i = 0; i < RESTORES; i++)
 		judge_restored(c, 1 + (unsigned)tn_rand_below(&r, 3));
 	for (unsigned i = 0; i < CLIENTS; i++)
@@ -427,7 +414,7 @@ static int drop_dirs(void **state)
 	char tier[80];
 
 	for (unsigned i = NODES; i-- > 0;)
-		end(i); /* after a failure */
+		ps_node_end(&nodes[i]); /* after a failure */
 	for (unsigned i = 0; i < NODES; i++) {
 		snprintf(tier, sizeof(tier), "%s/%u", tiers, i);
 		if (tn_dir_remove(AT_FDCWD, tier) != TERN_OK)
