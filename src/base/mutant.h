@@ -2,7 +2,7 @@
 /*
  * Planted bugs, to see that the simulator's checkers find them. TN_MUTANT(n) is 0 in every build but one with
  * TERN_MUTANTS, where it is true while mutant n is chosen. What each is: sim/mutants.c, and above 100
- * tests/unit/ps/repl_sim/main.c, above 200 tests/unit/cluster/coord_sim_test.c too.
+ * tests/unit/ps/repl_sim/main.c, above 200 tests/unit/cluster/coord_sim/main.c too.
  *
  * Threads: chosen before anything runs. Tests: ./dev mutate.
  */

@@ -2,7 +2,7 @@
 /*
  * The coordinator: servers that come, renew and die, and what that means for slots. coord.h has the rules.
  *
- * Pure. Threads: none. Tests: tests/unit/cluster/coord_test.c, coord_sim_test.c.
+ * Pure. Threads: none. Tests: tests/unit/cluster/coord_test.c, coord_sim/.
  */
 #include "cluster/coord.h"
 

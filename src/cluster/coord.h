@@ -23,7 +23,7 @@
  * What is in `map` is the state that must not be lost; the rest (leases, loads, suspicions) can be made anew: a coordinator
  * that starts from a map gives all servers in it a full lease first.
  *
- * Threads: none; one at a time. Tests: tests/unit/cluster/coord_test.c, coord_sim_test.c.
+ * Threads: none; one at a time. Tests: tests/unit/cluster/coord_test.c, coord_sim/.
  */
 #ifndef TN_CLUSTER_COORD_H
 #define TN_CLUSTER_COORD_H

@@ -7,7 +7,7 @@
  *   balancing begins when a server is a quarter off the mean, ends when all are within a twentieth, or no move helps: a
  *   slot moves from the heaviest to the lightest server only if that makes the heavier of the two lighter
  *
- * Pure. Threads: none. Tests: tests/unit/cluster/coord_test.c, coord_sim_test.c.
+ * Pure. Threads: none. Tests: tests/unit/cluster/coord_test.c, coord_sim/.
  */
 #include <string.h>
 
