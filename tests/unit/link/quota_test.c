@@ -207,24 +207,15 @@ static void not_towards_old_peers(void **state)
 
 static void wrong_words(void **state)
 {
+	static const char *const words[] = {"by the acceptor", "to come", "without the feature"};
+
 	(void)state;
 	for (int how = 0; how < 3; how++) {
-		static const char *const words[] = {"by the acceptor", "to come", "without the feature"};
-		uint8_t bytes[64];
-		tn_writer w;
-
 		init(0);
 		if (how == 2)
 			world.node[0].config.features_off = TN_FEATURE_NARROW;
 		start();
-		tn_writer_init(&w, bytes, sizeof(bytes));
-		tn_wire_put_epoch(&w, how ? TN_CTRL_NARROW : TN_CTRL_KEEP, how == 1 ? 9 : 1);
-		tn_link_on_ctrl_bytes(link_of(0), bytes, w.at, world.now);
-		assert_int_equal(tn_link_status(link_of(0)), TERN_E_PROTOCOL);
-		if (!strstr(tn_link_detail(link_of(0)), words[how]))
-			fail_msg("'%s' lacks '%s'", tn_link_detail(link_of(0)), words[how]);
-		pump(0);
-		assert_true(PAIR_UNTIL(&world, pair_both_down(&world), 20000));
+		wrong_epoch(how ? TN_CTRL_NARROW : TN_CTRL_KEEP, how == 1 ? 9 : 1, words[how]);
 		pair_fini(&world);
 	}
 }

@@ -185,4 +185,20 @@ static inline tern_status xfer_at(int side, uint32_t channel, tn_link_xfer_type 
 	return tn_link_transfer(link_of(side), channel, &xfer, &params, &op->handle);
 }
 
+/* Of links that are up, node 0 hears a control frame of an epoch that it can't be: it says why, and both end. */
+static inline void wrong_epoch(tn_ctrl_type type, uint32_t epoch, const char *why)
+{
+	uint8_t bytes[64];
+	tn_writer w;
+
+	tn_writer_init(&w, bytes, sizeof(bytes));
+	tn_wire_put_epoch(&w, type, epoch);
+	tn_link_on_ctrl_bytes(link_of(0), bytes, w.at, world.now);
+	assert_int_equal(tn_link_status(link_of(0)), TERN_E_PROTOCOL);
+	if (!strstr(tn_link_detail(link_of(0)), why))
+		fail_msg("'%s' lacks '%s'", tn_link_detail(link_of(0)), why);
+	pump(0);
+	assert_true(PAIR_UNTIL(&world, pair_both_down(&world), 20000));
+}
+
 #endif

@@ -208,24 +208,15 @@ static void not_without_control(void **state)
 
 static void wrong_words(void **state)
 {
+	static const char *const words[] = {"not given up", "to come", "without the feature"};
+
 	(void)state;
 	for (int how = 0; how < 3; how++) {
-		static const char *const words[] = {"not given up", "to come", "without the feature"};
-		uint8_t bytes[64];
-		tn_writer w;
-
 		init();
 		if (how == 2)
 			world.node[0].config.lane_idle_ns = 0;
 		start();
-		tn_writer_init(&w, bytes, sizeof(bytes));
-		tn_wire_put_epoch(&w, TN_CTRL_WIDEN, how == 1 ? 9 : 1);
-		tn_link_on_ctrl_bytes(link_of(0), bytes, w.at, world.now);
-		assert_int_equal(tn_link_status(link_of(0)), TERN_E_PROTOCOL);
-		if (!strstr(tn_link_detail(link_of(0)), words[how]))
-			fail_msg("'%s' lacks '%s'", tn_link_detail(link_of(0)), words[how]);
-		pump(0);
-		assert_true(PAIR_UNTIL(&world, pair_both_down(&world), 20000));
+		wrong_epoch(TN_CTRL_WIDEN, how == 1 ? 9 : 1, words[how]);
 		pair_fini(&world);
 	}
 }
