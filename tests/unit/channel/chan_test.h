@@ -52,7 +52,7 @@ typedef struct side {
 	atomic_bool echo;   /* send each message back */
 	_Atomic int refuse; /* tern_status */
 	atomic_bool no_on_message;
-	uint64_t message_max;
+	_Atomic uint64_t message_max; /* a test sets it between two channels, callbacks read it */
 } side;
 
 typedef struct pair {
