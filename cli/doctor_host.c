@@ -92,9 +92,35 @@ static void check_limits(doctor *d)
 			   (unsigned long long)maps);
 }
 
+/* From Linux 6.1 on, MADV_COLLAPSE makes huge pages of a memfd whatever shmem_enabled says, but for "deny". */
+static bool pages_on_request(void)
+{
+	unsigned major = 0, minor = 0;
+	char release[96];
+
+	return host_read(release, sizeof(release), "/proc/sys/kernel/osrelease") &&
+	       sscanf(release, "%u.%u", &major, &minor) == 2 && (major > 6 || (major == 6 && minor >= 1));
+}
+
+static void check_thp(doctor *d)
+{
+	static const char path[] = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+	bool never, none;
+	char mode[32];
+
+	if (!host_chosen(mode, sizeof(mode), path))
+		return;
+	never = strcmp(mode, "never") == 0;
+	none = strcmp(mode, "deny") == 0 || (never && !pages_on_request());
+	doctor_say(d, none ? VERDICT_WARN : VERDICT_OK, "thp_of_memfd",
+		   none ? "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled" : NULL,
+		   "shmem_enabled is %s%s", mode,
+		   never && !none ? ": this kernel makes them on request" : "");
+}
+
 static void check_pages(doctor *d)
 {
-	char total[32], left[32], mode[32];
+	char total[32], left[32];
 	bool none;
 
 	if (host_keyed(total, sizeof(total), "/proc/meminfo", "HugePages_Total") &&
@@ -107,12 +133,7 @@ static void check_pages(doctor *d)
 			     : NULL,
 			"%s free of %s", left, total);
 	}
-	if (!host_chosen(mode, sizeof(mode), "/sys/kernel/mm/transparent_hugepage/shmem_enabled"))
-		return;
-	none = strcmp(mode, "never") == 0 || strcmp(mode, "deny") == 0;
-	doctor_say(d, none ? VERDICT_WARN : VERDICT_OK, "thp_of_memfd",
-		   none ? "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled" : NULL,
-		   "shmem_enabled is %s", mode);
+	check_thp(d);
 }
 
 static void check_memory(doctor *d)

@@ -97,9 +97,9 @@ static tern_status find_pages(tern_mem *mem, pages *p)
 		snprintf(p->thp, sizeof(p->thp), "shmem_enabled is \"%s\"", mode);
 	else
 		snprintf(p->thp, sizeof(p->thp), "shmem_enabled is \"%s\"%s", mode,
-			 strcmp(p->kind, "4k") == 0
-				 ? ": set it to \"advise\" for 2 MiB pages (Linux 6.1 makes them on request)"
-				 : ": made on request");
+			 strcmp(p->kind, "4k") == 0 ? ": set it to \"advise\" for 2 MiB pages (from Linux "
+						      "6.1 on \"never\" has them on request)"
+						    : ": made on request");
 	return TERN_OK;
 }
 

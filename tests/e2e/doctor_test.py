@@ -208,6 +208,15 @@ class Described(unittest.TestCase):
         f = self.examine({"/proc/self/limits": tight, "/proc/self/status": "CapEff:\t0000000000004000\nMems_allowed_list:\t0"})
         self.expect(f, "memlock", "ok", "CAP_IPC_LOCK")
 
+    def test_huge_pages_that_are_made_on_request(self):
+        path = "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
+        for release, mode, verdict in (("6.1.0-18-amd64", "always advise [never] deny", "ok"),
+                                       ("5.10.0-28-amd64", "always advise [never] deny", "warn"),
+                                       ("6.1.0-18-amd64", "always advise never [deny]", "warn")):
+            f = self.examine({path: mode, "/proc/sys/kernel/osrelease": release})
+            self.expect(f, "thp_of_memfd", verdict, "on request" if verdict == "ok" else mode.split("[")[1].split("]")[0],
+                        "" if verdict == "ok" else "echo advise")
+
     def test_gpu(self):
         nvidia = {"/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54"}
         f = self.examine(nvidia)
