@@ -87,8 +87,8 @@ tn_ps_dedup *tn_ps_dedup_new(void); /* NULL: no memory */
 void tn_ps_dedup_free(tn_ps_dedup *d);
 
 typedef enum tn_ps_verdict {
-	TN_PS_FRESH,   /* apply it in the slots of *fresh, then end(); *status: how it ended in others before */
-	TN_PS_KNOWN,   /* it was applied in all of them; *status: how that ended */
+	TN_PS_FRESH, /* apply it in the slots of *fresh, then end(); *status: how it ended in others before */
+	TN_PS_KNOWN, /* it was applied in all of them; *status: how that ended */
 	TN_PS_AT_WORK, /* another copy is being applied */
 	TN_PS_BEYOND,  /* seq is past the window: the client breaks the rules */
 	TN_PS_NO_MEMORY,

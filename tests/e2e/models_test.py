@@ -3,15 +3,19 @@
 """Jobs on parameter tables: every consistency comes to what one process on plain arrays comes to.
 
 The texts are made here; with Debian's bible-kjv a short run on the real one as well, and with TERN_FULL=1 a whole one.
+And servers with backups, one of which is killed in the middle of a job.
 """
 import json
 import os
 import random
 import shutil
+import subprocess
 import tempfile
+import time
 import unittest
 
-from common import SANITIZED, tern
+from cluster_test import SLOTS, Server
+from common import SANITIZED, TERN, environment, tern
 
 MODES = ("async", "bsp", "ssp")
 
@@ -114,6 +118,69 @@ class Clicks(unittest.TestCase):
 
     def test_mistakes_are_answered_in_words(self):
         self.assertIn("at most 256", train("--model", "dlrm", "--dim", 500, check=1))
+
+
+class Backups(unittest.TestCase):
+    """Three servers, each slot at two of them; one is killed with -9 while four workers train. The job goes on, and no step is
+    lost or summed twice: where that can be told, in BSP, the loss has the bits of a job that nobody disturbed."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="tern-test-models-")
+        self.addCleanup(folder.cleanup)
+        self.text = os.path.join(folder.name, "text")
+        topics_text(self.text)
+
+    def until(self, what, condition):
+        end = time.monotonic() + 120
+        while not condition():
+            self.assertLess(time.monotonic(), end, what)
+            time.sleep(0.02)
+
+    def cluster(self):
+        servers = [Server(self, "--join", "self", "--replicas", "2", "--first", "3")]
+        servers += [Server(self, "--join", servers[0].address) for _ in range(2)]
+        self.until("slots with backups", lambda: self.backed_up(servers[0].address))
+        return servers
+
+    def backed_up(self, at):
+        report = json.loads(tern("cluster", "status", "--server", at, "--json", check=0)[1])
+        return report["served"] == SLOTS and all(s["alone"] == 0 for s in report["servers"])
+
+    def pushed(self, at, table):
+        """Gradients that servers have applied; 0 while there is no such table, or a server does not answer."""
+        rc, out, _ = tern("table", "stats", table, "--server", at, "--json")
+        return json.loads(out)["pushed"] if rc == 0 else 0
+
+    def job(self, table, args, after=None):
+        """What the job says, and how many gradients were applied in the end. after: so many, and a server is killed."""
+        servers = self.cluster()
+        at = servers[0].address
+        with subprocess.Popen([TERN, "train", "--quiet", "--json", "--workers", "4", "--cluster",
+                               ",".join(s.address for s in servers), *map(str, args)], text=True, env=environment(),
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            if after:
+                self.until("gradients", lambda: self.pushed(at, table) >= after)
+                servers[1].kill()
+                self.assertIsNone(process.poll(), "it was over before a server was killed")
+            out, err = process.communicate(timeout=400)
+        self.assertEqual(process.returncode, 0, err)
+        pushed = self.pushed(at, table)
+        for server in servers:
+            server.kill()
+        return json.loads(out), pushed
+
+    def test_a_server_dies_and_no_step_is_lost(self):
+        word2vec = ("word2vec/input", ("--model", "word2vec", "--text", self.text, "--dim", 16, "--batch", 100, "--epochs", 6))
+        dlrm = ("dlrm/embeddings", ("--model", "dlrm", "--vocabulary", 1000, "--samples", 60000, "--batch", 50))
+        for (table, args), modes in ((word2vec, ("bsp", "ssp")), (dlrm, ("bsp", "async"))):
+            still, total = self.job(table, (*args, "--consistency", "bsp"))
+            for mode in modes:
+                with self.subTest(model=args[1], consistency=mode):
+                    got, _ = self.job(table, (*args, "--consistency", mode), total // 4)
+                    self.assertEqual(got["steps"], still["steps"])
+                    if mode == "bsp":
+                        self.assertEqual(got["loss"], still["loss"])
+                    self.assertLess(abs(got["loss"] / still["loss"] - 1), 0.03, (got["loss"], still["loss"]))
 
 
 @unittest.skipUnless(shutil.which("bible"), "Debian's bible-kjv is not installed")
