@@ -162,13 +162,14 @@ mixed_round mixed_measure(mixed *m);
 
 /* ---- bare.c ---- */
 
-/* A process that answers by eventfd. */
+/* A process that answers by eventfd, or by a socket. */
 typedef struct bare {
-	int asked, answered, pid;
+	int asked, answered, bulk, pid; /* bulk: -1 = none */
+	uint64_t bytes;                 /* of a question */
 } bare;
 
 /* Before any thread of this process. */
-void bare_start(bare *b);
+void bare_start(const options *o, bare *b);
 void bare_stop(bare *b);
 /* One round. us: room for CALLS_MAX. */
 void bare_measure(const bare *b, const options *o, double *us, double *alone99, double *beside99);

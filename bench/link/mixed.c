@@ -198,7 +198,7 @@ int case_mixed(const options *o)
 	bare b;
 
 	report_begin(o, "mixed");
-	bare_start(&b);
+	bare_start(o, &b);
 	node_start(o, &n);
 	mixed_begin(&m, &n);
 	for (unsigned i = 0; i < rounds; i++) {
@@ -224,7 +224,7 @@ int case_mixed(const options *o)
 	report_number("bound: P99 alone + 2 chunks", bound, "us");
 	report_number("P99 beside - alone", excess(r, rounds, chunk), "chunks (at most 2)");
 	report_number("bare wake-ups: P99 alone", median(bare_alone, rounds), "us");
-	report_number("bare wake-ups: P99 beside copies", median(bare_beside, rounds), "us");
+	report_number("bare wake-ups: P99 beside bulk", median(bare_beside, rounds), "us");
 	report_text("holds", COLUMN(beside99) <= bound ? "yes" : "no");
 	report_end();
 	mixed_end(&m);

@@ -201,6 +201,9 @@ static void post(tern_link *link, run *r, const tn_link_action *act, uint64_t no
 	}
 	if (TN_UNLIKELY(status != TERN_OK))
 		r->refused = status;
+	/* That took a while: messages that came meanwhile don't wait for all the pieces that may go. */
+	if (act->post.bytes > TN_SHELL_COPY_BYTES)
+		tn_queue_drain(link);
 }
 
 static void take_actions(tern_link *link, run *r, uint64_t now_ns)

@@ -415,6 +415,9 @@ static TN_ALWAYS_INLINE tern_status submit_xfer(tern_channel *channel, const tn_
 		}
 		if (result != REFUSED)
 			count_transfer(link, xfer->type == TN_XFER_GET, xfer->bytes);
+		/* That took a while: messages left here meanwhile do not wait for the driver. */
+		if (TN_UNLIKELY(xfer->bytes > TN_SHELL_COPY_BYTES && tn_queue_any(link)))
+			tn_shell_run(link, tn_ctx_now(link->ctx));
 	}
 	tn_lock_drop(&link->lock);
 	return conclude(channel, op, result, status);

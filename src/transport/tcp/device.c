@@ -89,31 +89,13 @@ void tn_tcp_deadline(tn_tcp_dev *dev, uint64_t deadline)
 
 /* ---- poll ---- */
 
-bool tn_tcp_others_ready(const tn_tcp_lane *lane)
-{
-	struct epoll_event ready[4];
-	int n = epoll_wait(lane->dev->epfd, ready, TN_COUNT_OF(ready), 0);
-
-	for (int i = 0; i < n; i++) {
-		if (ready[i].data.ptr != &lane->src)
-			return true;
-	}
-	return false;
-}
-
 /* The lane's sending failed or may go on. An acknowledgement that waits is none of that: send_acks. */
 static void lane_tx(tn_tcp_lane *lane)
 {
-	uint64_t sent = 0, step;
-
-	do {
-		pthread_mutex_lock(&lane->tx.lock);
-		step = lane->rx.ack_waits && !tn_tcp_tx_frames(&lane->tx) && !(lane->tx.events & EPOLLOUT)
-			       ? 0
-			       : tn_tcp_tx_run(lane, TN_TCP_CHUNK_BYTES);
-		pthread_mutex_unlock(&lane->tx.lock);
-		sent += step;
-	} while (step >= TN_TCP_CHUNK_BYTES && sent < TN_TCP_BUDGET_BYTES && !tn_tcp_others_ready(lane));
+	pthread_mutex_lock(&lane->tx.lock);
+	if (!lane->rx.ack_waits || tn_tcp_tx_frames(&lane->tx) || lane->tx.events & EPOLLOUT)
+		tn_tcp_tx_run(lane, TN_TCP_CHUNK_BYTES);
+	pthread_mutex_unlock(&lane->tx.lock);
 }
 
 static int tx_error(tn_tcp_lane *lane)
@@ -158,6 +140,8 @@ static int lane_rx(tn_tcp_lane *lane, tn_event *events, int max)
 		n += tn_tcp_rx_run(lane, events + n, max - n);
 	if (lane->rx.moved)
 		note_hot(lane->dev, lane);
+	if (lane->rx.more)
+		lane->dev->direct = TN_TCP_DIRECT_POLLS;
 	if (TN_CHECK_ENABLED(2))
 		tn_tcp_lane_check(lane);
 	return n;
@@ -226,12 +210,36 @@ static void run_deadlines(tn_tcp_dev *dev)
 	tn_tcp_deadline(dev, next);
 }
 
+/* What lies in its socket is bulk, as far as one can tell. */
+static bool has_bulk(const tn_tcp_source *src)
+{
+	const tn_tcp_rx *rx = &TN_CONTAINER_OF(src, tn_tcp_lane, src)->rx;
+
+	return src->kind == TN_TCP_SRC_LANE && (rx->left > 0 || rx->after_large);
+}
+
+/* Messages first: they wait for the piece of bulk that was under way, not for one of each lane. */
+static void bulk_last(struct epoll_event *ready, int count)
+{
+	int small = 0;
+
+	for (int i = 0; i < count; i++) {
+		struct epoll_event event = ready[i];
+
+		if (has_bulk(event.data.ptr))
+			continue;
+		ready[i] = ready[small];
+		ready[small++] = event;
+	}
+}
+
 static int run_epoll(tn_tcp_dev *dev, tn_event *events, int max)
 {
 	struct epoll_event ready[EPOLL_BATCH];
 	int count = epoll_wait(dev->epfd, ready, EPOLL_BATCH, 0), n = 0;
 
 	dev->direct = 0;
+	bulk_last(ready, count);
 	for (int i = 0; i < count && n < max; i++) {
 		tn_tcp_source *src = ready[i].data.ptr;
 
@@ -296,8 +304,8 @@ static bool run_hot(tn_tcp_dev *dev, bool woken, tn_event *events, int max, int 
 		}
 		*n += lane_rx(lane, events + *n, max - *n);
 		moved |= lane->rx.moved;
-		if (woken && moved)
-			break; /* that was it, likely */
+		if ((woken && moved) || lane->rx.more)
+			break; /* that was it, likely; or others are first asked whether they have something */
 	}
 	return moved;
 }

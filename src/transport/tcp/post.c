@@ -224,6 +224,6 @@ void tn_tcp_flush(tn_lane *base)
 	base->more = false;
 	if (lane->tx.refuse == TERN_OK && !(lane->tx.events & EPOLLOUT) &&
 	    (lane->tx.batch_bytes || lane->tx.sent != lane->tx.tail))
-		tn_tcp_tx_run(lane, TN_TCP_BUDGET_BYTES);
+		tn_tcp_tx_run(lane, TN_TCP_CHUNK_BYTES);
 	pthread_mutex_unlock(&lane->tx.lock);
 }

@@ -559,8 +559,6 @@ static ssize_t recv_payload(tn_tcp_lane *lane, uint64_t *asked)
 	return recvmsg(lane->fd, &msg, MSG_DONTWAIT);
 }
 
-#define BULK_BYTES TN_TCP_CHUNK_BYTES /* received in a row: worth a look whether others wait */
-
 /* One system call. Returns the bytes received, 0 when there are none now, -1 when the lane went down. */
 static int64_t receive(tn_tcp_lane *lane)
 {
@@ -636,10 +634,10 @@ static void settle(tn_tcp_lane *lane, bool events)
 int tn_tcp_rx_run(tn_tcp_lane *lane, tn_event *events, int max)
 {
 	tn_tcp_rx *rx = &lane->rx;
-	int64_t budget = TN_TCP_BUDGET_BYTES, got, bulk = 0;
+	int64_t budget = TN_TCP_CHUNK_BYTES, got;
 	int n = 0;
 
-	rx->moved = false;
+	rx->moved = rx->more = false;
 	tn_tcp_rx_access(lane->dev); /* odd: keys are looked at and their memory written */
 	for (;;) {
 		n += parse(lane, events + n, max - n);
@@ -650,7 +648,9 @@ int tn_tcp_rx_run(tn_tcp_lane *lane, tn_event *events, int max)
 			tn_tcp_ready(lane);
 			break;
 		}
-		if (budget <= 0)
+		rx->more = budget <= 0 && !rx->drained;
+		/* that emptied the socket: it was parsed, and is not asked again for nothing */
+		if (budget <= 0 || (rx->moved && rx->drained))
 			break;
 		got = receive(lane);
 		if (got <= 0)
@@ -658,12 +658,6 @@ int tn_tcp_rx_run(tn_tcp_lane *lane, tn_event *events, int max)
 		budget -= got;
 		rx->moved = true;
 		lane->dev->base.placed++;
-		/* that emptied the socket: parse, and don't ask again for nothing */
-		bulk += got;
-		if (rx->drained || (bulk >= BULK_BYTES && tn_tcp_others_ready(lane)))
-			budget = 0;
-		if (bulk >= BULK_BYTES)
-			bulk = 0;
 	}
 	tn_tcp_rx_access(lane->dev);
 	settle(lane, n > 0);

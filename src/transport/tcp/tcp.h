@@ -49,8 +49,8 @@ typedef struct tn_tcp_lane tn_tcp_lane;
 #define TN_TCP_SMALL_BYTES   2048u /* payloads up to this are placed from the rx buffer, whole: never torn */
 #define TN_TCP_RX_HEAD_BYTES 4096u /* after a large frame, look only this far: the rest goes to its target */
 #define TN_TCP_CHUNK_BYTES \
-	(256u << 10)                   /* per system call and post: after it others that are ready go first */
-#define TN_TCP_BUDGET_BYTES (4u << 20) /* per lane, direction and poll while no other is ready */
+	(256u              \
+	 << 10) /* per lane and direction: what a post sends, a poll sends and receives. Then others go first */
 #define TN_TCP_STALL_NS     250000000ull /* how often a lane that is not read is looked after */
 #define TN_TCP_LOOK_BYTES   (8u << 10)   /* after a longer frame, expect another */
 #define TN_TCP_LARGE_FRAMES 3u           /* for so many frames: rows, then their answer */
@@ -233,6 +233,7 @@ typedef struct tn_tcp_rx {
 	uint8_t after_large; /* one of so many frames before was large: expect another */
 	bool drained;        /* the last recv got less than it asked for */
 	bool moved;          /* the last run received something */
+	bool more;           /* and there may be more */
 	bool ack_waits;      /* for a poll that finds nothing; counted in dev->acks_waiting */
 	bool paused;         /* no receive slot: the socket is not read */
 	uint8_t gone;        /* times in a row that a paused lane's connection was found ended */
@@ -396,8 +397,6 @@ extern const tn_dev_ops tn_tcp_dev_ops;
 extern const tn_provider tn_provider_tcp; /* the registry knows it by name */
 /* Put a lane on the ready list, so that the next poll looks at it; wakes whoever waits armed. Any thread. */
 void tn_tcp_ready(tn_tcp_lane *lane);
-/* Does another lane or source wait for this poll? A system call. The polling thread. */
-bool tn_tcp_others_ready(const tn_tcp_lane *lane);
 /* The lane goes away: poll asks it first no more. */
 void tn_tcp_cold(tn_tcp_lane *lane);
 /* A deadline came into being. */

@@ -282,6 +282,62 @@ static void small_posts_gather(void **state)
 	duo_close(&d);
 }
 
+/* However much bulk lies in the sockets of other lanes: a message is found behind one piece of it. */
+static void messages_pass_bulk(void **state)
+{
+	static duo d;
+	tn_lane *bulk[2][2];
+	tn_iov hello = {"hello", 5};
+	uint8_t *source;
+	tern_key wire;
+	tn_key key, own;
+	uint64_t most = 0;
+	bool done;
+
+	(void)state;
+	duo_open(&d, NULL);
+	for (unsigned i = 0; i < 2; i++)
+		lane_pair(&d.a, &d.b, &bulk[i][0], &bulk[i][1]);
+	source = region(&d.a, BIG_BYTES, TERN_ACCESS_READ, &wire, &own);
+	region(&d.b, BIG_BYTES, TERN_ACCESS_WRITE, &wire, &key);
+	for (uint64_t round = 0; round < 12; round++) {
+		uint64_t before;
+
+		for (unsigned i = 0; i < 2; i++) {
+			tn_wr wr = {.cookie = 2 * round + i,
+				    .level = TN_LEVEL_REMOTE,
+				    .local = source,
+				    .bytes = BIG_BYTES,
+				    .key = key};
+
+			assert_ok(tn_lane_write(bulk[i][0], &wr));
+		}
+		for (unsigned i = 0; i < 30; i++) { /* as much as the sockets take, of both */
+			node_poll(&d.a);
+			if (i % 10 == 9)
+				node_poll(&d.b);
+		}
+		for (unsigned i = 0; i < 20; i++)
+			node_poll(&d.a);
+		d.b.count = 0;
+		before = node_counter(&d.b, "tcp.rx_bytes");
+		assert_ok(tn_lane_send(d.la, &hello, 1, 1000 + round, &done));
+		while (node_events(&d.b, TN_EV_RECV, d.lb) == 0)
+			node_poll(&d.b);
+		d.b.dev->ops->recv_done(d.b.dev, node_find(&d.b, TN_EV_RECV, d.lb));
+		before = node_counter(&d.b, "tcp.rx_bytes") - before;
+		most = TN_MAX(most, before);
+		UNTIL2(node_done(&d.a, 2 * round) && node_done(&d.a, 2 * round + 1), &d.a, &d.b);
+	}
+	/* A piece before the look at the others, and one of each behind the message, in the same poll; there was as much. */
+	assert_in_range(most, 512 << 10, 1 << 20);
+	for (unsigned i = 0; i < 2; i++) {
+		lane_end(&d.a, bulk[i][0]);
+		lane_end(&d.b, bulk[i][1]);
+	}
+	duo_close(&d);
+}
+
 /* ---- receivers without room ---- */
 
 static void no_slot_stops_one_lane_only(void **state)
@@ -548,6 +604,7 @@ int main(void)
 		cmocka_unit_test(held_back_posts),
 		cmocka_unit_test(parts_go_together),
 		cmocka_unit_test(small_posts_gather),
+		cmocka_unit_test(messages_pass_bulk),
 		cmocka_unit_test(no_slot_stops_one_lane_only),
 		cmocka_unit_test(death_of_a_peer_that_is_not_read),
 		cmocka_unit_test(revoked_while_data_comes_in),
