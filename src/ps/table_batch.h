@@ -131,7 +131,8 @@ static TN_ALWAYS_INLINE tn_view tn_view_of(const tn_batch *b)
 			 .mask = t->mask,
 			 .stride = t->stride,
 			 .bytes = TN_MIN(b->bytes, TN_PREFETCH_BYTES),
-			 .slab_count = t->slab_count,
+			 .slab_count =
+				 b->outside ? t->slab_count : 0, /* a table that is written to may get one */
 			 .dir_shift = t->dense ? 0 : 63 - b->dir->depth,
 			 .dense = t->dense,
 			 .write = b->write,
