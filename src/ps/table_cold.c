@@ -149,7 +149,10 @@ tern_status tn_cold_in(tn_table *t, uint64_t hash, uint32_t id, bool *there)
 	st = tn_cold_get(t, hash, image, there);
 	if (st == TERN_OK && *there) {
 		pthread_rwlock_rdlock(&t->move);
+		atomic_fetch_add(&t->warmed_begun, 1);
 		st = told(t, t->tier->ops->remove(t->tier, hash));
+		if (st != TERN_OK)
+			atomic_fetch_add(&t->warmed_over, 1);
 		if (st == TERN_OK) {
 			revive(t, id, image);
 			atomic_fetch_sub(&t->count.cold_rows, 1);

@@ -262,6 +262,8 @@ struct tn_table {
 	tn_tier *tier; /* NULL: none */
 	pthread_rwlock_t
 		move; /* shared: a record goes to the tier or comes from it; exclusive: a cut begins */
+	_Atomic uint64_t warmed_begun,
+		warmed_over; /* records that leave the tier, that are in the index again */
 	_Atomic uint32_t settle_clear,
 		settle_set; /* marks of records that move while tn_table_settle is at work */
 	_Atomic(tn_scratch *) scratch[TN_SCRATCH_MAX];
@@ -443,6 +445,8 @@ uint32_t tn_index_find(const tn_table *t, const tn_dir *dir, uint64_t key, uint6
 tern_status tn_index_insert(tn_table *t, uint64_t key, uint64_t hash, uint32_t id, tn_insert *how,
 			    uint32_t *now);
 /* Out of the index, dead, in limbo. A record used after `unless_after` stays. False: nothing was erased. */
+/* A record was found dead: until whoever ends it, or moves it, has taken it out of the index. */
+void tn_index_await(tn_table *t, uint64_t hash);
 bool tn_index_erase(tn_table *t, uint64_t key, uint64_t hash, uint64_t unless_after);
 #define TN_ERASE_ALWAYS UINT64_MAX
 /* To the tier. *gone = false: it was not there. Failures are the tier's. */

@@ -404,6 +404,11 @@ static tn_segment *lock_segment(tn_table *t, uint64_t hash)
 	}
 }
 
+void tn_index_await(tn_table *t, uint64_t hash)
+{
+	pthread_mutex_unlock(&lock_segment(t, hash)->lock);
+}
+
 /* A record that is filled in and dead becomes live. */
 static void bear(tn_table *t, tn_head *head, uint32_t id)
 {
@@ -430,6 +435,8 @@ static tern_status insert(tn_table *t, tn_segment *seg, uint64_t hash, uint32_t 
 	if (!how->warm)
 		bear(t, tn_head_of(t, id), id);
 	enter(seg, hash, id);
+	if (how->warm)
+		atomic_fetch_add(&t->warmed_over, 1);
 	TN_COUNT(t, rows, 1);
 	tn_slot_count(t->slot_rows, hash, 1);
 	*now = id;

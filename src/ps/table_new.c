@@ -81,17 +81,12 @@ static tern_status take_id(tn_maker *m)
 	}
 }
 
-/* Changes with each record that goes to the tier or comes from it. */
-static uint64_t moves(const tn_table *t)
-{
-	return t->tier ? atomic_load(&t->count.cooled) + atomic_load(&t->count.warmed) : 0;
-}
-
 /*
- * There was no record in memory when `before` was read. One in the tier needs no admission; if any moved since, it may
- * have been on its way: then the index decides, which holds the segment. TERN_AGAIN: there is none, and none is made.
+ * There was no record in memory after `over` was read. One in the tier needs no admission; if any was on its way out of it
+ * meanwhile, it was in neither: then the index decides, which holds the segment. (One on its way to the tier is there before
+ * it is not in memory.) TERN_AGAIN: there is none, and none is made.
  */
-static tern_status may_make(tn_maker *m, uint64_t hash, uint64_t before, tn_insert *how)
+static tern_status may_make(tn_maker *m, uint64_t hash, uint64_t over, tn_insert *how)
 {
 	tn_table *t = m->t;
 	bool cold = false, maybe;
@@ -99,7 +94,7 @@ static tern_status may_make(tn_maker *m, uint64_t hash, uint64_t before, tn_inse
 	how->existing = m->existing;
 	if (t->tier && (m->existing || (!m->admit_all && t->schema.admit_after > 1)))
 		TN_TRY(tn_cold_has(t, hash, &cold));
-	maybe = cold || moves(t) != before;
+	maybe = cold || atomic_load(&t->warmed_begun) != over;
 	if (m->existing)
 		return maybe ? TERN_OK : TERN_AGAIN;
 	if (m->admit_all || cold || tn_admit(t, hash))
@@ -132,7 +127,7 @@ void tn_maker_expect(tn_maker *m, const uint64_t *keys, uint32_t n)
 uint32_t tn_make(tn_maker *m, tn_scratch *s, uint64_t key, uint64_t hash)
 {
 	tn_table *t = m->t;
-	uint64_t before = moves(t);
+	uint64_t over = atomic_load(&t->warmed_over);
 	tn_dir *dir = atomic_load_explicit(&t->dir, memory_order_acquire);
 	uint32_t id = tn_index_find(t, dir, key, hash), now = 0;
 	tn_insert how;
@@ -140,7 +135,7 @@ uint32_t tn_make(tn_maker *m, tn_scratch *s, uint64_t key, uint64_t hash)
 
 	if (id)
 		return id;
-	st = may_make(m, hash, before, &how);
+	st = may_make(m, hash, over, &how);
 	if (st != TERN_OK)
 		return st == TERN_AGAIN ? 0 : refuse(m, st);
 	if (m->hand.count == 0) {

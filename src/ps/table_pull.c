@@ -121,8 +121,10 @@ static void miss(pull *p, uint64_t key, uint64_t i)
 
 		if (!id)
 			break;
-		if (!copy_row(p, tn_head_of(t, id), dst))
+		if (!copy_row(p, tn_head_of(t, id), dst)) {
+			tn_index_await(t, tn_table_hash(key));
 			continue;
+		}
 		if (p->found)
 			p->found[i] = 1;
 		return;

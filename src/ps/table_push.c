@@ -257,6 +257,7 @@ static void miss(push *p, uint64_t i)
 			p->r.unknown++;
 		if (!id || write_row(p, id, tn_head_of(t, id), gathered(p, i)) != DIED)
 			return;
+		tn_index_await(t, tn_table_hash(key));
 	}
 	p->maker.refused++;
 }

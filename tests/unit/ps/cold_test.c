@@ -12,6 +12,7 @@
 #include "base/fault.h"
 #include "base/rand.h"
 #include "ps/save.h"
+#include "ps/table_impl.h"
 #include "support/mem_tier.h"
 
 #define DIM  4
@@ -154,6 +155,135 @@ static void no_update_is_lost_between_memory_and_rocksdb(void **state)
 	add_all(TIER_ROCKSDB);
 }
 
+/* ---- between two places ---- */
+
+typedef struct visitor { /* of one row, in a thread: adds to it, or reads it */
+	pthread_t thread;
+	tn_table *t;
+	uint64_t key;
+	bool push;
+	tern_status status;
+	tn_push_result pushed;
+	float row[DIM];
+	uint8_t found;
+} visitor;
+
+static void *visit(void *arg)
+{
+	visitor *v = arg;
+	tn_push push = {.mode = TERN_PUSH_ADD};
+	tn_pull pull = {.unknown = TERN_UNKNOWN_ZERO};
+
+	for (unsigned d = 0; v->push && d < DIM; d++)
+		v->row[d] = 1;
+	v->status = v->push ? tn_table_push(v->t, &v->key, v->row, 1, &push, &v->pushed)
+			    : tn_table_pull(v->t, &v->key, 1, &pull, v->row, NULL, &v->found, NULL);
+	return NULL;
+}
+
+static void visit_begin(visitor *v, tn_table *t, uint64_t key, bool push)
+{
+	*v = (visitor){.t = t, .key = key, .push = push};
+	assert_int_equal(pthread_create(&v->thread, NULL, visit, v), 0);
+}
+
+/* A table with rows of 1, of which some are in the tier; whether the key is one of those. */
+static tn_table *half_cold(bool in_tier, uint64_t *key)
+{
+	tier_kind kind = TIER_MEMORY;
+	tn_table *t = create(&kind, 0);
+	tn_table_stats stats;
+	uint64_t n = 0;
+
+	do {
+		tn_push how = {.mode = TERN_PUSH_ADD};
+		float row[DIM] = {1, 1, 1, 1};
+
+		*key = key_of(n++);
+		assert_ok(tn_table_push(t, key, row, 1, &how, NULL));
+		tn_table_stats_get(t, &stats);
+	} while (stats.cold_rows < 100);
+	for (uint64_t i = 0; i < n; i++) {
+		*key = key_of(i);
+		if (tn_table_warm(t, key, 1) != in_tier)
+			return t;
+	}
+	fail();
+	return NULL;
+}
+
+/*
+ * Who moves a record to the tier is held up before it is out of the index: those that find it dead wait for that. They tried
+ * a few times, and said that there was no row, or counted a gradient as refused.
+ */
+static void a_dying_record_is_waited_for(void **state)
+{
+	uint64_t key, hash;
+	uint32_t id, version;
+	visitor v[2];
+	tn_segment *seg;
+	tn_head *head;
+	tn_table *t = half_cold(false, &key);
+
+	(void)state;
+	hash = tn_table_hash(key);
+	id = tn_index_find(t, atomic_load(&t->dir), key, hash);
+	assert_true(id != 0);
+	head = tn_head_of(t, id);
+	seg = tn_entry_segment(tn_dir_entry(atomic_load(&t->dir), hash));
+	pthread_mutex_lock(&seg->lock);
+	assert_true(tn_head_lock(head, &version));
+	tn_head_unlock(head, (version + TN_VERSION_STEP) | TN_DEAD);
+	visit_begin(&v[0], t, key, false);
+	visit_begin(&v[1], t, key, true);
+	usleep(20000);                                               /* those that don't wait are through */
+	atomic_store(&head->version, version + 2 * TN_VERSION_STEP); /* here it goes back to where it was */
+	pthread_mutex_unlock(&seg->lock);
+	for (unsigned i = 0; i < 2; i++) {
+		pthread_join(v[i].thread, NULL);
+		assert_ok(v[i].status);
+	}
+	assert_true(v[0].found && v[0].row[0] >= 1);
+	assert_int_equal(v[1].pushed.applied, 1);
+	assert_int_equal(v[1].pushed.refused, 0);
+	destroy(t);
+}
+
+static const tn_tier_ops *real;
+static visitor late;
+
+/* The record has left the tier; before it is in the index somebody else looks for it. */
+static tern_status remove_and_wait(tn_tier *tier, uint64_t place)
+{
+	tern_status status = real->remove(tier, place);
+
+	visit_begin(&late, late.t, late.key, false);
+	usleep(20000);
+	return status;
+}
+
+static void a_record_on_its_way_out_of_the_tier_is_there(void **state)
+{
+	tn_tier_ops ops;
+	visitor first;
+	uint64_t key;
+	tn_table *t = half_cold(true, &key);
+
+	(void)state;
+	real = t->tier->ops;
+	ops = *real;
+	ops.remove = remove_and_wait;
+	t->tier->ops = &ops;
+	late = (visitor){.t = t, .key = key};
+	visit_begin(&first, t, key, false);
+	pthread_join(first.thread, NULL);
+	pthread_join(late.thread, NULL);
+	t->tier->ops = real;
+	assert_true(first.found && first.row[0] == 1);
+	assert_true(late.found && late.row[0] == 1);
+	destroy(t);
+}
+
 /* ---- a tier that fails ---- */
 
 static tern_status push_one(tn_table *t, uint64_t k)
@@ -290,6 +420,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(no_update_is_lost_between_memory_and_tier),
 		cmocka_unit_test(no_update_is_lost_between_memory_and_rocksdb),
+		cmocka_unit_test(a_dying_record_is_waited_for),
+		cmocka_unit_test(a_record_on_its_way_out_of_the_tier_is_there),
 		cmocka_unit_test(a_tier_that_fails_loses_nothing),
 		cmocka_unit_test(cold_rows_need_no_admission),
 		cmocka_unit_test(a_cut_has_what_is_in_memory_and_in_the_tier),
