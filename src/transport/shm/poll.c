@@ -224,16 +224,14 @@ static TN_ALWAYS_INLINE int drain(tn_shm_lane *lane, tn_event *events, int max)
 		status = tn_shm_rx_next(&lane->rx, &msg);
 		if (status != TERN_OK)
 			break;
-		fill(&events[n], msg.kind == TN_SHM_IMM ? TN_EV_IMM : TN_EV_RECV, lane);
-		events[n].buf = msg.data;
-		events[n].bytes = msg.bytes;
-		events[n].imm = msg.imm;
-		events[n].slot = msg.slot;
-		n++;
-		if (msg.kind == TN_SHM_IMM)
-			tn_count_own(&lane->poll_counters.rx_bytes, msg.bytes);
-		else
-			tn_count_own(&lane->poll_counters.rx_bytes, msg.bytes);
+		events[n++] = (tn_event){.type = msg.kind == TN_SHM_IMM ? TN_EV_IMM : TN_EV_RECV,
+					 .lane = &lane->base,
+					 .lane_arg = lane->base.arg,
+					 .buf = msg.data,
+					 .bytes = msg.bytes,
+					 .imm = msg.imm,
+					 .slot = msg.slot};
+		tn_count_own(&lane->poll_counters.rx_bytes, msg.bytes);
 		tn_count_own(&lane->poll_counters.recvs, 1);
 	}
 	if (status == TERN_OK)

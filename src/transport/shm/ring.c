@@ -14,6 +14,9 @@
 #include "base/check.h"
 #include "transport/shm/ring.h"
 
+#define TN_SHM_FIRST_LINE 48u /* payload in the line of the tag */
+#define TN_SHM_HEAD       32u /* the header of a link's frame, most messages' first piece */
+
 static uint32_t lap_tag(const tn_shm_ring *ring, uint64_t position)
 {
 	return (uint32_t)(position >> ring->cell_shift) + 1;
@@ -160,6 +163,26 @@ static void gather(uint8_t *to, const tn_iov *iov, int n)
 	}
 }
 
+/*
+ * Into a cell, the line of the tag last: the consumer, which looks at it all the time, would take it over while the other
+ * lines are fetched, and it would have to be fetched again for the tag.
+ */
+static TN_ALWAYS_INLINE void gather_cell(tn_shm_cell *cell, const tn_iov *iov, int n, uint64_t bytes)
+{
+	const uint64_t first = TN_SHM_FIRST_LINE - TN_SHM_HEAD;
+	const uint8_t *body;
+
+	if (n != 2 || iov[0].bytes != TN_SHM_HEAD || bytes < TN_SHM_FIRST_LINE) {
+		gather(cell->data, iov, n);
+		return;
+	}
+	body = iov[1].base;
+	memcpy(cell->data + TN_SHM_FIRST_LINE, body + first, iov[1].bytes - first);
+	atomic_signal_fence(memory_order_seq_cst); /* a plea to the compiler */
+	memcpy(cell->data + TN_SHM_HEAD, body, first);
+	memcpy(cell->data, iov[0].base, TN_SHM_HEAD);
+}
+
 static __attribute__((noinline)) tern_status tx_send_buffer(tn_shm_tx *tx, const tn_iov *iov, int n,
 							    uint64_t bytes)
 {
@@ -193,7 +216,7 @@ TN_ALWAYS_INLINE tern_status tn_shm_tx_send(tn_shm_tx *tx, const tn_iov *iov, in
 	if (bytes > TN_SHM_INLINE_BYTES)
 		return tx_send_buffer(tx, iov, n, bytes);
 	cell = cell_at(&tx->ring, tx->head);
-	gather(cell->data, iov, n);
+	gather_cell(cell, iov, n, bytes);
 	atomic_store_explicit(&cell->what, TN_SHM_SEND | TN_SHM_NO_BUF << 16, memory_order_relaxed);
 	atomic_store_explicit(&cell->bytes, bytes, memory_order_relaxed);
 	tx_publish(tx, cell);
