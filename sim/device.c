@@ -55,6 +55,7 @@ void sim_devices_plan(sim_world *world)
 			.incast = (world->options.seed + i) % 8 !=
 				  0, /* without a draw: seeds stay as they are */
 		};
+		plan->caps.send_done_bytes = plan->caps.inline_bytes;
 		/* Few: what one link gets, others have to give back. */
 		if ((world->options.seed / 8 + i) % 3 == 0)
 			plan->caps.recv_slots = plan->caps.recv_slots / 4 + 16;

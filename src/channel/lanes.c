@@ -121,6 +121,9 @@ void tn_shell_lane_create(tern_link *link, const tn_link_action *act, uint64_t n
 	}
 	sdev->lanes++;
 	link->copies = sdev->caps.copies;
+	link->brief_below = sdev->caps.send_done_bytes > TN_LINK_BRIEF_BYTES
+				    ? sdev->caps.send_done_bytes - TN_LINK_BRIEF_BYTES + 1
+				    : 0;
 	tn_list_push_back(&link->lanes, &slane->node);
 	tn_link_on_lane_created(link->m, act->lane.lane, TERN_OK, slane, addr.bytes, addr.length,
 				slane->grant, now_ns);

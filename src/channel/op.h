@@ -8,7 +8,9 @@
 #ifndef TN_CHANNEL_OP_H
 #define TN_CHANNEL_OP_H
 
-#include <tern/ctx.h>
+#include <stdbool.h>
+
+#include <tern/channel.h>
 
 #include "link/placed.h"
 
@@ -21,6 +23,14 @@
 /* Of a put with notification, in op->flags, shifted so: tn_link_placed. */
 #define TN_OP_PLACED_SHIFT 28
 #define TN_OP_PLACED_MASK  3u
+
+/*
+ * Send a message without an operation. True: it has left, and its bytes are the caller's again. False:
+ * nothing happened (the link's device doesn't take it at the post, it must wait, somebody has the link's lock, the
+ * channel has ended, ...): tern_sendv sends it or says why not. Never waits and calls nobody: a lock of the caller's may
+ * be held.
+ */
+bool tn_send_now(tern_channel *channel, const void *msg, uint64_t bytes);
 
 /* Mark an operation as in flight. TERN_E_STATE if it is already. */
 tern_status tn_op_begin(tern_op *op);

@@ -90,6 +90,8 @@ struct tern_link {
 	bool has_stash;
 	bool copying;        /* a thread is in a copy outside of the lock */
 	_Atomic bool copies; /* the device of its latest lane copies; any thread may look for a hint */
+	_Atomic uint32_t
+		brief_below; /* the same of messages that are over when they are posted: shorter ones (brief.h) */
 	tn_link_action stash;
 	char stash_text[TN_LINK_TEXT_MAX + 80];
 	uint64_t timer_at; /* what the timer is set for; TN_TIME_NEVER = not set */

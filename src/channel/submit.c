@@ -10,6 +10,7 @@
  * Threads: any. Tests: tests/unit/channel/test_messages.c, test_xfer.c.
  */
 #include "base/fail.h"
+#include "channel/brief.h"
 #include "channel/channel_impl.h"
 #include "channel/gate.h"
 #include "channel/op.h"
@@ -208,8 +209,10 @@ static bool await_lock(tern_link *link)
 	return true;
 }
 
-static TN_ALWAYS_INLINE tern_status submit_send(tern_channel *channel, const tern_iovec *iov, int count,
-						tern_op *op, uint64_t deadline_ns)
+/* Lock held: by the machine's rows. */
+static __attribute__((noinline)) outcome send_by_rows(tern_channel *channel, const tern_iovec *iov, int count,
+						      uint64_t bytes, tern_op *op, uint64_t deadline_ns,
+						      tern_status *status)
 {
 	tern_link *link = channel->link;
 	tn_link_op_params params = {.user = op,
@@ -218,13 +221,49 @@ static TN_ALWAYS_INLINE tern_status submit_send(tern_channel *channel, const ter
 	const tn_link_iov *pieces = (const void *)iov;
 	outcome result = REFUSED;
 	tn_link_fast fast;
-	tern_status status;
+	bool slow = true;
+
+	if (tn_link_fast_send(link->m, channel->handle, pieces, (uint32_t)count, &params, &fast))
+		result = fast_outcome(link, &fast, true, tn_link_fast_sent, op, bytes, status, &slow);
+	if (slow) {
+		*status = tn_link_send(link->m, channel->handle, pieces, (uint32_t)count, &params,
+				       &tn_op_priv_of(op)->handle);
+		result = *status == TERN_OK ? IN_FLIGHT : REFUSED;
+		tn_shell_run(link, tn_ctx_now(link->ctx));
+	}
+	return result;
+}
+
+/* Under the lock: no locked instruction is needed. */
+static TN_ALWAYS_INLINE void count_sent(tern_channel *channel, uint64_t bytes)
+{
+	tern_link *link = channel->link;
+
+	tn_count_own(&link->counters.messages_tx, 1);
+	tn_count_own(&link->counters.message_bytes_tx, bytes);
+	if (TN_UNLIKELY(bytes > atomic_load_explicit(&channel->sent_bytes, memory_order_relaxed)))
+		atomic_store_explicit(&channel->sent_bytes, (uint32_t)TN_MIN(bytes, UINT32_MAX),
+				      memory_order_relaxed);
+}
+
+static TN_ALWAYS_INLINE uint64_t bytes_of(const tern_iovec *iov, int count)
+{
 	uint64_t bytes = 0;
-	bool slow = true, turn;
 
 	for (int i = 0; i < count; i++)
 		bytes += iov[i].bytes;
-	turn = tn_lock_go_on(&link->lock);
+	return bytes;
+}
+
+static TN_ALWAYS_INLINE tern_status submit_send(tern_channel *channel, const tern_iovec *iov, int count,
+						tern_op *op, uint64_t deadline_ns)
+{
+	tern_link *link = channel->link;
+	uint64_t bytes = bytes_of(iov, count);
+	outcome result = REFUSED;
+	tern_status status;
+	bool turn = tn_lock_go_on(&link->lock);
+
 	if (TN_UNLIKELY(!turn)) {
 		if (may_queue(link) && tn_queue_send(channel, iov, count, bytes, op, deadline_ns))
 			return TERN_OK;
@@ -235,25 +274,33 @@ static TN_ALWAYS_INLINE tern_status submit_send(tern_channel *channel, const ter
 	tn_queue_drain(link);
 	status = link->sends.backlog ? TERN_AGAIN : usable(channel);
 	if (TN_LIKELY(status == TERN_OK)) {
-		if (tn_link_fast_send(link->m, channel->handle, pieces, (uint32_t)count, &params, &fast))
-			result =
-				fast_outcome(link, &fast, true, tn_link_fast_sent, op, bytes, &status, &slow);
-		if (slow) {
-			status = tn_link_send(link->m, channel->handle, pieces, (uint32_t)count, &params,
-					      &tn_op_priv_of(op)->handle);
-			result = status == TERN_OK ? IN_FLIGHT : REFUSED;
-			tn_shell_run(link, tn_ctx_now(link->ctx));
-		}
+		if (tn_brief_may(link, bytes) && !(op->flags & TERN_OP_REMOTE) &&
+		    tn_brief_post(channel, iov, count, bytes))
+			result = finish_fast(link, op, bytes) ? COMPLETE_INLINE : COMPLETE;
+		else
+			result = send_by_rows(channel, iov, count, bytes, op, deadline_ns, &status);
 	}
-	if (result != REFUSED) { /* under the lock: no locked instruction is needed */
-		tn_count_own(&link->counters.messages_tx, 1);
-		tn_count_own(&link->counters.message_bytes_tx, bytes);
-		if (TN_UNLIKELY(bytes > atomic_load_explicit(&channel->sent_bytes, memory_order_relaxed)))
-			atomic_store_explicit(&channel->sent_bytes, (uint32_t)TN_MIN(bytes, UINT32_MAX),
-					      memory_order_relaxed);
-	}
+	if (result != REFUSED)
+		count_sent(channel, bytes);
 	tn_lock_drop(&link->lock);
 	return conclude(channel, op, result, status);
+}
+
+bool tn_send_now(tern_channel *channel, const void *msg, uint64_t bytes)
+{
+	tern_link *link = channel->link;
+	tern_iovec iov = {msg, bytes};
+	bool left;
+
+	if (TN_UNLIKELY(!tn_brief_may(link, bytes) || tn_ctx_enter(link->ctx) != TERN_OK ||
+			!tn_lock_go_on(&link->lock)))
+		return false;
+	tn_lock_turn_begun(&link->lock);
+	left = !tn_queue_any(link) && usable_now(channel) && tn_brief_post(channel, &iov, 1, bytes);
+	if (TN_LIKELY(left))
+		count_sent(channel, bytes);
+	tn_lock_drop(&link->lock);
+	return left;
 }
 
 tern_status tn_submit_send(tern_channel *channel, const tern_iovec *iov, int count, tern_op *op,

@@ -11,6 +11,7 @@
  *   fast_imm              a notification of an open channel, and nobody waits for an answer to it
  *   fast_frame            a whole message of an open channel in its turn, and the same
  *   fast_sent             fast_posted of a message that is over, without a call
+ *   brief_send/brief_sent a message that is over when the device returns takes neither a row nor a wr
  *
  * Threads: none. Tests: tests/unit/link/op_test.c, pair_test.c.
  */
@@ -19,14 +20,20 @@
 
 enum { PHASE_MESSAGE, PHASE_XFER, PHASE_FLAG_DATA, PHASE_FLAG };
 
-/* The channel, if nothing of the link stands in the way of one more wr. */
+/* Nothing of the link or its channel stands in the way of one more post. */
+static TN_ALWAYS_INLINE bool may_send(const tn_link *link, const tn_lk_chan *chan, uint32_t channel)
+{
+	return link->state == TN_LINK_UP && !link->hold && !tn_lk_journal_due(link) &&
+	       (channel & 0xffff) < link->chan_high && chan->handle == channel && tn_lk_chan_can_send(chan) &&
+	       !chan->released && !chan->spoilt && !chan->close_received;
+}
+
+/* The channel, if it may have one more wr. */
 static TN_ALWAYS_INLINE tn_lk_chan *open_channel(tn_link *link, uint32_t channel)
 {
 	tn_lk_chan *chan = &link->chans[channel & 0xffff];
 
-	if (TN_UNLIKELY(link->state != TN_LINK_UP || link->hold || tn_lk_journal_due(link) ||
-			(channel & 0xffff) >= link->chan_high || chan->handle != channel ||
-			!tn_lk_chan_can_send(chan) || chan->released || chan->spoilt || chan->close_received))
+	if (TN_UNLIKELY(!may_send(link, chan, channel)))
 		return NULL;
 	if (TN_UNLIKELY(link->wr_live + TN_WR_RESERVE >= link->config.wrs_max || !tn_lk_has_op_row(link) ||
 			chan->ops >= link->config.channel_ops_max))
@@ -311,6 +318,7 @@ TN_ALWAYS_INLINE tn_link_fast_result tn_link_fast_sent(tn_link *link, tn_link_fa
 {
 	tn_lk_wr *wr = &link->wrs[(uint32_t)fast->post.cookie];
 	tn_lk_chan *chan = &link->chans[fast->channel & 0xffff];
+	tn_lk_left left;
 
 	TN_ASSERT(fast->phase == PHASE_MESSAGE);
 	if (TN_UNLIKELY(status != TERN_OK || !done || fast->params->level == TN_LINK_REMOTE))
@@ -318,11 +326,57 @@ TN_ALWAYS_INLINE tn_link_fast_result tn_link_fast_sent(tn_link *link, tn_link_fa
 	TN_ASSERT(link->posting == (uint32_t)fast->post.cookie && chan->handle == fast->channel);
 	link->posting = TN_NONE;
 	wr->op = TN_NONE;
-	tn_lk_consume_message(link, &link->lanes[wr->lane], chan, wr, &fast->post, fast->host);
-	count_message(link, chan, wr->bytes);
+	left = (tn_lk_left){wr->header, fast->post.iov + 1, fast->post.iov_count - 1, fast->post.bytes,
+			    fast->host};
+	tn_lk_consume_message(link, &link->lanes[wr->lane], chan, &left);
 	wr->kind = TN_WR_FREE;
-	tn_count_own(&link->counters.ops_fast, 1);
 	return TN_FAST_COMPLETE;
+}
+
+/* ---- messages that are over when their post returns, over a device that promises that ---- */
+
+/* The header that a message of the channel would have now. */
+static TN_ALWAYS_INLINE void brief_header(tn_link *link, tn_lk_lane *lane, const tn_lk_chan *chan,
+					  uint8_t *header)
+{
+	tn_frame_data *data = (tn_frame_data *)header;
+
+	data->head =
+		tn_lk_head_of(link, lane, TN_FRAME_DATA, tn_lk_journal_half_full(link) ? TN_FRAME_ACK : 0);
+	data->channel = chan->peer;
+	data->sum = 0;
+	data->seq = chan->tx_seq;
+}
+
+TN_ALWAYS_INLINE bool tn_link_brief_send(tn_link *link, uint32_t channel, uint64_t bytes,
+					 tn_link_brief *brief)
+{
+	const tn_lk_chan *chan = &link->chans[channel & 0xffff];
+	tn_lk_lane *lane = link->by_index[0];
+
+	_Static_assert(sizeof(tn_frame_data) == TN_LINK_BRIEF_BYTES,
+		       "a brief message has its header with it");
+	if (TN_UNLIKELY(!may_send(link, chan, channel) || chan->abort_due || link->sums ||
+			!tn_list_empty(&chan->msgs)))
+		return false;
+	if (TN_UNLIKELY(lane->state != TN_LANE_UP || lane->stalled ||
+			tn_lk_credits(lane) <= TN_CREDIT_RESERVE ||
+			tn_lk_fragment_bytes(link, chan, bytes, true) != bytes ||
+			bytes > chan->peer_message_max ||
+			bytes + TN_FRAME_COST > chan->tx_window - chan->tx_sent ||
+			!tn_lk_journal_room(link, lane, bytes + sizeof(tn_frame_data), false)))
+		return false;
+	brief->lane_user = lane->user;
+	brief_header(link, lane, chan, brief->header);
+	return true;
+}
+
+TN_ALWAYS_INLINE void tn_link_brief_sent(tn_link *link, uint32_t channel, const tn_link_brief *brief,
+					 const tn_link_iov *iov, uint32_t count, uint64_t bytes)
+{
+	tn_lk_left left = {brief->header, iov, count, bytes, true};
+
+	tn_lk_consume_message(link, link->by_index[0], &link->chans[channel & 0xffff], &left);
 }
 
 /* ---- what is over when its post returns ---- */
@@ -445,8 +499,9 @@ static TN_ALWAYS_INLINE bool totals_rise(tn_link *link, tn_lk_lane *lane, const 
 /* What new credits or acknowledgements may set going. */
 static inline bool something_waits(const tn_link *link)
 {
-	return link->xfer_ready || link->fail_count || link->hold || tn_lk_journal_due(link) ||
-	       !tn_list_empty(&link->done) || !tn_list_empty(&link->ctl) || !tn_list_empty(&link->msg_ready);
+	return link->credit_due || link->xfer_ready || link->fail_count || link->hold ||
+	       tn_lk_journal_due(link) || !tn_list_empty(&link->done) || !tn_list_empty(&link->ctl) ||
+	       !tn_list_empty(&link->msg_ready);
 }
 
 TN_ALWAYS_INLINE bool tn_link_fast_frame(tn_link *link, uint32_t handle, const void *bytes, uint64_t n,

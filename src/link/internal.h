@@ -418,6 +418,25 @@ static inline uint16_t tn_lk_number(const tn_link *link, uint32_t units)
 	return (uint16_t)(units + 1) & link->number_mask;
 }
 
+/* The head that a frame would have now. */
+static TN_ALWAYS_INLINE tn_frame_head tn_lk_head_of(tn_link *link, const tn_lk_lane *lane, tn_frame_type type,
+						    uint8_t flags)
+{
+	/* A hint: it may be lost with a post that is not accepted. */
+	if (TN_UNLIKELY(link->slots.waited) && lane->index == 0) {
+		link->slots.waited = false;
+		flags |= TN_FRAME_SHORT;
+	}
+	return (tn_frame_head){
+		.type = (uint8_t)type,
+		.flags = flags,
+		.number = tn_lk_number(link, lane->tx_units),
+		.epoch = lane->epoch,
+		.grant = lane->my_granted,
+		.seen = lane->rx_units,
+	};
+}
+
 static inline bool tn_lk_imm_next(const tn_link *link, const tn_lk_lane *lane, uint32_t imm)
 {
 	return (((lane->rx_units + 1) << TN_IMM_NUMBER_SHIFT ^ imm) & link->imm_mask) == 0 || TN_MUTANT(31);

@@ -144,9 +144,18 @@ static TN_ALWAYS_INLINE void tn_lk_note_imm(tn_link *link, tn_lk_lane *lane, tn_
 	log->next = ++log->tail;
 }
 
+/* A whole message, and how it left. */
+typedef struct tn_lk_left {
+	const uint8_t *header; /* tn_frame_data */
+	const tn_link_iov *iov;
+	uint32_t count;
+	uint64_t bytes; /* of iov */
+	bool host;
+} tn_lk_left;
+
 /* A whole message that ended with its post; by fields, because zeroing the row first costs as much as the rest. */
 static TN_ALWAYS_INLINE void tn_lk_note_message(tn_link *link, tn_lk_lane *lane, const tn_lk_chan *chan,
-						tn_lk_wr *wr, const tn_link_post *post, bool host)
+						const tn_lk_left *left)
 {
 	tn_lk_journal *log = &link->journal[0];
 	tn_lk_note *note = tn_lk_row(log, log->tail);
@@ -159,27 +168,27 @@ static TN_ALWAYS_INLINE void tn_lk_note_message(tn_link *link, tn_lk_lane *lane,
 	note->body = body;
 	note->orphan = note->written = false;
 	note->chan = chan->handle;
-	note->bytes = (uint32_t)wr->bytes;
+	note->bytes = (uint32_t)left->bytes;
 	note->op = 0;
 	tn_lk_note_where(lane, note, true);
-	tn_lk_ring_take(link, note, body + wr->bytes);
+	tn_lk_ring_take(link, note, body + left->bytes);
 	to = tn_lk_bytes_of(link, note);
-	memcpy(to, wr->header + sizeof(tn_frame_head), body);
+	memcpy(to, left->header + sizeof(tn_frame_head), body);
 	to += body;
-	for (uint32_t i = 1; i < post->iov_count; i++) {
-		tn_lk_keep(link, to, post->iov[i].base, post->iov[i].bytes, host);
-		to += post->iov[i].bytes;
+	for (uint32_t i = 0; i < left->count; i++) {
+		tn_lk_keep(link, to, left->iov[i].base, left->iov[i].bytes, left->host);
+		to += left->iov[i].bytes;
 	}
-	wr->note = log->tail;
 	log->next = ++log->tail;
 }
 
 /* tn_lk_consume of such a message: its header told the lane's totals as they are. */
-static TN_ALWAYS_INLINE void tn_lk_consume_message(tn_link *link, tn_lk_lane *lane, const tn_lk_chan *chan,
-						   tn_lk_wr *wr, const tn_link_post *post, bool host)
+static TN_ALWAYS_INLINE void tn_lk_consume_message(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan,
+						   const tn_lk_left *left)
 {
 	TN_ASSERT(tn_lk_credits(lane) > 0);
-	TN_ASSERT(wr->told_grant == lane->my_granted && wr->told_seen == lane->rx_units);
+	TN_ASSERT(((const tn_frame_head *)left->header)->grant == lane->my_granted &&
+		  ((const tn_frame_head *)left->header)->seen == lane->rx_units);
 	lane->tx_serial++;
 	lane->consumed++;
 	lane->tx_units++;
@@ -188,8 +197,12 @@ static TN_ALWAYS_INLINE void tn_lk_consume_message(tn_link *link, tn_lk_lane *la
 	lane->ack_due = false;
 	link->credit_due &= ~1u;
 	if (link->resumes)
-		tn_lk_note_message(link, lane, chan, wr, post, host);
+		tn_lk_note_message(link, lane, chan, left);
+	chan->tx_sent += left->bytes + TN_FRAME_COST;
+	chan->tx_seq++;
 	tn_count_own(&link->counters.frames_tx, 1);
+	tn_count_own(&link->counters.messages_tx, 1);
+	tn_count_own(&link->counters.ops_fast, 1);
 }
 
 /* Where the rows begin that the peer's totals do not cover. */

@@ -56,6 +56,7 @@ typedef struct tn_link tn_link;
 #define TN_LINK_BLOB_MAX      256 /* = TN_BLOB_MAX of the transport */
 #define TN_LINK_TOKEN_BYTES   32  /* = TN_LANE_TOKEN_BYTES */
 #define TN_LINK_KEY_BYTES     64  /* = sizeof(tern_key) */
+#define TN_LINK_BRIEF_BYTES   32  /* = sizeof(tn_frame_data) */
 #define TN_LINK_ID_BYTES      16
 #define TN_LINK_NONCE_BYTES   32
 #define TN_LINK_IOV_MAX       3 /* pieces of a message; one more goes to the header */
@@ -514,6 +515,21 @@ tn_link_fast_result tn_link_fast_posted(tn_link *link, tn_link_fast *fast, tern_
 /* The same after tn_link_fast_send: compiled for it. */
 tn_link_fast_result tn_link_fast_sent(tn_link *link, tn_link_fast *fast, tern_status status, bool done,
 				      uint64_t *op);
+/*
+ * A message over a device that has its bytes when its post returns, and says nothing of it later: the machine keeps no
+ * row of it. True: header and the message's pieces may be posted on that lane; if the device took them tn_link_brief_sent
+ * follows at once, before any other call. False, or the device did not take it: nothing happened, submit it in another
+ * way. Ends at LOCAL.
+ */
+typedef struct tn_link_brief {
+	void *lane_user;
+	_Alignas(16) uint8_t header[TN_LINK_BRIEF_BYTES];
+} tn_link_brief;
+bool tn_link_brief_send(tn_link *link, uint32_t channel, uint64_t bytes, tn_link_brief *brief);
+/* iov: the message's pieces, in host memory. */
+void tn_link_brief_sent(tn_link *link, uint32_t channel, const tn_link_brief *brief, const tn_link_iov *iov,
+			uint32_t count, uint64_t bytes);
+
 /*
  * An immediate that is as most are: instead of tn_link_on_imm, without the time, and the machine has nothing to
  * say afterwards. False: nothing happened, call that.

@@ -14,21 +14,7 @@
 
 void tn_lk_head_fill(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, tn_frame_type type, uint8_t flags)
 {
-	tn_frame_head *head = (tn_frame_head *)wr->header;
-
-	/* A hint: it may be lost with a post that is not accepted. */
-	if (TN_UNLIKELY(link->slots.waited) && lane->index == 0) {
-		link->slots.waited = false;
-		flags |= TN_FRAME_SHORT;
-	}
-	*head = (tn_frame_head){
-		.type = (uint8_t)type,
-		.flags = flags,
-		.number = tn_lk_number(link, lane->tx_units),
-		.epoch = lane->epoch,
-		.grant = lane->my_granted,
-		.seen = lane->rx_units,
-	};
+	*(tn_frame_head *)wr->header = tn_lk_head_of(link, lane, type, flags);
 	wr->told_grant = lane->my_granted;
 	wr->told_seen = lane->rx_units;
 }

@@ -70,8 +70,10 @@ typedef struct tn_dev_caps {
 				     grants no more credits than this per lane and recv_slots in all */
 	uint32_t lane_wrs_max;    /* wrs in flight per lane; more gives TERN_AGAIN */
 	uint32_t inline_bytes;    /* sources up to this are copied at post; 0 works */
-	bool copies;              /* one-sided accesses are copies by the initiator: copy_begin works */
-	bool needs_registered;    /* local memory of writes and reads must be registered, or inline */
+	uint32_t
+		send_done_bytes; /* a message of so many or less that a send accepts is always done; 0: says nothing */
+	bool copies;             /* one-sided accesses are copies by the initiator: copy_begin works */
+	bool needs_registered; /* local memory of writes and reads must be registered, or inline */
 	bool streams; /* bulk queues in buffers of the kernel, which hold more than the path and delay what
 			 comes behind: an adaptive window keeps it short (link.window=auto) */
 	bool batches; /* posts of few bytes that lane.more announces are gathered: one system call for many */

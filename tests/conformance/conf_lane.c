@@ -132,6 +132,19 @@ void conf_lane_works(conf_pair *pair, conf_lane *lane)
 
 /* ---- work requests ---- */
 
+/* What a device says of its messages' ends holds for each. */
+static tern_status send_checked(conf_end *end, const tn_iov *iov, int n, uint64_t cookie, bool *done)
+{
+	tern_status status = tn_lane_send(end->lane, iov, n, cookie, done);
+	uint64_t bytes = 0;
+
+	for (int i = 0; i < n; i++)
+		bytes += iov[i].bytes;
+	if (status == TERN_OK && bytes <= end->node->caps.send_done_bytes && bytes > 0)
+		assert_true(*done);
+	return status;
+}
+
 static tern_status post(conf_end *end, const conf_req *req, uint64_t cookie, bool *done)
 {
 	tn_iov whole = {.base = req->local, .bytes = req->bytes};
@@ -156,7 +169,7 @@ static tern_status post(conf_end *end, const conf_req *req, uint64_t cookie, boo
 		status = tn_lane_read(end->lane, &wr);
 		break;
 	default:
-		return tn_lane_send(end->lane, req->iov_count ? req->iov : &whole,
+		return send_checked(end, req->iov_count ? req->iov : &whole,
 				    req->iov_count ? req->iov_count : 1, cookie, done);
 	}
 	*done = wr.done;

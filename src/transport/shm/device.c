@@ -162,6 +162,7 @@ static void shm_caps(tn_dev *base, tn_dev_caps *caps)
 		/* Nothing stays in flight: every wr is done at post. */
 		.lane_wrs_max = 1u << 20,
 		.inline_bytes = config->buf_bytes,
+		.send_done_bytes = UINT32_MAX,
 		.copies = true,
 	};
 }

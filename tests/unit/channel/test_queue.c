@@ -3,6 +3,7 @@
  * Messages that are submitted while another thread holds the link's lock (channel/queue.c): the test holds it. And
  * many threads that send at once. Run under the thread sanitizer.
  */
+#include "channel/op.h"
 #include "channel/queue.h"
 #include "workers.h"
 
@@ -165,6 +166,42 @@ static void test_order_and_cancel(void **state)
 	pair_close(&p);
 }
 
+/* Without an operation: over a device that says so, past nobody, and not while somebody has the lock. */
+static void test_send_now(void **state)
+{
+	uint32_t data[2] = {0, 1};
+	tern_channel *channel;
+	tern_op op = {0};
+	bool brief;
+	leaver l;
+	pair p;
+
+	(void)state;
+	order_open(&p, NULL);
+	channel = order_channel(&p);
+	send_first(&p, channel, 0);
+	brief = tn_send_now(channel, data, sizeof(data));
+	assert_int_equal(brief, !strcmp(transport, "shm"));
+	data[1] += brief;
+	for (unsigned i = 0; i < 2000; i++) { /* more than a lane's receive slots */
+		if (!tn_send_now(channel, data, sizeof(data)))
+			assert_ok(complete(p.dial.ctx, &op, tern_send(channel, data, sizeof(data), &op)));
+		data[1]++;
+	}
+	tn_lock_take(&p.dial.link->lock);
+	assert_false(tn_send_now(channel, data, sizeof(data)));
+	leave_all(&l, channel, 0, data[1]);
+	tn_lock_drop(&p.dial.link->lock);
+	data[1] += LEFT;
+	if (!tn_send_now(channel, data, sizeof(data)))
+		assert_ok(complete(p.dial.ctx, &op, tern_send(channel, data, sizeof(data), &op)));
+	await_all(&p, &l);
+	assert_true(wait_for(p.serve.ctx, &order.came, (int)data[1] + 1));
+	assert_int_equal(order.wrong, 0);
+	tern_channel_close(channel);
+	pair_close(&p);
+}
+
 /* A close ends what was left, each once. */
 static void test_close(void **state)
 {
@@ -269,6 +306,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_left_to_the_holder),
 		cmocka_unit_test(test_order_and_cancel),
+		cmocka_unit_test(test_send_now),
 		cmocka_unit_test(test_close),
 		cmocka_unit_test(test_backlog),
 		cmocka_unit_test(test_streams),

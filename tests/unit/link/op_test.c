@@ -400,6 +400,46 @@ static void fast_paths(void **state)
 	pair_fini(&world);
 }
 
+/* Over when it is posted: no op, no wr, and what the device did not take leaves no trace. */
+static void brief_messages(void **state)
+{
+	uint8_t bytes[100] = {1, 2, 3};
+	tn_link_iov iov = {bytes, sizeof(bytes)};
+	tn_link_brief brief;
+	uint32_t channel;
+	record_op slow;
+
+	(void)state;
+	record_init();
+	record_start();
+	assert_ok(tn_link_channel_open(link_of(0), "c", NULL, 0, &channel));
+	assert_false(tn_link_brief_send(link_of(0), channel, iov.bytes, &brief)); /* no answer yet */
+	run();
+	assert_true(tn_link_brief_send(link_of(0), channel, iov.bytes, &brief));
+	assert_false(tn_link_pending(link_of(0)));
+	tn_link_check(link_of(0), 2);
+	for (int i = 0; i < 3; i++) {
+		assert_true(tn_link_brief_send(link_of(0), channel, iov.bytes, &brief));
+		assert_true(pair_post_brief(&world, 0, &brief, &iov, 1));
+		tn_link_brief_sent(link_of(0), channel, &brief, &iov, 1, iov.bytes);
+		tn_link_check(link_of(0), 2);
+	}
+	run();
+	assert_int_equal(rec.side[1].messages, 3);
+
+	/* Never past what waits, nor longer than a frame, nor over a channel that is closed. */
+	assert_ok(send_at(0, channel, bytes, 100, TN_LINK_LOCAL, &slow));
+	assert_false(tn_link_brief_send(link_of(0), channel, iov.bytes, &brief));
+	run();
+	assert_true(slow.done);
+	assert_false(tn_link_brief_send(link_of(0), channel, UINT32_MAX, &brief));
+	tn_link_channel_close(link_of(0), channel, true);
+	assert_false(tn_link_brief_send(link_of(0), channel, iov.bytes, &brief));
+	run();
+	assert_int_equal(rec.side[1].messages, 4);
+	pair_fini(&world);
+}
+
 static bool may_access(const tn_link *link, uint32_t channel, uint64_t bytes, uint32_t caps)
 {
 	tn_link_way way;
@@ -490,6 +530,7 @@ int main(void)
 		cmocka_unit_test(unsupported),
 		cmocka_unit_test(levels),
 		cmocka_unit_test(fast_paths),
+		cmocka_unit_test(brief_messages),
 		cmocka_unit_test(accesses),
 		cmocka_unit_test(accesses_need_caps),
 	};

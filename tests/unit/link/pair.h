@@ -183,6 +183,9 @@ void pair_step_effect(pair_world *world, pair_end *end);
 /* ---- what the links ask for ---- */
 
 tern_status pair_post(pair_world *world, int side, const tn_link_post *post, bool *done);
+/* A brief message, whose bytes the device has at once; not always. */
+bool pair_post_brief(pair_world *world, int side, const tn_link_brief *brief, const tn_link_iov *iov,
+		     uint32_t count);
 /* The control connection is gone; what was on its way arrives in part. */
 void pair_ctrl_cut(pair_world *world);
 void pair_pump(pair_world *world, int side);

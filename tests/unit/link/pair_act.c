@@ -36,6 +36,21 @@ tern_status pair_post(pair_world *world, int side, const tn_link_post *post, boo
 	return TERN_OK;
 }
 
+bool pair_post_brief(pair_world *world, int side, const tn_link_brief *brief, const tn_link_iov *iov,
+		     uint32_t count)
+{
+	pair_end *end = brief->lane_user;
+	pair_wr wr = {.post = {.type = TN_POST_SEND, .iov_count = 1 + count}};
+
+	PAIR_CHECK(world, end->up && !end->closed && end->side == side);
+	if (end->path->broken || end->queue_count > 0 || end->done_count >= PAIR_QUEUE - 8 ||
+	    pair_chance(world, world->again))
+		return false;
+	wr.post.iov[0] = (tn_link_iov){brief->header, sizeof(brief->header)};
+	memcpy(wr.post.iov + 1, iov, count * sizeof(*iov));
+	return pair_effect(world, end, &wr) == TERN_OK;
+}
+
 static bool pair_no_room(const pair_world *world, int side, uint32_t lanes)
 {
 	return world->room[side] && lanes > world->room[side];

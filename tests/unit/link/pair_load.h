@@ -427,6 +427,21 @@ static inline void load_prepare(load *l, load_op *op, load_call *call)
 	};
 }
 
+/* 0: not taken; 2: complete. */
+static inline int load_submit_brief(load *l, load_op *op, uint32_t handle, const load_call *call)
+{
+	tn_link *link = load_link(l, op->side);
+	bool pending = tn_link_pending(link);
+	tn_link_brief brief;
+
+	if (op->remote || !tn_link_brief_send(link, handle, op->bytes, &brief) ||
+	    !pair_post_brief(l->world, op->side, &brief, call->iov, call->iov_count))
+		return 0;
+	tn_link_brief_sent(link, handle, &brief, call->iov, call->iov_count, op->bytes);
+	PAIR_CHECK(l->world, pending || !tn_link_pending(link));
+	return 2;
+}
+
 /* 1: accepted and pending; 0: not accepted, *status says why; 2: complete. */
 static inline int load_submit_fast(load *l, load_op *op, uint32_t handle, load_call *call,
 				   tern_status *status)
@@ -494,7 +509,9 @@ static inline void load_submit(load *l, load_side *s)
 	l->op_count++;
 	op->accepted = op->pending = true;
 	l->ops_out++;
-	if (pair_chance(l->world, l->fast))
+	if (op->kind == LOAD_SEND && pair_chance(l->world, l->fast))
+		how = load_submit_brief(l, op, s->handle, &call);
+	if (how == 0 && pair_chance(l->world, l->fast))
 		how = load_submit_fast(l, op, s->handle, &call, &status);
 	if (how == 0) {
 		status = op->kind == LOAD_SEND ? tn_link_send(load_link(l, s->side), s->handle, call.iov,
