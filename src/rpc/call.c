@@ -274,10 +274,15 @@ TN_ALWAYS_INLINE tern_status tn_rpc_call_post(rpc_call *c)
 		TN_RPC_COUNT(rpc->counters, replays, 1);
 	c->tries++;
 	c->wants = false;
-	c->sending = c->out = true;
+	c->out = true;
 	c->answered = false;
 	c->landed = c->placed = 0;
 	fill_head(c, waited);
+	if (TN_LIKELY(inside && tn_send_now(pipe->channel, c->message, iov[0].bytes))) {
+		rpc_lock_drop(&rpc->lock);
+		return TERN_OK;
+	}
+	c->sending = true;
 	rpc->refs++;
 	rpc_refs_add(&pipe->refs, pipe->stream->rpc->counters->own);
 	tern_op_init(&c->send_op, on_sent, c);

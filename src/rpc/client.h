@@ -67,12 +67,13 @@ typedef struct rpc_call {
 	uint64_t answer_capacity;
 	uint32_t method, sink_count;
 	uint64_t args_bytes;
-	tern_op send_op;
-	tern_op cancel_op;
 	uint8_t *args_copy; /* arguments that don't fit inline */
-	uint8_t cancel[TN_RPC_REPLY_BYTES];
 	/* header, sinks, and behind them arguments that fit: one piece */
 	uint8_t message[TN_RPC_REQUEST_BYTES_MAX + TN_RPC_INLINE_BYTES];
+	/* what a call that leaves and is answered at once does not touch */
+	tern_op send_op;
+	tern_op cancel_op;
+	uint8_t cancel[TN_RPC_REPLY_BYTES];
 } rpc_call;
 
 struct rpc_stream {

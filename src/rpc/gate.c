@@ -149,6 +149,13 @@ static bool class_may_run(const rpc_gate *gate, unsigned c)
 	       within(gate->running_class[c], gate->limits.running_class[c]);
 }
 
+/* No call at all: what is kept of those that could run is empty. */
+static inline bool nobody_waits(const rpc_gate *gate)
+{
+	_Static_assert(TN_RPC_CLASSES == 3, "all of them");
+	return (gate->queued[0] | gate->queued[1] | gate->queued[2]) == 0;
+}
+
 /* Every change of what waits or runs ends here. */
 static void flow_update(rpc_flow *flow)
 {
@@ -211,6 +218,8 @@ static bool is_next(const rpc_gate *gate, const rpc_flow *flow)
 	if (flow->queued > 0 || !within(flow->running, gate->limits.running_client) ||
 	    !class_may_run(gate, flow->record->service_class))
 		return false;
+	if (TN_LIKELY(nobody_waits(gate)))
+		return true;
 	for (unsigned rank = 0; rank < TN_RPC_CLASSES; rank++) {
 		unsigned c = by_rank[rank];
 
@@ -380,8 +389,10 @@ TN_ALWAYS_INLINE void tn_rpc_gate_leave(tern_rpc_request *req)
 	flow->running--;
 	gate->running--;
 	gate->running_class[flow->record->service_class]--;
-	flow_update(flow);
-	pump_soon(gate);
+	if (TN_UNLIKELY(!nobody_waits(gate))) {
+		flow_update(flow);
+		pump_soon(gate);
+	}
 	rpc_lock_drop(&gate->lock);
 }
 

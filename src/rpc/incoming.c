@@ -193,7 +193,7 @@ static void on_message(tern_channel *channel, const void *msg, uint64_t bytes, v
 	const void *data;
 
 	(void)channel;
-	if (tn_rpc_type_of(msg, bytes) == TN_RPC_REQUEST)
+	if (bytes > 0 && *(const uint8_t *)msg == TN_RPC_REQUEST) /* its parser looks at the rest of it */
 		on_request(conn, msg, bytes);
 	else if (tn_rpc_reply_decode(msg, bytes, &head, &data))
 		on_control(conn, &head);

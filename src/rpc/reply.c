@@ -45,17 +45,34 @@ static void retry_later(tern_rpc_request *req, uint32_t bit)
 		tn_ctx_timer_set(server->ctx, &server->timer, tn_ctx_now(server->ctx) + TN_RPC_RETRY_NS);
 }
 
+/* record->lock held on entry, released. */
+static TN_ALWAYS_INLINE void answer_left(tern_rpc_request *req)
+{
+	req->sending = false;
+	if (req->told_early && req->placing == 0)
+		tn_rpc_answer_placed(req);
+	else
+		tn_rpc_request_settle(req);
+}
+
 static void on_answer_sent(tern_op *op, void *arg)
 {
 	tern_rpc_request *req = arg;
 
 	(void)op; /* a failure means that the channel is gone: a retried call asks again */
 	rpc_lock_take(&req->record->lock);
-	req->sending = false;
-	if (req->told_early && req->placing == 0)
-		tn_rpc_answer_placed(req);
-	else
-		tn_rpc_request_settle(req);
+	answer_left(req);
+}
+
+TN_ALWAYS_INLINE bool tn_rpc_answer_now(tern_rpc_request *req)
+{
+	rpc_conn *conn = req->record->conn;
+
+	if (TN_UNLIKELY(!conn || (req->answer_copy && req->answer_bytes > 0) ||
+			!tn_send_now(conn->channel, req->message, TN_RPC_REPLY_BYTES + req->answer_bytes)))
+		return false;
+	answer_left(req);
+	return true;
 }
 
 /* Once the channel took the answer the request may go at any time. */

@@ -357,11 +357,13 @@ static void answer(tern_rpc_request *req, tern_status status, uint64_t value, co
 	await_on_cancel(req);
 	keep_answer(req, copy, head.bytes);
 	answer_head(req, &head);
-	held = req->held;
+	held = req->held && !TN_MUTANT(11);
 	orphan = copy && !req->record->conn;
-	rpc_lock_drop(&req->record->lock);
-	if (!held || TN_MUTANT(11))
-		tn_rpc_send_answer(req);
+	if (TN_UNLIKELY(held || !tn_rpc_answer_now(req))) {
+		rpc_lock_drop(&req->record->lock);
+		if (!held)
+			tn_rpc_send_answer(req);
+	}
 	if (orphan)
 		tn_rpc_records_trim(server);
 }

@@ -276,6 +276,9 @@ void tn_rpc_request_refuse(tern_rpc_request *req, tern_status status, uint64_t v
 /* ---- reply.c ---- */
 
 void tn_rpc_send_answer(tern_rpc_request *req); /* `sending` was set by the caller */
+/* record->lock held, and `sending` set: the same without an operation. True: the answer has left, the lock is released and the
+   request may be gone. False: nothing happened. */
+bool tn_rpc_answer_now(tern_rpc_request *req);
 /* record->lock held: the puts that an answer waited for are over. */
 void tn_rpc_answer_held(tern_rpc_request *req);
 /* record->lock held on entry, released: no placed put of an answered request is in flight any more. */
