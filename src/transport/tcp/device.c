@@ -93,8 +93,10 @@ void tn_tcp_deadline(tn_tcp_dev *dev, uint64_t deadline)
 static void lane_tx(tn_tcp_lane *lane)
 {
 	pthread_mutex_lock(&lane->tx.lock);
-	if (!lane->rx.ack_waits || tn_tcp_tx_frames(&lane->tx) || lane->tx.events & EPOLLOUT)
-		tn_tcp_tx_run(lane, TN_TCP_CHUNK_BYTES);
+	/* A whole chunk went, so there is likely more to do: the driver is not to sleep over it. */
+	if ((!lane->rx.ack_waits || tn_tcp_tx_frames(&lane->tx) || lane->tx.events & EPOLLOUT) &&
+	    tn_tcp_tx_run(lane, TN_TCP_CHUNK_BYTES) >= TN_TCP_CHUNK_BYTES)
+		lane->dev->base.placed++;
 	pthread_mutex_unlock(&lane->tx.lock);
 }
 
