@@ -363,3 +363,51 @@ void tn_os_mem_barrier(void)
 	atomic_thread_fence(memory_order_seq_cst);
 #endif
 }
+
+/* ---- of this process alone ---- */
+
+#define HUGE (2ull << 20)
+
+static uint64_t whole_pages(uint64_t bytes)
+{
+	uint64_t page = bytes >= HUGE ? HUGE : 4096;
+
+	return (bytes + page - 1) & ~(page - 1);
+}
+
+void *tn_os_mem_private(uint64_t bytes, uint64_t align)
+{
+	uint64_t size = whole_pages(bytes), more = align > 4096 ? align : 0, skip;
+	uint8_t *raw = MAP_FAILED;
+
+	if (!fault("mem.private.map", ENOMEM))
+		raw = mmap(NULL, size + more, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (raw == MAP_FAILED)
+		return NULL;
+	skip = more ? -(uintptr_t)raw & (align - 1) : 0;
+	if (skip)
+		munmap(raw, skip);
+	if (more > skip)
+		munmap(raw + skip + size, more - skip);
+	if (size >= HUGE)
+		(void)madvise(raw + skip, size, MADV_NOHUGEPAGE);
+	return raw + skip;
+}
+
+void tn_os_mem_private_free(void *at, uint64_t bytes)
+{
+	munmap(at, whole_pages(bytes));
+}
+
+void tn_os_mem_private_huge(void *at, uint64_t bytes)
+{
+	(void)madvise(at, whole_pages(bytes), MADV_HUGEPAGE); /* slower without, no more */
+}
+
+void tn_os_mem_private_filled(void *at, uint64_t bytes)
+{
+	uint64_t whole = (bytes + HUGE / 16) / HUGE * HUGE;
+
+	if (whole && madvise(at, whole, MADV_HUGEPAGE) == 0)
+		(void)madvise(at, whole, MADV_COLLAPSE);
+}

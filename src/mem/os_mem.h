@@ -57,6 +57,17 @@ extern bool tn_os_mem_asymmetric;
 void tn_os_mem_barrier_init(void);
 void tn_os_mem_barrier(void);
 
+/*
+ * Pages of this process alone, NULL: there are none. What is not touched takes no memory: huge pages, which are whole from
+ * the first touch on, are not asked for beforehand. In whole huge pages from 2 MiB on; align: of a page, or 2 MiB.
+ */
+void *tn_os_mem_private(uint64_t bytes, uint64_t align);
+void tn_os_mem_private_free(void *at, uint64_t bytes);
+/* Huge from the first touch of each on: it will be used at once, or what is not used of one doesn't matter. */
+void tn_os_mem_private_huge(void *at, uint64_t bytes);
+/* All of it (but for less than 128 KiB) is used: as huge pages from now on, where the kernel can (Linux 6.1). */
+void tn_os_mem_private_filled(void *at, uint64_t bytes);
+
 /* ---- NUMA (os_numa.c) ---- */
 /* Nodes that this process may allocate on, as bits; 1 where there is one node or the kernel does not say. */
 uint64_t tn_os_numa_nodes(void);

@@ -18,7 +18,8 @@
  *             A key's home bucket follows from the lower half of its hash; if that is full the record is in the next
  *             with room, and each bucket that was passed counts it: a look-up ends at a bucket that nobody passed.
  *             An entry never moves within its segment, so that readers need no version of buckets; a segment that
- *             is dealt anew is left as it is, replaced in the directory, and freed when no reader can see it.
+ *             is dealt anew, or moves to other pages, is left as it is, replaced in the directory, and freed when no
+ *             reader can see it.
  *             An entry of the directory is a segment's address with its number of pages in the lowest bits: a reader
  *             finds the bucket without a look at the segment's head.
  *
@@ -166,6 +167,7 @@ static inline uint8_t tn_tag(uint64_t hash)
 typedef struct tn_slab {
 	uint8_t *base;
 	uint32_t places;
+	bool huge;      /* in huge pages from the first touch on */
 	uint64_t first; /* places of the slabs before it */
 } tn_slab;
 
@@ -182,7 +184,7 @@ typedef struct tn_limbo {
 typedef struct tn_chunk {
 	struct tn_chunk *next;
 	uint8_t *base;
-	uint32_t pages, free;
+	uint32_t pages, free, touched;      /* touched: the first ones, which take memory */
 	uint64_t used[TN_CHUNK_PAGES / 64]; /* bits */
 } tn_chunk;
 
@@ -230,6 +232,7 @@ struct tn_table {
 	uint32_t head_bytes, stride;
 	uint32_t shift, mask;          /* of ids */
 	bool meta, dense, keep;        /* keep: no memory goes back */
+	bool lazy;                     /* memory is this process's own: what was not written takes none */
 	uint64_t rows_max, places_max; /* by the budget; 0 = none */
 
 	_Alignas(64) _Atomic(tn_dir *) dir;
@@ -243,11 +246,14 @@ struct tn_table {
 	pthread_mutex_t dir_lock; /* directory, segments' memory */
 	tn_segment *limbo_segments;
 	tn_dir *limbo_dirs;
-	tn_chunk *chunks;
-	uint64_t segments, index_pages;
+	tn_chunk *chunks, *packing;
+	uint64_t segments, index_pages, index_touched,
+		index_used; /* pages: of chunks, written, of segments */
 
 	pthread_mutex_t id_lock;
 	uint32_t slab_count, slab_used; /* of the last slab: places that were ever used */
+	uint64_t slab_counted;          /* of the last slab: bytes that are counted */
+	tn_slab *slab_full;             /* the last place of it was handed out */
 	uint32_t free_ids;              /* a list through the keys of free records */
 	uint64_t handed, used, places;
 	tn_limbo *limbo, *limbo_last;
@@ -399,6 +405,10 @@ void tn_segment_free(tn_table *t, tn_segment *seg);
 /* What is out of the directory, until no reader can see it. */
 void tn_segment_retire(tn_table *t, tn_segment *seg);
 void tn_dir_retire(tn_table *t, tn_dir *dir);
+/* After one has grown: holes stay few. */
+void tn_segments_pack(tn_table *t);
+/* Takes dir_lock; not from inside the epoch: what grew in a batch leaves its memory to the next one. */
+void tn_segments_settle(tn_table *t);
 void tn_segments_fini(tn_table *t);
 
 /* table_cold.c */
@@ -438,6 +448,8 @@ typedef struct tn_insert {
 	bool existing; /* in: only if its record is in the tier; else *now = 0 */
 	bool warm;     /* out: it came from there */
 } tn_insert;
+/* `now` in the directory for the hashes of `was`, or of a half of them. Holding both and dir_lock. */
+void tn_index_publish(tn_table *t, tn_segment *was, tn_segment *now);
 /* The id of a key's record, 0 if there is none. Inside the epoch. */
 uint32_t tn_index_find(const tn_table *t, const tn_dir *dir, uint64_t key, uint64_t hash);
 /* Enter a record that is filled in, dead and out of the index; it becomes live. *now: its id, or that of the record

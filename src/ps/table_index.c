@@ -195,8 +195,7 @@ static tern_status double_dir(tn_table *t)
 	return TERN_OK;
 }
 
-/* `now` in the directory for the hashes of `was`, or of a half of them. Holding both and dir_lock. */
-static void publish(tn_table *t, tn_segment *was, tn_segment *now)
+void tn_index_publish(tn_table *t, tn_segment *was, tn_segment *now)
 {
 	tn_dir *dir = atomic_load(&t->dir);
 	uint8_t depth = TN_MAX(was->depth, now->depth);
@@ -297,8 +296,9 @@ static tern_status resize(tn_table *t, tn_segment *seg, uint32_t pages)
 	each(t, seg, deal_one, &(dealing){.to = {now}, .shift = 64});
 	TN_ASSERT(now->count == seg->count);
 	pthread_mutex_lock(&t->dir_lock);
-	publish(t, seg, now);
+	tn_index_publish(t, seg, now);
 	tn_segment_retire(t, seg);
+	tn_segments_pack(t);
 	pthread_mutex_unlock(&t->dir_lock);
 	return TERN_OK;
 }
@@ -327,10 +327,11 @@ static tern_status split(tn_table *t, tn_segment *seg)
 	each(t, seg, deal_one, &d);
 	TN_ASSERT(half[0]->count + half[1]->count == seg->count);
 	pthread_mutex_lock(&t->dir_lock);
-	publish(t, seg, half[0]);
-	publish(t, seg, half[1]);
+	tn_index_publish(t, seg, half[0]);
+	tn_index_publish(t, seg, half[1]);
 	tn_segment_retire(t, seg);
 	TN_COUNT(t, splits, 1);
+	tn_segments_pack(t);
 	pthread_mutex_unlock(&t->dir_lock);
 	return TERN_OK;
 }
@@ -361,8 +362,8 @@ static void merge(tn_table *t, tn_segment *a, tn_segment *b)
 	each(t, a, deal_one, &(dealing){.to = {now}, .shift = 64});
 	each(t, b, deal_one, &(dealing){.to = {now}, .shift = 64});
 	pthread_mutex_lock(&t->dir_lock);
-	publish(t, a, now);
-	publish(t, b, now);
+	tn_index_publish(t, a, now);
+	tn_index_publish(t, b, now);
 	tn_segment_retire(t, a);
 	tn_segment_retire(t, b);
 	pthread_mutex_unlock(&t->dir_lock);

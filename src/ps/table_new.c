@@ -158,8 +158,10 @@ uint32_t tn_make(tn_maker *m, tn_scratch *s, uint64_t key, uint64_t hash)
 void tn_maker_end(tn_maker *m)
 {
 	tn_hand_return(m->t, &m->hand);
-	if (m->created)
+	if (m->created) {
 		TN_COUNT(m->t, created, m->created);
+		tn_segments_settle(m->t);
+	}
 	if (m->not_admitted)
 		TN_COUNT(m->t, not_admitted, m->not_admitted);
 	if (m->refused)

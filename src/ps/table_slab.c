@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Slabs and ids: where records lie, who has which id, and when a dead one may be used again. Slabs begin at 64 KiB
- * and are an eighth of the table up to 4 MiB (more where records are large), so that a small table is small; from
- * 2 MiB on they ask for huge pages. Slabs are never given back while the table lives.
+ * and are an eighth of the table up to 4 MiB (more where records are large); what is not used of the last one takes no
+ * memory, if it is the process's own, and is not counted. From 2 MiB on they are in huge pages (mem/os_mem.h). Slabs are
+ * never given back while the table lives.
  *
  * Must not know keys or the index. Threads: any; id_lock, once for many ids.
  * Tests: tests/unit/ps/model_test.c.
@@ -10,30 +11,30 @@
 #include <inttypes.h>
 #include <sched.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #include "base/clock.h"
 #include "base/fail.h"
 #include "base/fault.h"
+#include "mem/os_mem.h"
 #include "ps/table_impl.h"
 
 #define HUGE (2ull << 20)
 
-static void *default_alloc(void *arg, uint64_t bytes, uint64_t align)
-{
-	void *ptr = aligned_alloc(align, (bytes + align - 1) / align * align);
+#define STEP (64ull << 10) /* in which memory of a slab is counted */
+#define MANY  \
+	(2ull \
+	 << 20) /* records: in a table of so many, what is not used of a huge page is a byte of each at most */
 
+static void *own_alloc(void *arg, uint64_t bytes, uint64_t align)
+{
 	(void)arg;
-	if (ptr && bytes >= HUGE)
-		(void)madvise(ptr, bytes, MADV_HUGEPAGE); /* slower without, no more */
-	return ptr;
+	return tn_os_mem_private(bytes, align);
 }
 
-static void default_free(void *arg, void *ptr, uint64_t bytes)
+static void own_free(void *arg, void *ptr, uint64_t bytes)
 {
 	(void)arg;
-	(void)bytes;
-	free(ptr);
+	tn_os_mem_private_free(ptr, bytes);
 }
 
 /* Records of a slab of full size. */
@@ -48,8 +49,9 @@ tern_status tn_slab_init(tn_table *t)
 {
 	uint32_t bits = 0;
 
-	if (!t->memory.alloc)
-		t->memory = (tn_table_memory){.alloc = default_alloc, .free = default_free};
+	t->lazy = !t->memory.alloc;
+	if (t->lazy)
+		t->memory = (tn_table_memory){.alloc = own_alloc, .free = own_free};
 	while ((1u << bits) < full_places(t))
 		bits++;
 	t->shift = bits;
@@ -76,7 +78,22 @@ void tn_slab_fini(tn_table *t)
 	}
 }
 
-static tern_status add_slab(tn_table *t, uint32_t places)
+/* Bytes of the last slab that take memory. */
+static void count_slab(tn_table *t)
+{
+	const tn_slab *slab = &t->slabs[t->slab_count - 1];
+	uint64_t used = (uint64_t)t->slab_used * t->stride, step = slab->huge ? HUGE : STEP;
+	uint64_t bytes = t->lazy ? (used + step - 1) / step * step : UINT64_MAX;
+
+	if (bytes > t->slab_counted) {
+		bytes = TN_MIN(bytes, slab_bytes(t, slab));
+		TN_COUNT(t, slab_bytes, bytes - t->slab_counted);
+		t->slab_counted = bytes;
+	}
+}
+
+/* huge: from the first touch on. */
+static tern_status add_slab(tn_table *t, uint32_t places, bool huge)
 {
 	uint64_t bytes = (uint64_t)places * t->stride, align = bytes >= HUGE ? HUGE : 64;
 	tn_slab *slab = &t->slabs[t->slab_count];
@@ -95,18 +112,22 @@ static tern_status add_slab(tn_table *t, uint32_t places)
 			       t->schema.name, bytes, TN_GET(t, slab_bytes));
 	slab->places = places;
 	slab->first = t->places;
+	slab->huge = huge && t->lazy && bytes >= HUGE;
+	if (slab->huge)
+		tn_os_mem_private_huge(slab->base, bytes);
 	t->places += places;
 	t->slab_used = 0;
+	t->slab_counted = 0;
 	t->slab_count++;
 	tn_layout_changed(t);
-	TN_COUNT(t, slab_bytes, bytes);
 	return TERN_OK;
 }
 
 tern_status tn_slab_add_full(tn_table *t, uint32_t places)
 {
-	TN_TRY(add_slab(t, places));
+	TN_TRY(add_slab(t, places, true));
 	t->slab_used = places;
+	count_slab(t);
 	t->used += places;
 	t->handed += places;
 	return TERN_OK;
@@ -115,14 +136,17 @@ tern_status tn_slab_add_full(tn_table *t, uint32_t places)
 static tern_status grow(tn_table *t)
 {
 	uint64_t bytes = TN_MAX(TN_SLAB_BYTES_MIN, t->places * t->stride / 8);
-	uint64_t places = TN_MIN(TN_MAX(bytes / t->stride, 16), full_places(t));
+	uint64_t places;
 
+	if (bytes > HUGE)
+		bytes = bytes / HUGE * HUGE; /* but for less than a record */
+	places = TN_MIN(TN_MAX(bytes / t->stride, 16), full_places(t));
 	if (t->places_max) {
 		if (t->places >= t->places_max)
 			return TERN_E_BUDGET;
 		places = TN_MIN(places, t->places_max - t->places);
 	}
-	TN_TRY(add_slab(t, (uint32_t)places));
+	TN_TRY(add_slab(t, (uint32_t)places, t->places >= MANY));
 	if (t->slab_count == 1) {
 		t->slab_used = 1; /* id 0 is none */
 		t->used = 1;
@@ -143,6 +167,9 @@ static uint32_t fresh_id(tn_table *t)
 	atomic_store_explicit(&head->version, TN_DEAD, memory_order_relaxed);
 	t->slab_used++;
 	t->used++;
+	count_slab(t);
+	if (t->slab_used == t->slabs[s].places && t->lazy && !t->slabs[s].huge)
+		t->slab_full = &t->slabs[s];
 	return id;
 }
 
@@ -189,6 +216,7 @@ static tern_status one_id(tn_table *t, uint32_t *id)
 tern_status tn_hand_fill(tn_table *t, tn_hand *hand, uint64_t want)
 {
 	tern_status st = TERN_OK;
+	tn_slab *full;
 
 	TN_ASSERT(hand->count == 0 && want > 0);
 	want = TN_MIN(want, TN_HAND);
@@ -203,7 +231,11 @@ tern_status tn_hand_fill(tn_table *t, tn_hand *hand, uint64_t want)
 		hand->count++;
 		t->handed++;
 	}
+	full = t->slab_full;
+	t->slab_full = NULL;
 	pthread_mutex_unlock(&t->id_lock);
+	if (full)
+		tn_os_mem_private_filled(full->base, slab_bytes(t, full));
 	return hand->count ? TERN_OK : st;
 }
 
