@@ -41,7 +41,7 @@ static void serve(const char *name, const char *transport, bool asleep, int out)
 	params.name = unique;
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
 	bench_pin(1);
-	params.flags = opt.spin ? TERN_CTX_NO_HELPER : 0;
+	params.flags = opt.spin ? TERN_CTX_SINGLE_OWNER : 0; /* one thread, as the kernel's line has */
 	if (tern_ctx_create(&params, &ctx) != TERN_OK || tern_ps_server_open(ctx, NULL, &server) != TERN_OK)
 		bench_die(transport, tern_detail());
 	if (write(out, tern_ctx_address(ctx), strlen(tern_ctx_address(ctx)) + 1) < 0)

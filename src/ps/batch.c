@@ -6,6 +6,7 @@
  * Threads: the driver; workers for what they were handed. Tests: tests/unit/ps/ps_test.c, fuzz/ps_wire.c.
  */
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -199,13 +200,14 @@ static bool align(ps_task *t)
  */
 static bool are_mine(ps_task *t, const ps_view *view)
 {
-	t->slots = view->mine;
+	t->slots = &view->mine;
 	if (view->all && t->batch.map_version == view->map.version && !t->server->replicas)
 		return true;
-	memset(&t->slots, 0, sizeof(t->slots));
+	t->slots = &t->some;
+	memset(&t->some, 0, sizeof(t->some));
 	for (uint64_t i = 0; i < t->batch.count; i++)
-		tn_ps_slots_add(&t->slots, tn_table_slot(t->keys[i]));
-	return tn_ps_slots_within(&t->slots, &view->mine);
+		tn_ps_slots_add(&t->some, tn_table_slot(t->keys[i]));
+	return tn_ps_slots_within(&t->some, &view->mine);
 }
 
 /* How often slots are asked for: who has too hot ones gives some away. */
@@ -272,9 +274,13 @@ void tn_ps_write_end(ps_task *t)
 void tn_ps_work_on(tern_ps_server *server, ps_bench *bench, tern_rpc_request *request, tn_ps_method method,
 		   const void *args, uint64_t bytes)
 {
-	ps_task t = {.server = server, .bench = bench, .request = request};
+	ps_task t;
 	unsigned in;
 
+	memset(&t, 0, offsetof(ps_task, some));
+	t.server = server;
+	t.bench = bench;
+	t.request = request;
 	t.view = tn_ps_view_enter(server, &in);
 	if (writable(&t, method) && find_share(&t, args, bytes) && read_body(&t, method, args, bytes) &&
 	    align(&t) && owned(&t)) {

@@ -334,6 +334,10 @@ tern_status tern_ps_server_follow(tern_ps_server *server, const tern_ps_follow_p
 	tern_status status;
 	tn_ps_follow *f;
 
+	if (server->alone)
+		return tn_fail(
+			TERN_E_UNSUPPORTED,
+			"a server that follows checkpoints needs a thread; this context has a single owner");
 	if (!p->dir || !p->dir[0])
 		return tn_fail(TERN_E_INVALID, "which directory of checkpoints is to be followed?");
 	if (p->name && strlen(p->name) >= sizeof(((tn_ckpt_ack *)NULL)->name))

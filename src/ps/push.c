@@ -71,10 +71,10 @@ static void push_once(ps_task *t, const uint8_t *grads)
 	if (!tn_ps_write_begin(t))
 		return;
 	pthread_mutex_lock(&share->lock);
-	verdict = tn_ps_dedup_begin(share->dedup, b->client, b->seq, b->low_water, &t->slots, &fresh, &known);
+	verdict = tn_ps_dedup_begin(share->dedup, b->client, b->seq, b->low_water, t->slots, &fresh, &known);
 	pthread_mutex_unlock(&share->lock);
 	if (verdict == TN_PS_FRESH) {
-		if (!tn_ps_slots_within(&t->slots, &fresh)) {
+		if (!tn_ps_slots_within(t->slots, &fresh)) {
 			t->answer.flags |= TN_PS_DUPLICATE;
 			leave_out(t, &fresh, &count);
 			if (TN_UNLIKELY(t->commit != NULL))

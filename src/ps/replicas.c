@@ -189,14 +189,14 @@ bool tn_ps_replicas_enter(ps_task *t)
 		t->answer.status = TERN_E_TOO_LARGE;
 		return false;
 	}
-	if (!tn_repl_serves(&r->repl, &t->slots, r->env.lease(r->env.arg)) || !room_for(t)) {
+	if (!tn_repl_serves(&r->repl, t->slots, r->env.lease(r->env.arg)) || !room_for(t)) {
 		t->answer.flags |= TN_PS_RUNNING;
 		return false;
 	}
 	pthread_mutex_lock(&t->share->order);
 	if (atomic_load_explicit(&r->streaming, memory_order_acquire) == 0 || t->commit)
 		return true;
-	t->commit = commit_begin(r, t->share, t->request, &t->slots, false);
+	t->commit = commit_begin(r, t->share, t->request, t->slots, false);
 	if (t->commit)
 		return true;
 	pthread_mutex_unlock(&t->share->order);
@@ -445,13 +445,13 @@ bool tn_ps_replicas_read(ps_task *t)
 		t->answer = (tn_ps_answer){.flags = TN_PS_WRONG_SERVER};
 		return false;
 	}
-	if (!tn_repl_serves(&r->repl, &t->slots, r->env.lease(r->env.arg))) {
+	if (!tn_repl_serves(&r->repl, t->slots, r->env.lease(r->env.arg))) {
 		t->answer = (tn_ps_answer){.flags = TN_PS_RUNNING};
 		return false;
 	}
 	if (!r->linear || atomic_load_explicit(&t->share->commits.count, memory_order_acquire) == 0)
 		return true;
-	t->commit = commit_begin(r, t->share, t->request, &t->slots, true);
+	t->commit = commit_begin(r, t->share, t->request, t->slots, true);
 	if (t->commit)
 		return true;
 	t->answer = (tn_ps_answer){.flags = TN_PS_RUNNING};

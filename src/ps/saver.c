@@ -357,6 +357,14 @@ static void on_save(tern_rpc_request *request, const void *args, uint64_t bytes,
 	tern_status status;
 	uint64_t version;
 
+	if (saver->server->alone) {
+		static const char words[] =
+			"a server whose context has a single owner saves and restores nothing: "
+			"that needs a thread";
+
+		tern_rpc_reply(request, TERN_E_UNSUPPORTED, words, sizeof(words) - 1);
+		return;
+	}
 	if (tn_ps_follows(saver->server)) {
 		tn_ps_refuse_follower(request);
 		return;

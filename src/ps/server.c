@@ -116,6 +116,7 @@ static tern_ps_server *server_new(tern_ctx *ctx, tn_ps_state *state, const tern_
 	server->ctx = ctx;
 	server->state = state;
 	server->counters = &state->counters;
+	server->alone = tn_ctx_single_owner(ctx);
 	server->tier_lock = -1;
 	server->budget_bytes = params->budget_bytes;
 	server->lease_ns = tn_opt_u64(tn_ctx_options(ctx), tn_ps_options, "lease");
@@ -179,6 +180,9 @@ tern_status tern_ps_server_open(tern_ctx *ctx, const tern_ps_server_params *para
 
 	*out = NULL;
 	params = params ? params : &none;
+	if (params->join && tn_ctx_single_owner(ctx))
+		return tn_fail(TERN_E_UNSUPPORTED,
+			       "servers that join others need threads; this context has a single owner");
 	TN_TRY(tn_ps_view_list(ctx, params, &view));
 	status = claim(ctx, &state);
 	if (status != TERN_OK) {

@@ -48,6 +48,7 @@
 
 typedef struct ps_share {
 	_Atomic uint32_t refs;
+	bool alone; /* the server's */
 	tn_table *engine;
 	tn_ps_outside *outside; /* NULL: its memory is this process's own */
 	tern_table_schema schema;
@@ -107,6 +108,7 @@ struct tern_ps_server {
 	tn_ps_state *state;
 	tn_ps_counters *counters;
 	uint64_t budget_bytes, inline_bytes, lease_ns;
+	bool alone;     /* its context has a single owner: no threads, and no locks for them */
 	char *tier_dir; /* NULL: no table has a tier (tier.c) */
 	int tier_lock;
 	uint32_t tier_index;
@@ -139,16 +141,17 @@ struct tern_ps_server {
 	_Atomic uint64_t busy;
 };
 
-/* The view as of now, until tn_ps_view_leave. */
+/* The view as of now, until tn_ps_view_leave. A single owner sets no other meanwhile. */
 static inline const ps_view *tn_ps_view_enter(tern_ps_server *server, unsigned *in)
 {
-	*in = tn_epoch_enter(server->view_epoch);
+	*in = server->alone ? 0 : tn_epoch_enter(server->view_epoch);
 	return atomic_load_explicit(&server->view, memory_order_acquire);
 }
 
 static inline void tn_ps_view_leave(tern_ps_server *server, unsigned in)
 {
-	tn_epoch_leave(server->view_epoch, in);
+	if (!server->alone)
+		tn_epoch_leave(server->view_epoch, in);
 }
 
 /* ---- view.c ---- */
@@ -220,10 +223,11 @@ typedef struct ps_task {
 	uint64_t next_key;      /* produce.c: of the next bag */
 	uint64_t row_bytes;     /* outside of the table */
 	uint64_t stride;
-	tn_ps_slots slots; /* that keys are in; not filled where the whole view is meant */
+	const tn_ps_slots *slots; /* that keys are in: some, or all of the view */
 	tn_ps_answer answer;
 	ps_commit *commit; /* the answer waits for backups */
 	bool read;         /* a pull: what it read is told if this is still the server to tell it */
+	tn_ps_slots some;  /* the last: not cleared for those who don't need it */
 } ps_task;
 
 void tn_ps_reply(ps_task *t, uint64_t more_bytes);

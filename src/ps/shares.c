@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "ps/follow.h"
 #include "ps/server.h"
+#include "rpc/lock.h"
 
 static void share_free(ps_share *share)
 {
@@ -28,7 +29,7 @@ static void share_free(ps_share *share)
 
 void tn_ps_share_put(ps_share *share)
 {
-	if (atomic_fetch_sub_explicit(&share->refs, 1, memory_order_acq_rel) == 1)
+	if (rpc_refs_drop(&share->refs, 1, share->alone))
 		share_free(share);
 }
 
@@ -36,13 +37,15 @@ ps_share *tn_ps_share_get(tern_ps_server *server, uint64_t id)
 {
 	ps_share *share = NULL;
 
-	pthread_mutex_lock(&server->tables_lock);
+	if (!server->alone)
+		pthread_mutex_lock(&server->tables_lock);
 	for (uint32_t i = 0; i < server->share_count && !share; i++)
 		if (server->shares[i]->id == id)
 			share = server->shares[i];
 	if (share)
-		atomic_fetch_add_explicit(&share->refs, 1, memory_order_relaxed);
-	pthread_mutex_unlock(&server->tables_lock);
+		rpc_refs_add(&share->refs, server->alone);
+	if (!server->alone)
+		pthread_mutex_unlock(&server->tables_lock);
 	return share;
 }
 
@@ -89,6 +92,7 @@ tern_status tn_ps_share_new(tern_ps_server *server, const tern_table_schema *sch
 					      : status;
 	}
 	share->refs = 1;
+	share->alone = server && server->alone;
 	share->schema = *schema;
 	share->id = tn_ps_table_id(schema->name);
 	share->hash = tn_ps_schema_hash(schema);

@@ -18,13 +18,27 @@ static void put_f32(tn_writer *w, float value)
 	tn_put_u32(w, bits);
 }
 
-static float get_f32(tn_reader *r)
+static inline float f32_of(uint32_t bits)
 {
-	uint32_t bits = tn_get_u32(r);
 	float value;
 
 	memcpy(&value, &bits, sizeof(value));
 	return value;
+}
+
+static float get_f32(tn_reader *r)
+{
+	return f32_of(tn_get_u32(r));
+}
+
+static inline uint32_t le32(const uint8_t *at)
+{
+	return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
+
+static inline uint64_t le64(const uint8_t *at)
+{
+	return le32(at) | (uint64_t)le32(at + 4) << 32;
 }
 
 static uint64_t fnv1a(const uint8_t *p, uint64_t n)
@@ -64,27 +78,27 @@ void tn_ps_batch_encode(uint8_t out[TN_PS_BATCH_BYTES], const tn_ps_batch *b)
 	TN_ASSERT(!w.bad && w.at == TN_PS_BATCH_BYTES);
 }
 
+/* Heads have fixed places: one look at their length, and the compiler makes a load of each field. */
 bool tn_ps_batch_head(const void *args, uint64_t bytes, tn_ps_batch *b)
 {
-	tn_reader r;
-	uint8_t version;
+	const uint8_t *at = args;
 
-	tn_reader_init(&r, args, bytes);
-	version = tn_get_u8(&r);
-	*b = (tn_ps_batch){.how = tn_get_u8(&r)};
-	b->flags = tn_get_u8(&r);
-	b->dtype = tn_get_u8(&r);
-	b->lr_scale = get_f32(&r);
-	b->table = tn_get_u64(&r);
-	b->schema = tn_get_u64(&r);
-	b->map_version = tn_get_u64(&r);
-	b->count = tn_get_u64(&r);
-	b->step = tn_get_u64(&r);
-	b->client = tn_get_u64(&r);
-	b->seq = tn_get_u64(&r);
-	b->low_water = tn_get_u64(&r);
-	b->stride = tn_get_u64(&r);
-	return !r.bad && version == TN_PS_VERSION && !(b->flags & ~BATCH_FLAGS) && b->low_water <= b->seq;
+	if (bytes < TN_PS_BATCH_BYTES)
+		return false;
+	*b = (tn_ps_batch){.how = at[1],
+			   .flags = at[2],
+			   .dtype = at[3],
+			   .lr_scale = f32_of(le32(at + 4)),
+			   .table = le64(at + 8),
+			   .schema = le64(at + 16),
+			   .map_version = le64(at + 24),
+			   .count = le64(at + 32),
+			   .step = le64(at + 40),
+			   .client = le64(at + 48),
+			   .seq = le64(at + 56),
+			   .low_water = le64(at + 64),
+			   .stride = le64(at + 72)};
+	return at[0] == TN_PS_VERSION && !(b->flags & ~BATCH_FLAGS) && b->low_water <= b->seq;
 }
 
 /* The keys of bags are all keys. */
@@ -110,10 +124,11 @@ bool tn_ps_batch_body(const void *args, uint64_t bytes, uint64_t row_bytes, tn_p
 {
 	tn_reader r;
 
-	tn_reader_init(&r, args, bytes);
-	(void)tn_get_view(&r, TN_PS_BATCH_BYTES);
+	if (bytes < TN_PS_BATCH_BYTES)
+		return false;
+	tn_reader_init(&r, (const uint8_t *)args + TN_PS_BATCH_BYTES, bytes - TN_PS_BATCH_BYTES);
 	/* Held against what is there before it is multiplied: no product wraps. */
-	if (r.bad || b->count > tn_reader_left(&r) / sizeof(uint64_t))
+	if (b->count > tn_reader_left(&r) / sizeof(uint64_t))
 		return false;
 	b->keys = tn_get_view(&r, b->count * sizeof(uint64_t));
 	if (b->flags & TN_PS_PLACES)
@@ -149,22 +164,22 @@ void tn_ps_answer_encode(uint8_t out[TN_PS_ANSWER_BYTES], const tn_ps_answer *a)
 bool tn_ps_answer_decode(const void *data, uint64_t bytes, uint64_t count, bool found, uint64_t row_bytes,
 			 tn_ps_answer *a)
 {
+	const uint8_t *at = data;
 	tn_reader r;
-	uint8_t version;
-	uint16_t zero;
 
-	tn_reader_init(&r, data, bytes);
-	version = tn_get_u8(&r);
-	*a = (tn_ps_answer){.flags = tn_get_u8(&r)};
-	zero = tn_get_u16(&r);
-	a->status = (tern_status)(int32_t)tn_get_u32(&r);
-	a->map_version = tn_get_u64(&r);
-	a->found = tn_get_u64(&r);
-	a->applied = tn_get_u64(&r);
-	a->dropped = tn_get_u64(&r);
-	a->refused = tn_get_u64(&r);
-	if (r.bad || version != TN_PS_VERSION || zero || (a->flags & ~ANSWER_FLAGS) || (int)a->status > 0)
+	*a = (tn_ps_answer){0};
+	if (bytes < TN_PS_ANSWER_BYTES)
 		return false;
+	*a = (tn_ps_answer){.flags = at[1],
+			    .status = (tern_status)(int32_t)le32(at + 4),
+			    .map_version = le64(at + 8),
+			    .found = le64(at + 16),
+			    .applied = le64(at + 24),
+			    .dropped = le64(at + 32),
+			    .refused = le64(at + 40)};
+	if (at[0] != TN_PS_VERSION || at[2] || at[3] || (a->flags & ~ANSWER_FLAGS) || (int)a->status > 0)
+		return false;
+	tn_reader_init(&r, at + TN_PS_ANSWER_BYTES, bytes - TN_PS_ANSWER_BYTES);
 	if (tn_reader_left(&r) && found) { /* none with an answer that says to ask again */
 		if (count > UINT64_MAX - 7)
 			return false;

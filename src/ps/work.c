@@ -46,6 +46,8 @@ static void *worker(void *arg)
 
 tern_status tn_ps_work_start(tern_ps_server *server, uint32_t workers)
 {
+	if (server->alone)
+		return TERN_OK; /* whatever it takes, the owner works */
 	server->workers = calloc(workers, sizeof(*server->workers));
 	if (!server->workers)
 		return tn_fail(TERN_E_NOMEM, "no memory for %u workers", workers);
@@ -73,7 +75,7 @@ void tn_ps_work_stop(tern_ps_server *server)
 bool tn_ps_work_hand(tern_ps_server *server, tern_rpc_request *request, tn_ps_method method, const void *args,
 		     uint64_t bytes)
 {
-	ps_job *job = TN_FAULT("ps.job.alloc") ? NULL : malloc(sizeof(*job) + bytes);
+	ps_job *job = server->alone || TN_FAULT("ps.job.alloc") ? NULL : malloc(sizeof(*job) + bytes);
 
 	if (!job)
 		return false;
