@@ -113,8 +113,11 @@ static int tx_error(tn_tcp_lane *lane)
 /* It received: likely it will again. */
 static void note_hot(tn_tcp_dev *dev, tn_tcp_lane *lane)
 {
-	if (dev->hot[0] == lane)
+	if (dev->hot[0] == lane) {
+		dev->streak = lane->rx.after_large ? 0 : dev->streak + 1;
 		return;
+	}
+	dev->streak = 0;
 	dev->hot[1] = dev->hot[0];
 	dev->hot[0] = lane;
 }
@@ -285,6 +288,15 @@ static int run_direct(tn_tcp_dev *dev, bool woken, tn_event *events, int max)
 	return n;
 }
 
+/*
+ * One in so many polls looks elsewhere. An empty look costs what half an empty recv does, and what came is found later by as
+ * much: rarer while one lane takes turns with its peer. Bulk is no such talk, its polls are long.
+ */
+static uint32_t polls_between(const tn_tcp_dev *dev, uint32_t polls)
+{
+	return dev->streak >= TN_TCP_STREAK ? polls * TN_TCP_STREAK_RARER : polls;
+}
+
 /* Ask the sockets that had something lately. True: one of them had. */
 static bool run_hot(tn_tcp_dev *dev, bool woken, tn_event *events, int max, int *n)
 {
@@ -298,7 +310,7 @@ static bool run_hot(tn_tcp_dev *dev, bool woken, tn_event *events, int max, int 
 		if (lane->state != TN_TCP_UP || lane->rx.paused)
 			continue;
 		/* the one before it received last, and is what a spinning poll mostly looks for */
-		if (i > 0 && !woken && dev->direct % TN_TCP_SECOND_POLLS)
+		if (i > 0 && !woken && dev->direct % polls_between(dev, TN_TCP_SECOND_POLLS))
 			break;
 		if (lane->rx.drained && !woken) {
 			lane->rx.drained = false;
@@ -356,7 +368,8 @@ static int tcp_poll(tn_dev *base, tn_event *events, int max)
 		bool moved = run_hot(dev, woken, events, max, &n);
 
 		dev->direct++;
-		if (n < max && (!dev->hot[0] || (woken && !moved) || must_look(dev, TN_TCP_HOT_POLLS)))
+		if (n < max && (!dev->hot[0] || (woken && !moved) ||
+				must_look(dev, polls_between(dev, TN_TCP_HOT_POLLS))))
 			n += run_epoll(dev, events + n, max - n);
 	}
 	if (n < max && atomic_load(&dev->ready_count))

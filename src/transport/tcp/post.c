@@ -79,7 +79,7 @@ static bool launch(tn_tcp_lane *lane, const tn_tcp_req *req, bool more)
 		return false;
 	tx->posting = true;
 	tx->posting_done = false;
-	if (!lane->base.more || !tn_tcp_tx_batch(lane)) {
+	if (lane->base.more ? !tn_tcp_tx_batch(lane) : more || !tn_tcp_tx_message(lane)) {
 		if (!held(lane, req, more) && more)
 			tn_tcp_ready(lane);
 		else if (!held(lane, req, more))

@@ -54,16 +54,18 @@ typedef struct tn_tcp_lane tn_tcp_lane;
 #define TN_TCP_STALL_NS     250000000ull /* how often a lane that is not read is looked after */
 #define TN_TCP_LOOK_BYTES   (8u << 10)   /* after a longer frame, expect another */
 #define TN_TCP_LARGE_FRAMES 3u           /* for so many frames: rows, then their answer */
-#define TN_TCP_ACK_BYTES    (128u << 10) /* placed and not acknowledged: no waiting beyond that */
+#define TN_TCP_ACK_BYTES    (256u << 10) /* placed and not acknowledged: no waiting beyond that */
 #define TN_TCP_NAKS         (2u * TN_TCP_WRS_LIMIT)
 #define TN_TCP_DIRECT_LANES 2u          /* up to here poll asks the sockets before the epoll set */
 #define TN_TCP_DIRECT_POLLS 64u         /* and looks at the epoll set at least once in so many polls */
 #define TN_TCP_HOT_LANES    2u          /* with more: those that received last are asked first */
 #define TN_TCP_HOT_POLLS    8u          /* and the epoll set at least once in so many polls */
 #define TN_TCP_SECOND_POLLS 4u          /* and the second of those, unless it was woken */
+#define TN_TCP_STREAK       8u          /* short receipts of one lane in a row: it is who talks, */
+#define TN_TCP_STREAK_RARER 4u          /* and others are looked for so much more rarely */
 #define TN_TCP_REST_BYTES   (64u << 10) /* as little more than a chunk goes with it */
 #define TN_TCP_BATCH_BYTES  (16u << 10) /* frames gathered by lane.more: so many go at once */
-#define TN_TCP_BATCH_FRAME  4608u       /* payload that is copied for that */
+#define TN_TCP_BATCH_FRAME  4608u       /* payload that is copied for that, or for one piece */
 #define TN_TCP_BATCH_ROOM   (TN_TCP_BATCH_BYTES + TN_TCP_HDR_BYTES + TN_TCP_BATCH_FRAME)
 
 /* ---- sources of readiness: what epoll's data points to ---- */
@@ -339,6 +341,7 @@ struct tn_tcp_dev {
 	_Atomic uint32_t tx_waiting; /* lanes that wait for EPOLLOUT */
 	_Atomic bool armed;
 	uint32_t direct; /* polls since the epoll set was asked */
+	uint32_t streak; /* times that hot[0] alone received, each time little */
 	uint32_t acks_waiting;
 	tn_tcp_lane *hot[TN_TCP_HOT_LANES]; /* the latest first; NULL: none */
 	/* accesses to memory behind keys: guard.c */
@@ -495,6 +498,9 @@ static inline bool tn_tcp_tx_pending(const tn_tcp_tx *tx)
 void tn_tcp_req_complete(tn_tcp_lane *lane, uint32_t index, tern_status status);
 /* The peer acknowledged; NULL, or what is wrong with that. */
 const char *tn_tcp_tx_acked(tn_tcp_lane *lane, uint64_t ack);
+/* The last req, QUEUED, goes to the kernel at once if it is short and nothing is ahead of it. It may complete by that. False: it is
+   for tn_tcp_tx_run. */
+bool tn_tcp_tx_message(tn_tcp_lane *lane);
 /* The last req, QUEUED, goes to the batch instead of the kernel; false: it can't. It may complete by that. */
 bool tn_tcp_tx_batch(tn_tcp_lane *lane);
 /* Set the epoll interest of the lane to what it needs. */

@@ -21,7 +21,7 @@
 
 #define PLAN_FRAMES 32
 #define PLAN_IOVS   80
-#define FLAT_BYTES  256
+#define FLAT_BYTES  (TN_TCP_HDR_BYTES + TN_TCP_BATCH_FRAME)
 #define PLAN_CTLS   8 /* control frames, whose bytes live in the plan */
 
 typedef struct plan {
@@ -34,7 +34,6 @@ typedef struct plan {
 	uint32_t ctls;
 	uint32_t nak, resp, req; /* next of each queue, as if the plan were sent */
 	uint64_t ack;            /* largest that a header of the plan tells */
-	bool one_sided;          /* payload of a write or a read is in it: never copied */
 } plan;
 
 /* What stands for memory whose key was revoked while it was being read. */
@@ -156,7 +155,6 @@ static bool add_req(tn_tcp_lane *lane, plan *p, tn_tcp_out *out)
 		req->hdr.ack = out->ack;
 		tn_tcp_hdr_encode(&req->hdr, req->head);
 	}
-	p->one_sided |= req->type == TN_TCP_WRITE || req->type == TN_TCP_WRITE_IMM;
 	if (!add_bytes(p, req->head, TN_TCP_HDR_BYTES, &skip))
 		return false;
 	for (uint8_t i = 0; i < req->iov_count; i++) {
@@ -188,7 +186,6 @@ static bool add_resp(tn_tcp_lane *lane, plan *p, tn_tcp_out *out)
 	uint64_t skip = out->sent;
 	tn_tcp_hdr hdr = {.type = TN_TCP_READ_RESP, .seq = resp->seq, .ack = out->ack, .bytes = resp->bytes};
 
-	p->one_sided = true;
 	recheck(lane, resp, out->sent);
 	if (out->sent == 0)
 		tn_tcp_hdr_encode(&hdr, resp->head);
@@ -294,7 +291,6 @@ static void make_plan(tn_tcp_lane *lane, plan *p, uint64_t budget)
 	p->bytes = 0;
 	p->room = TN_MIN(budget, TN_TCP_CHUNK_BYTES);
 	p->ack = 0;
-	p->one_sided = false;
 	p->nak = tx->nak_head + (out.kind == TN_TCP_OUT_CTL && out.nak);
 	p->resp = tx->resp_head + (out.kind == TN_TCP_OUT_RESP);
 	p->req = tx->sent + (out.kind == TN_TCP_OUT_REQ);
@@ -384,6 +380,59 @@ static void account(tn_tcp_lane *lane, plan *p, uint64_t n)
 	tx->probe = false;
 }
 
+/* Nothing goes out any more: poll takes the lane down. */
+static void fail_tx(tn_tcp_lane *lane, int error)
+{
+	lane->tx.error = error;
+	lane->tx.refuse = TERN_E_LANE;
+	tn_tcp_ready(lane);
+}
+
+/*
+ * What nearly all calls and answers are, and requests of a read: no plan is made for one frame. It goes flat, a copy of
+ * payload up to FLAT_BYTES: the kernel takes one piece faster, by more than that. What it leaves is the frame under way.
+ */
+bool tn_tcp_tx_message(tn_tcp_lane *lane)
+{
+	tn_tcp_tx *tx = &lane->tx;
+	uint32_t index = tx->tail - 1;
+	tn_tcp_req *req = req_at(tx, index);
+	uint64_t total = TN_TCP_HDR_BYTES + tn_tcp_hdr_payload(&req->hdr);
+	uint8_t flat[FLAT_BYTES], *at = flat + TN_TCP_HDR_BYTES;
+	ssize_t n;
+
+	if ((req->type != TN_TCP_SEND && req->type != TN_TCP_READ_REQ) || total > sizeof(flat) ||
+	    tx->sent != index || tx->cur.kind || tx->batch_bytes || tx->error ||
+	    tx->nak_head != tx->nak_tail || tx->resp_head != tx->resp_tail)
+		return false;
+	if (TN_FAULT("tcp.lane.send")) {
+		fail_tx(lane, EPIPE);
+		return true;
+	}
+	req->hdr.ack = tx->ack_value;
+	tn_tcp_hdr_encode(&req->hdr, req->head);
+	memcpy(flat, req->head, TN_TCP_HDR_BYTES);
+	for (uint8_t i = 0; i < req->iov_count; at += req->iov[i++].bytes)
+		if (req->iov[i].bytes)
+			memcpy(at, req->iov[i].base, req->iov[i].bytes);
+	n = send(lane->fd, flat, total, MSG_NOSIGNAL | MSG_DONTWAIT);
+	if (n <= 0)
+		return false;
+	TN_TCP_COUNT(lane->dev, tx_calls, 1);
+	tx->ack_told = tx->ack_value;
+	tx->ack_due = tx->probe = false;
+	if ((uint64_t)n < total) {
+		tx->cur = (tn_tcp_out){.kind = TN_TCP_OUT_REQ,
+				       .index = index,
+				       .total = total,
+				       .sent = (uint64_t)n,
+				       .ack = tx->ack_value};
+		return false;
+	}
+	req_sent(lane, index);
+	return true;
+}
+
 bool tn_tcp_tx_batch(tn_tcp_lane *lane)
 {
 	tn_tcp_tx *tx = &lane->tx;
@@ -415,14 +464,6 @@ bool tn_tcp_tx_batch(tn_tcp_lane *lane)
 	return true;
 }
 
-/* Nothing goes out any more: poll takes the lane down. */
-static void fail_tx(tn_tcp_lane *lane, int error)
-{
-	lane->tx.error = error;
-	lane->tx.refuse = TERN_E_LANE;
-	tn_tcp_ready(lane);
-}
-
 void tn_tcp_tx_interest(tn_tcp_lane *lane)
 {
 	tn_tcp_tx *tx = &lane->tx;
@@ -446,17 +487,11 @@ void tn_tcp_tx_interest(tn_tcp_lane *lane)
 static ssize_t send_plan(tn_tcp_lane *lane, plan *p)
 {
 	struct msghdr msg = {.msg_iov = p->iov, .msg_iovlen = p->iovs};
-	uint8_t flat[FLAT_BYTES];
-	uint64_t at = 0;
 
 	if (TN_FAULT("tcp.lane.send"))
 		return errno = EPIPE, -1;
-	/* a short message goes flat: the kernel takes one piece faster than two */
-	if (p->bytes <= sizeof(flat) && !p->one_sided) {
-		for (uint32_t i = 0; i < p->iovs; at += p->iov[i++].iov_len)
-			memcpy(flat + at, p->iov[i].iov_base, p->iov[i].iov_len);
-		return send(lane->fd, flat, p->bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
-	}
+	if (p->iovs == 1)
+		return send(lane->fd, p->iov[0].iov_base, p->iov[0].iov_len, MSG_NOSIGNAL | MSG_DONTWAIT);
 	return sendmsg(lane->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 

@@ -7,6 +7,8 @@
 #include <sys/wait.h>
 
 #include "base/rand.h"
+#include "transport/tcp/tcp.h"
+
 #include "tcp_peer.h"
 
 #define BIG_BYTES (16u << 20)
@@ -100,6 +102,45 @@ static void everything_in_pieces(void **state)
 		}
 	}
 	free(back);
+	duo_close(&d);
+}
+
+/* A message that goes flat and of which the kernel takes a part: what is left follows, and what was posted behind it. */
+static void short_messages_in_pieces(void **state)
+{
+	static duo d;
+	static uint8_t data[4608];
+	const unsigned n = 300;
+	unsigned sent = 0, got = 0, cut = 0;
+	const tn_event *event;
+	tern_status status;
+	bool done;
+
+	(void)state;
+	duo_open(&d, tiny);
+	for (uint64_t i = 0; i < sizeof(data); i++)
+		data[i] = pattern(i);
+	while (got < n) {
+		uint64_t bytes = sizeof(data) - 37 * (sent % 60), half = bytes / 2;
+		tn_iov iov[2] = {{data, half}, {data + half, bytes - half}};
+
+		status = sent < n ? tn_lane_send(d.la, iov, 2, sent, &done) : TERN_AGAIN;
+		assert_true(status == TERN_OK || status == TERN_AGAIN);
+		sent += status == TERN_OK;
+		cut += status == TERN_OK && tn_tcp_lane_of(d.la)->tx.cur.kind == TN_TCP_OUT_REQ;
+		d.a.count = d.b.count = 0;
+		node_poll(&d.a);
+		node_poll(&d.b);
+		for (unsigned i = 0; i < d.b.count; i++) {
+			event = &d.b.events[i];
+			assert_int_equal(event->type, TN_EV_RECV);
+			assert_int_equal(event->bytes, sizeof(data) - 37 * (got % 60));
+			assert_memory_equal(event->buf, data, event->bytes);
+			d.b.dev->ops->recv_done(d.b.dev, event);
+			got++;
+		}
+	}
+	assert_true(cut > 0);
 	duo_close(&d);
 }
 
@@ -600,6 +641,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(everything_in_pieces),
+		cmocka_unit_test(short_messages_in_pieces),
 		cmocka_unit_test(large_payload_is_not_copied),
 		cmocka_unit_test(held_back_posts),
 		cmocka_unit_test(parts_go_together),
