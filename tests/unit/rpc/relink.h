@@ -136,9 +136,8 @@ static inline void place(tern_rpc_request *request, const void *args, uint64_t b
 		tern_op_init(&p->op[i], on_placed, p);
 		atomic_fetch_add(&p->left, 1);
 		/* each way that they go, beside each other */
-		status =
-			tn_rpc_request_place(request, 0, at, w.source + at, end - at,
-					     (tn_link_placed)(TN_PLACED_APART + (i + bytes) % 3), &p->op[i]);
+		status = tn_rpc_request_place(request, 0, at, w.source + at, end - at,
+					      (tn_link_placed)(TN_PLACED_APART + (i + bytes) % 3), &p->op[i]);
 		if (status != TERN_OK)
 			placing_put(p);
 	}

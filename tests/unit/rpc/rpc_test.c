@@ -108,8 +108,7 @@ static void fill_placed(tern_rpc_request *request, const void *args, uint64_t by
 		tern_op_init(&ops[i], on_hasty_put, NULL);
 		/* the key says more than the sink: only its owner can tell that this piece is revoked */
 		assert_ok(tn_rpc_request_place(request, i == *bad ? 1 : 0, at, w.source + at, piece,
-					       i + 1 == PLACES ? TN_PLACED_LAST : TN_PLACED_BESIDE,
-					       &ops[i]));
+					       i + 1 == PLACES ? TN_PLACED_LAST : TN_PLACED_BESIDE, &ops[i]));
 	}
 	tern_rpc_reply(request, TERN_OK, "placed", 6);
 }
