@@ -103,7 +103,7 @@ struct sim_lane {
 	/* receiving */
 	uint64_t received; /* number of the next item */
 	uint32_t held, cqes;
-	uint32_t leave; /* so many more messages in a row do not arrive, while the device lies */
+	uint32_t missing; /* messages left out in a row */
 	tn_list unplaced;
 	uint64_t drain_at;
 };

@@ -53,7 +53,6 @@ static const planted mutants[] = {
 	{30, "of the last units of a lane nobody looks whether they came"},
 	{31, "a number that an immediate carries is not looked at"},
 	{32, "data lanes that were given up count on"},
-	{33, "an immediate goes however many units before it may be missing"},
 };
 
 void sim_run_choose_mutant(uint64_t mutant)

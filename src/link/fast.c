@@ -157,7 +157,7 @@ static TN_ALWAYS_INLINE bool type_allows(const tn_link *link, const tn_lk_lane *
 	case TN_XFER_PUT_NOTIFY:
 		return xfer->bytes > 0 && xfer->value >> TN_LINK_NOTIFY_BITS == 0 &&
 		       (!link->resumes || link->remote_done || tn_lk_journal_keeps(lane, xfer->bytes)) &&
-		       tn_lk_imm_fits(link, lane, chan, xfer->bytes) &&
+		       tn_lk_imm_fits(link, chan, xfer->bytes) &&
 		       tn_lk_credits(lane) > (lane->index == 0 ? TN_CREDIT_RESERVE : 0) &&
 		       tn_lk_journal_room(link, lane, TN_JOURNAL_IMM_BYTES, false);
 	case TN_XFER_PUT_FLAG:

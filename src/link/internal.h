@@ -502,42 +502,16 @@ static inline bool tn_lk_chan_can_send(const tn_lk_chan *chan)
 	return chan->state == TN_CHAN_OPEN && !(chan->ctl & (TN_CTL_OPEN | TN_CTL_OK));
 }
 
-/* Units of a lane that may not have arrived: sent, and not told to have been seen. */
-static inline uint32_t tn_lk_unseen(const tn_lk_lane *lane)
-{
-	return lane->tx_units - lane->peer_seen;
-}
-
-/*
- * Two bits of a number tell one that came before from one or two that are missing. So no more than these may be: an immediate
- * goes only while the units before it that may be missing are that few, else a frame, whose number is longer.
- */
-static inline bool tn_lk_imm_tells(const tn_link *link, const tn_lk_lane *lane)
-{
-	return !link->imm_mask || tn_lk_unseen(lane) <= TN_IMM_UNSEEN_MAX || TN_MUTANT(33);
-}
-
-static inline bool tn_lk_imm_fits(const tn_link *link, const tn_lk_lane *lane, const tn_lk_chan *chan,
-				  uint64_t bytes)
+static inline bool tn_lk_imm_fits(const tn_link *link, const tn_lk_chan *chan, uint64_t bytes)
 {
 	return (link->caps & TN_LINK_CAP_WRITE_IMM) && (chan->peer & 0xffff) < link->imm_channels &&
-	       bytes <= link->imm_max && tn_lk_imm_tells(link, lane);
-}
-
-/*
- * Does a notification ask to be acknowledged for the sake of those behind it? So that they may be immediates: one asks at a
- * time.
- */
-static inline bool tn_lk_imm_asks(const tn_link *link, const tn_lk_lane *lane)
-{
-	return link->imm_mask && tn_lk_unseen(lane) > 0 && (int32_t)(lane->peer_seen - lane->asked) >= 0;
+	       bytes <= link->imm_max;
 }
 
 static inline uint32_t tn_lk_imm(const tn_link *link, const tn_lk_lane *lane, const tn_lk_chan *chan,
 				 uint32_t value, bool ack)
 {
-	return (ack || tn_lk_imm_asks(link, lane) ? TN_IMM_ACK : 0) |
-	       ((lane->tx_units + 1) << TN_IMM_NUMBER_SHIFT & link->imm_mask) |
+	return (ack ? TN_IMM_ACK : 0) | ((lane->tx_units + 1) << TN_IMM_NUMBER_SHIFT & link->imm_mask) |
 	       (chan->peer & 0xffff) << TN_LINK_NOTIFY_BITS | value;
 }
 

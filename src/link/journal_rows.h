@@ -246,8 +246,6 @@ static TN_ALWAYS_INLINE void tn_lk_consume_imm(tn_link *link, tn_lk_lane *lane, 
 	lane->consumed++;
 	if (!link->remote_done)
 		lane->tx_units++;
-	if (post->imm & TN_IMM_ACK)
-		lane->asked = lane->tx_units;
 	if (link->resumes)
 		tn_lk_note_imm(link, lane, wr, post, done, host);
 	tn_count_own(&link->counters.imms_tx, 1);

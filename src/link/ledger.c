@@ -82,8 +82,6 @@ void tn_lk_consume(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, const tn_link_
 		TN_ASSERT(tn_lk_credits(lane) > 0);
 		lane->consumed++;
 		lane->tx_units++;
-		if (TN_UNLIKELY(link->imm_mask) && ((const tn_frame_head *)wr->header)->flags & TN_FRAME_ACK)
-			lane->asked = lane->tx_units;
 		told(link, lane, wr->told_grant, wr->told_seen);
 		if (wr->kind != TN_WR_AGAIN)
 			tn_lk_journal_add(link, lane, wr, post);
@@ -172,12 +170,9 @@ static void commit_message(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn
 static void commit_xfer(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk_op *op, tn_lk_wr *wr,
 			bool done)
 {
-	/* If lanes break its data goes again with its notification (op.c: left_behind, if that is given up). */
-	bool again = op->kind == TN_OP_PUT_NOTIFY && op->need_ack;
-
 	tn_lk_xfer_begin(link, chan, op, lane);
 	/* One that was done at its post may take effect after its op was stopped. */
-	if (!link->remote_done && !again && (done || !op->need_ack) &&
+	if (!link->remote_done && (done || !op->need_ack) &&
 	    (wr->kind == TN_WR_WRITE || wr->kind == TN_WR_FLAG))
 		tn_lk_silent_sent(lane, chan);
 	switch (wr->kind) {

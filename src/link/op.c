@@ -120,15 +120,6 @@ static void finish(tn_link *link, tn_lk_op *op, tern_status status)
 	tn_lk_chan_advance(link, chan);
 }
 
-/* Data of a put whose notification is not sent any more may take effect yet: what follows it keeps to its lane. */
-static void left_behind(tn_link *link, const tn_lk_op *op, tn_lk_chan *chan)
-{
-	tn_lk_lane *lane = &link->lanes[op->lane];
-
-	if (op->kind == TN_OP_PUT_NOTIFY && op->silent && lane->state == TN_LANE_UP)
-		tn_lk_silent_sent(lane, chan);
-}
-
 void tn_lk_op_stop(tn_link *link, tn_lk_op *op, tern_status status)
 {
 	tn_lk_chan *chan = &link->chans[op->chan];
@@ -147,8 +138,6 @@ void tn_lk_op_stop(tn_link *link, tn_lk_op *op, tern_status status)
 	}
 	op->all_posted = op->state == TN_LOP_POSTED && (!op->need_ack || op->acked);
 	op->status = status;
-	if (op->state == TN_LOP_ACTIVE && op->lane != TN_NONE)
-		left_behind(link, op, chan);
 	/* The peer has a part of the message: it must hear that no more follows. */
 	if (op->kind == TN_OP_MESSAGE && op->state == TN_LOP_ACTIVE && !link->settled)
 		chan->abort_due = true;

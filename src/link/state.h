@@ -93,7 +93,6 @@ typedef struct tn_lk_lane {
 	uint32_t twice; /* slots that the shell holds of units that had come before (numbers.c) */
 	/* acknowledgement: units = frames, and immediates where the device lacks REMOTE_DONE */
 	uint32_t tx_units, peer_seen, rx_units, seen_told;
-	uint32_t asked; /* where immediates are numbered: the latest unit that asked to be acknowledged */
 	/* numbers.c: units sent at the last look, and those that the peer was told; what it said that it sent */
 	uint32_t tx_looked, tx_said, rx_said;
 	/* wrs posted, finished ones as well, and the last of them that is known to be at the peer */

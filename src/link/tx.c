@@ -325,7 +325,7 @@ static bool build_tail(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk_
 	wr = tn_lk_wr_begin(link, TN_WR_NOTIFY, chan, op, 0);
 	wr->last = true;
 	tn_lk_head_fill(link, lane, wr, notify ? TN_FRAME_NOTIFY : TN_FRAME_SYNC,
-			op->need_ack || (notify && tn_lk_imm_asks(link, lane)) ? TN_FRAME_ACK : 0);
+			op->need_ack ? TN_FRAME_ACK : 0);
 	frame = (tn_frame_notify *)wr->header;
 	frame->channel = chan->peer;
 	frame->value = op->x.value;
@@ -353,7 +353,7 @@ static bool build_piece(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk
 					       tn_lk_placed(link, op->placed) != TN_PLACED_NO);
 	bool imm = op->kind == TN_OP_PUT_NOTIFY &&
 		   (n == op->length || last_tells(link, op, n) || TN_MUTANT(21)) &&
-		   (tn_list_empty(&chan->tails) || TN_MUTANT(20)) && tn_lk_imm_fits(link, lane, chan, n);
+		   (tn_list_empty(&chan->tails) || TN_MUTANT(20)) && tn_lk_imm_fits(link, chan, n);
 	tn_lk_wr *wr;
 
 	if (n == 0)

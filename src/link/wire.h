@@ -383,7 +383,6 @@ tern_status tn_wire_status(int32_t number, tern_status other);
 #define TN_IMM_CHANNELS          127u
 #define TN_IMM_NUMBER_SHIFT      29
 #define TN_IMM_NUMBER            (3u << TN_IMM_NUMBER_SHIFT)
-#define TN_IMM_UNSEEN_MAX        2u /* units before one that may be missing: three look like one that came before */
 #define TN_IMM_CHANNELS_NUMBERED 31u
 
 #endif

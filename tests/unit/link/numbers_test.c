@@ -93,52 +93,6 @@ static void left_out(void **state)
 	}
 }
 
-/* However many notifications in a row are left out, the next one tells, and each comes once and in order. */
-static void many_left_out(void **state)
-{
-	(void)state;
-	for (uint32_t n = 1; n <= 9; n++) {
-		uint8_t bytes[2] = {1, 2};
-		record_op ops[10];
-		uint64_t imms;
-
-		set_up(0);
-		imms = tn_counter_read(&tn_link_get_counters(link_of(0))->imms_tx);
-		world.left_out = 100;
-		for (uint32_t i = 0; i <= n; i++) {
-			if (i == n)
-				world.left_out = 0;
-			assert_ok(xfer_at(0, channel, TN_XFER_PUT_NOTIFY, bytes, 1, i, &ops[i]));
-			run();
-			if (i < n)
-				assert_int_equal(rec.side[1].rx_count, 0);
-		}
-		assert_int_equal(tn_counter_read(&tn_link_get_counters(link_of(0))->imms_tx) - imms,
-				 TN_MIN(n + 1, 1 + TN_IMM_UNSEEN_MAX));
-		assert_true(PAIR_UNTIL(&world, rec.side[1].rx_count == n + 1, 50000));
-		for (uint32_t i = 0; i <= n; i++)
-			assert_int_equal(rec.side[1].rx[i].value, i);
-		assert_int_equal(recoveries(), 1);
-		pair_fini(&world);
-	}
-}
-
-/* One that comes is acknowledged because others wait to be immediates, so all that wait for each other are. */
-static void stream(void **state)
-{
-	record_op op;
-
-	(void)state;
-	set_up(0);
-	for (uint32_t i = 0; i < 100; i++) {
-		assert_ok(xfer_at(0, channel, TN_XFER_PUT_NOTIFY, &op, 8, i, &op));
-		run();
-	}
-	assert_int_equal(rec.side[1].notifies, 100);
-	assert_int_equal(tn_counter_read(&tn_link_get_counters(link_of(0))->imms_tx), 100);
-	pair_fini(&world);
-}
-
 /* What has been at rest for long is said once, and found in order. */
 static void at_rest(void **state)
 {
@@ -229,10 +183,8 @@ static void wrong_words(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(twice),       cmocka_unit_test(left_out),
-		cmocka_unit_test(at_rest),     cmocka_unit_test(many_channels),
-		cmocka_unit_test(wrong_words), cmocka_unit_test(many_left_out),
-		cmocka_unit_test(stream),
+		cmocka_unit_test(twice),         cmocka_unit_test(left_out),    cmocka_unit_test(at_rest),
+		cmocka_unit_test(many_channels), cmocka_unit_test(wrong_words),
 	};
 
 	return RUN(tests);
