@@ -29,6 +29,22 @@ typedef struct tn_reader {
 	bool bad;
 } tn_reader;
 
+/* Little endian at places whose bounds are known: a load each, if the compiler sees it. */
+static inline uint16_t tn_load_u16(const uint8_t *at)
+{
+	return (uint16_t)(at[0] | (unsigned)at[1] << 8);
+}
+
+static inline uint32_t tn_load_u32(const uint8_t *at)
+{
+	return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
+
+static inline uint64_t tn_load_u64(const uint8_t *at)
+{
+	return (uint64_t)tn_load_u32(at) | (uint64_t)tn_load_u32(at + 4) << 32;
+}
+
 static inline void tn_writer_init(tn_writer *w, void *buf, uint64_t bytes)
 {
 	*w = (tn_writer){.buf = buf, .bytes = bytes};

@@ -92,9 +92,9 @@ static void push_once(ps_task *t, const uint8_t *grads)
 	tn_ps_write_end(t);
 	if (verdict == TN_PS_KNOWN)
 		t->answer.flags |= TN_PS_DUPLICATE;
+	/* Rows of an earlier copy that could not be are the caller's business still. */
 	if (t->answer.status == TERN_OK)
-		t->answer.status =
-			known; /* rows of an earlier copy that could not be are the caller's business still */
+		t->answer.status = known;
 	if (t->answer.flags & TN_PS_DUPLICATE) {
 		TN_PS_COUNT(t->server->counters, duplicates, 1);
 		atomic_fetch_add_explicit(&share->duplicates, 1, memory_order_relaxed);

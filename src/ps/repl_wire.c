@@ -9,24 +9,17 @@
 
 #include "base/check.h"
 #include "base/fault.h"
+#include "base/wirebuf.h"
 #include "ps/round_wire.h"
 
 #define PAD(n) (((n) + 7) & ~7ull)
 
-/* Little endian at places whose bounds are known. */
+/* Little endian at places whose bounds are known; read by tn_load_u*. */
 #define SCALAR(bits)                                                       \
 	static inline void put##bits(uint8_t *place, uint##bits##_t value) \
 	{                                                                  \
 		for (unsigned i = 0; i < bits / 8; i++)                    \
 			place[i] = (uint8_t)((uint64_t)value >> (8 * i));  \
-	}                                                                  \
-	static inline uint##bits##_t get##bits(const uint8_t *place)       \
-	{                                                                  \
-		uint64_t value = 0;                                        \
-                                                                           \
-		for (unsigned i = 0; i < bits / 8; i++)                    \
-			value |= (uint64_t)place[i] << (8 * i);            \
-		return (uint##bits##_t)value;                              \
 	}
 SCALAR(16)
 SCALAR(32)
@@ -103,7 +96,7 @@ bool tn_repl_entry_open(tn_repl_buf *b, const tn_repl_entry *e)
 uint8_t *tn_repl_item(tn_repl_buf *b)
 {
 	uint8_t *head = b->at + b->entry, *item;
-	uint32_t bytes = get32(head + 52), count = get32(head + 4);
+	uint32_t bytes = tn_load_u32(head + 52), count = tn_load_u32(head + 4);
 
 	TN_ASSERT(b->entry && count < UINT32_MAX);
 	if (!tn_repl_buf_reserve(b, bytes + 8ull))
@@ -173,9 +166,9 @@ void tn_repl_record_decode(const uint8_t *in, const tn_table *t, tn_record *r, b
 {
 	const uint8_t *value = in + TN_REPL_RECORD;
 
-	*r = (tn_record){get64(in), get64(in + 8), get32(in + 16), value,
+	*r = (tn_record){tn_load_u64(in), tn_load_u64(in + 8), tn_load_u32(in + 16), value,
 			 tn_table_state_bytes(t) ? value + value_room(t) : NULL};
-	*there = get32(in + 20) != 0;
+	*there = tn_load_u32(in + 20) != 0;
 }
 
 void tn_repl_slot_encode(uint8_t out[8], uint16_t slot, uint32_t epoch)
@@ -187,8 +180,8 @@ void tn_repl_slot_encode(uint8_t out[8], uint16_t slot, uint32_t epoch)
 
 void tn_repl_slot_decode(const uint8_t in[8], uint16_t *slot, uint32_t *epoch)
 {
-	*slot = get16(in);
-	*epoch = get32(in + 4);
+	*slot = tn_load_u16(in);
+	*epoch = tn_load_u32(in + 4);
 }
 
 /* ---- reading ---- */
@@ -197,12 +190,12 @@ bool tn_repl_head_decode(const void *data, uint64_t bytes, tn_repl_head *h)
 {
 	const uint8_t *in = data;
 
-	if (bytes < TN_REPL_HEAD || in[0] != TN_REPL_VERSION || in[1] != 0 || get32(in + 4) != 0)
+	if (bytes < TN_REPL_HEAD || in[0] != TN_REPL_VERSION || in[1] != 0 || tn_load_u32(in + 4) != 0)
 		return false;
-	*h = (tn_repl_head){.from = get16(in + 2),
-			    .stream = get64(in + 8),
-			    .seq = get64(in + 16),
-			    .map_version = get64(in + 24)};
+	*h = (tn_repl_head){.from = tn_load_u16(in + 2),
+			    .stream = tn_load_u64(in + 8),
+			    .seq = tn_load_u64(in + 16),
+			    .map_version = tn_load_u64(in + 24)};
 	return h->from < 256 && h->seq != 0 && h->stream != 0;
 }
 
@@ -211,7 +204,7 @@ static bool slots_valid(const tn_repl_entry *e, uint64_t bytes)
 	for (uint32_t i = 0; i < e->count; i++) {
 		const uint8_t *item = e->items + (uint64_t)i * e->item_bytes;
 
-		if (get16(item) >= TERN_TABLE_SLOTS || (bytes == 8 && get16(item + 2) != 0))
+		if (tn_load_u16(item) >= TERN_TABLE_SLOTS || (bytes == 8 && tn_load_u16(item + 2) != 0))
 			return false;
 	}
 	return true;
@@ -256,17 +249,17 @@ bool tn_repl_entry_next(const void *data, uint64_t bytes, uint64_t *at, tn_repl_
 	const uint8_t *in = (const uint8_t *)data + *at;
 	uint64_t left = bytes - *at, items;
 
-	if (*at >= bytes || left < TN_REPL_ENTRY || in[1] != 0 || get16(in + 2) != 0)
+	if (*at >= bytes || left < TN_REPL_ENTRY || in[1] != 0 || tn_load_u16(in + 2) != 0)
 		return false;
 	*e = (tn_repl_entry){.kind = (tn_repl_kind)in[0],
-			     .count = get32(in + 4),
-			     .table = get64(in + 8),
-			     .schema = get64(in + 16),
-			     .client = get64(in + 24),
-			     .seq = get64(in + 32),
-			     .low = get64(in + 40),
-			     .status = (tern_status)(int32_t)get32(in + 48),
-			     .item_bytes = get32(in + 52),
+			     .count = tn_load_u32(in + 4),
+			     .table = tn_load_u64(in + 8),
+			     .schema = tn_load_u64(in + 16),
+			     .client = tn_load_u64(in + 24),
+			     .seq = tn_load_u64(in + 32),
+			     .low = tn_load_u64(in + 40),
+			     .status = (tern_status)(int32_t)tn_load_u32(in + 48),
+			     .item_bytes = tn_load_u32(in + 52),
 			     .items = in + TN_REPL_ENTRY};
 	items = (uint64_t)e->count * e->item_bytes; /* below 2^64: both have 32 bits */
 	if (items > left - TN_REPL_ENTRY || PAD(items) > left - TN_REPL_ENTRY || !entry_valid(e))
@@ -296,15 +289,15 @@ bool tn_repl_answer_decode(const void *data, uint64_t bytes, tn_repl_answer *a)
 
 	memset(a, 0, sizeof(*a));
 	if (bytes < TN_REPL_ANSWER || in[0] != TN_REPL_VERSION || in[1] > TN_REPL_FAILED ||
-	    get16(in + 2) != 0 || get32(in + 4) != 0)
+	    tn_load_u16(in + 2) != 0 || tn_load_u32(in + 4) != 0)
 		return false;
 	a->verdict = (tn_repl_verdict)in[1];
-	a->map_version = get64(in + 8);
+	a->map_version = tn_load_u64(in + 8);
 	if (a->verdict != TN_REPL_PARTIAL)
 		return bytes == TN_REPL_ANSWER;
 	if (bytes != TN_REPL_ANSWER_MAX)
 		return false;
 	for (unsigned i = 0; i < 64; i++)
-		a->refused.bits[i] = get64(in + TN_REPL_ANSWER + 8 * i);
+		a->refused.bits[i] = tn_load_u64(in + TN_REPL_ANSWER + 8 * i);
 	return true;
 }

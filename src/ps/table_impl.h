@@ -456,9 +456,9 @@ uint32_t tn_index_find(const tn_table *t, const tn_dir *dir, uint64_t key, uint6
    which was there before. TERN_E_NOMEM, TERN_E_LIMIT. */
 tern_status tn_index_insert(tn_table *t, uint64_t key, uint64_t hash, uint32_t id, tn_insert *how,
 			    uint32_t *now);
-/* Out of the index, dead, in limbo. A record used after `unless_after` stays. False: nothing was erased. */
 /* A record was found dead: until whoever ends it, or moves it, has taken it out of the index. */
 void tn_index_await(tn_table *t, uint64_t hash);
+/* Out of the index, dead, in limbo. A record used after `unless_after` stays. False: nothing was erased. */
 bool tn_index_erase(tn_table *t, uint64_t key, uint64_t hash, uint64_t unless_after);
 #define TN_ERASE_ALWAYS UINT64_MAX
 /* To the tier. *gone = false: it was not there. Failures are the tier's. */

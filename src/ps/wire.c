@@ -31,16 +31,6 @@ static float get_f32(tn_reader *r)
 	return f32_of(tn_get_u32(r));
 }
 
-static inline uint32_t le32(const uint8_t *at)
-{
-	return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
-}
-
-static inline uint64_t le64(const uint8_t *at)
-{
-	return le32(at) | (uint64_t)le32(at + 4) << 32;
-}
-
 static uint64_t fnv1a(const uint8_t *p, uint64_t n)
 {
 	uint64_t hash = 0xcbf29ce484222325ull;
@@ -88,16 +78,16 @@ bool tn_ps_batch_head(const void *args, uint64_t bytes, tn_ps_batch *b)
 	*b = (tn_ps_batch){.how = at[1],
 			   .flags = at[2],
 			   .dtype = at[3],
-			   .lr_scale = f32_of(le32(at + 4)),
-			   .table = le64(at + 8),
-			   .schema = le64(at + 16),
-			   .map_version = le64(at + 24),
-			   .count = le64(at + 32),
-			   .step = le64(at + 40),
-			   .client = le64(at + 48),
-			   .seq = le64(at + 56),
-			   .low_water = le64(at + 64),
-			   .stride = le64(at + 72)};
+			   .lr_scale = f32_of(tn_load_u32(at + 4)),
+			   .table = tn_load_u64(at + 8),
+			   .schema = tn_load_u64(at + 16),
+			   .map_version = tn_load_u64(at + 24),
+			   .count = tn_load_u64(at + 32),
+			   .step = tn_load_u64(at + 40),
+			   .client = tn_load_u64(at + 48),
+			   .seq = tn_load_u64(at + 56),
+			   .low_water = tn_load_u64(at + 64),
+			   .stride = tn_load_u64(at + 72)};
 	return at[0] == TN_PS_VERSION && !(b->flags & ~BATCH_FLAGS) && b->low_water <= b->seq;
 }
 
@@ -171,12 +161,12 @@ bool tn_ps_answer_decode(const void *data, uint64_t bytes, uint64_t count, bool 
 	if (bytes < TN_PS_ANSWER_BYTES)
 		return false;
 	*a = (tn_ps_answer){.flags = at[1],
-			    .status = (tern_status)(int32_t)le32(at + 4),
-			    .map_version = le64(at + 8),
-			    .found = le64(at + 16),
-			    .applied = le64(at + 24),
-			    .dropped = le64(at + 32),
-			    .refused = le64(at + 40)};
+			    .status = (tern_status)(int32_t)tn_load_u32(at + 4),
+			    .map_version = tn_load_u64(at + 8),
+			    .found = tn_load_u64(at + 16),
+			    .applied = tn_load_u64(at + 24),
+			    .dropped = tn_load_u64(at + 32),
+			    .refused = tn_load_u64(at + 40)};
 	if (at[0] != TN_PS_VERSION || at[2] || at[3] || (a->flags & ~ANSWER_FLAGS) || (int)a->status > 0)
 		return false;
 	tn_reader_init(&r, at + TN_PS_ANSWER_BYTES, bytes - TN_PS_ANSWER_BYTES);

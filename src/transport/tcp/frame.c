@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+#include "base/wirebuf.h"
+
 #define HELLO_AT(field) offsetof(struct tn_tcp_hello_wire, field)
 #define HDR_AT(field)   offsetof(struct tn_tcp_hdr_wire, field)
 
@@ -33,21 +35,6 @@ static inline void put64(uint8_t *p, uint64_t v)
 {
 	for (int i = 0; i < 8; i++)
 		p[i] = (uint8_t)(v >> (8 * i));
-}
-
-static inline uint16_t get16(const uint8_t *p)
-{
-	return (uint16_t)(p[0] | (unsigned)p[1] << 8);
-}
-
-static inline uint32_t get32(const uint8_t *p)
-{
-	return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
-
-static inline uint64_t get64(const uint8_t *p)
-{
-	return (uint64_t)get32(p) | (uint64_t)get32(p + 4) << 32;
 }
 
 static bool all_zero(const uint8_t *p, size_t n)
@@ -126,17 +113,17 @@ const char *tn_tcp_hdr_decode(const uint8_t in[TN_TCP_HDR_BYTES], uint64_t send_
 	if (in[HDR_AT(magic)] != TN_TCP_FRAME_MAGIC)
 		return "no frame where one should start";
 	hdr->type = (tn_tcp_type)in[HDR_AT(type)];
-	hdr->flags = get16(in + HDR_AT(flags));
-	hdr->imm = get32(in + HDR_AT(imm));
+	hdr->flags = tn_load_u16(in + HDR_AT(flags));
+	hdr->imm = tn_load_u32(in + HDR_AT(imm));
 	hdr->status = TERN_OK;
-	hdr->seq = get64(in + HDR_AT(seq));
-	hdr->ack = get64(in + HDR_AT(ack));
-	hdr->bytes = get64(in + HDR_AT(bytes));
-	hdr->offset = get64(in + HDR_AT(offset));
-	hdr->key_index = get32(in + HDR_AT(key_index));
-	hdr->key_generation = get32(in + HDR_AT(key_generation));
-	hdr->key_tag = get32(in + HDR_AT(key_tag));
-	if (get32(in + HDR_AT(zero)))
+	hdr->seq = tn_load_u64(in + HDR_AT(seq));
+	hdr->ack = tn_load_u64(in + HDR_AT(ack));
+	hdr->bytes = tn_load_u64(in + HDR_AT(bytes));
+	hdr->offset = tn_load_u64(in + HDR_AT(offset));
+	hdr->key_index = tn_load_u32(in + HDR_AT(key_index));
+	hdr->key_generation = tn_load_u32(in + HDR_AT(key_generation));
+	hdr->key_tag = tn_load_u32(in + HDR_AT(key_tag));
+	if (tn_load_u32(in + HDR_AT(zero)))
 		return "junk at the end of the header";
 	if (hdr->bytes > TN_TCP_BYTES_MAX)
 		return "a payload beyond the limit";
@@ -153,9 +140,9 @@ void tn_tcp_trailer_encode(tern_status status, uint8_t out[TN_TCP_TRAILER_BYTES]
 
 const char *tn_tcp_trailer_decode(const uint8_t in[TN_TCP_TRAILER_BYTES], tern_status *status)
 {
-	int32_t value = (int32_t)get32(in);
+	int32_t value = (int32_t)tn_load_u32(in);
 
-	if (get32(in + 4) || (value != TERN_OK && !is_key_error(value)))
+	if (tn_load_u32(in + 4) || (value != TERN_OK && !is_key_error(value)))
 		return "junk after the data of a read";
 	*status = (tern_status)value;
 	return NULL;
@@ -179,25 +166,25 @@ void tn_tcp_hello_encode(const tn_tcp_hello *hello, uint8_t out[TN_TCP_HELLO_BYT
 
 const char *tn_tcp_hello_decode(const uint8_t in[TN_TCP_HELLO_BYTES], tn_tcp_hello *hello)
 {
-	int32_t status = (int32_t)get32(in + HELLO_AT(status));
+	int32_t status = (int32_t)tn_load_u32(in + HELLO_AT(status));
 	uint8_t type = in[HELLO_AT(type)];
 
-	if (get64(in + HELLO_AT(magic)) != TN_TCP_HELLO_MAGIC)
+	if (tn_load_u64(in + HELLO_AT(magic)) != TN_TCP_HELLO_MAGIC)
 		return "it does not speak tern";
 	if (type < TN_TCP_HELLO || type > TN_TCP_READY)
 		return "unknown handshake message";
 	if (status != TERN_OK && status != TERN_E_VERSION)
 		return "unknown handshake status";
-	if (!all_zero(in + HELLO_AT(zero), 3) || get32(in + HELLO_AT(zero2)))
+	if (!all_zero(in + HELLO_AT(zero), 3) || tn_load_u32(in + HELLO_AT(zero2)))
 		return "junk in a handshake message";
 	hello->type = (tn_tcp_hello_type)type;
 	hello->status = (tern_status)status;
-	hello->version = get16(in + HELLO_AT(version));
-	hello->version_min = get16(in + HELLO_AT(version_min));
+	hello->version = tn_load_u16(in + HELLO_AT(version));
+	hello->version_min = tn_load_u16(in + HELLO_AT(version_min));
 	if (hello->version_min == 0 || hello->version_min > hello->version)
 		return "an impossible range of versions";
-	hello->lane_to = get64(in + HELLO_AT(lane_to));
-	hello->lane_from = get64(in + HELLO_AT(lane_from));
+	hello->lane_to = tn_load_u64(in + HELLO_AT(lane_to));
+	hello->lane_from = tn_load_u64(in + HELLO_AT(lane_from));
 	memcpy(hello->nonce, in + HELLO_AT(nonce), TN_TCP_NONCE_BYTES);
 	memcpy(hello->proof, in + HELLO_AT(proof), TN_TCP_PROOF_BYTES);
 	return NULL;
@@ -249,8 +236,8 @@ static const char *decode_addr(const uint8_t *p, tn_tcp_addr *addr)
 	if ((p[0] != 4 && p[0] != 6) || p[1])
 		return "an address of an unknown family";
 	addr->family = p[0];
-	addr->port = get16(p + 2);
-	addr->scope = get32(p + 4);
+	addr->port = tn_load_u16(p + 2);
+	addr->scope = tn_load_u32(p + 4);
 	memcpy(addr->ip, p + 8, 16);
 	if (addr->port == 0)
 		return "an address without port";
@@ -266,17 +253,17 @@ const char *tn_tcp_dev_blob_decode(const tn_blob *in, tn_tcp_dev_blob *dev)
 
 	if (in->length < DEV_BLOB_FIXED || in->length > TN_BLOB_MAX)
 		return "a device address of impossible length";
-	if (p[0] != BLOB_VERSION || get16(p + 2))
+	if (p[0] != BLOB_VERSION || tn_load_u16(p + 2))
 		return "a device address of another version";
-	dev->send_bytes = get32(p + 4);
+	dev->send_bytes = tn_load_u32(p + 4);
 	if (dev->send_bytes > TN_TCP_SEND_BYTES_LIMIT)
 		return "a device address with impossible sizes";
 	dev->count = p[1];
 	if (dev->count == 0 || dev->count > TN_TCP_ADDRS_MAX ||
 	    in->length != DEV_BLOB_FIXED + dev->count * ADDR_BYTES)
 		return "a device address with a wrong count";
-	dev->host = get64(p + 8);
-	dev->netns = get64(p + 16);
+	dev->host = tn_load_u64(p + 8);
+	dev->netns = tn_load_u64(p + 16);
 	for (uint32_t i = 0; i < dev->count && !wrong; i++)
 		wrong = decode_addr(p + DEV_BLOB_FIXED + i * ADDR_BYTES, &dev->addrs[i]);
 	return wrong;
@@ -294,6 +281,6 @@ const char *tn_tcp_lane_blob_decode(const tn_blob *in, uint64_t *lane_id)
 {
 	if (in->length != LANE_BLOB_BYTES || in->bytes[0] != BLOB_VERSION || !all_zero(in->bytes + 1, 7))
 		return "a lane address of another version or length";
-	*lane_id = get64(in->bytes + 8);
+	*lane_id = tn_load_u64(in->bytes + 8);
 	return *lane_id ? NULL : "a lane address without lane";
 }

@@ -110,6 +110,17 @@ static void send_first(pair *p, tern_channel *channel, uint32_t stream)
 	assert_ok(complete(p->dial.ctx, &op, tern_send(channel, data, sizeof(data), &op)));
 }
 
+/* With one channel, whose first message has come. */
+static tern_channel *order_one(pair *p)
+{
+	tern_channel *channel;
+
+	order_open(p, NULL);
+	channel = order_channel(p);
+	send_first(p, channel, 0);
+	return channel;
+}
+
 static void test_left_to_the_holder(void **state)
 {
 	tern_channel *channel;
@@ -118,9 +129,7 @@ static void test_left_to_the_holder(void **state)
 	pair p;
 
 	(void)state;
-	order_open(&p, NULL);
-	channel = order_channel(&p);
-	send_first(&p, channel, 0);
+	channel = order_one(&p);
 	before = tern_ctx_counter(p.dial.ctx, "channel.queued");
 	tn_lock_take(&p.dial.link->lock);
 	leave_all(&l, channel, 0, 1);
@@ -143,9 +152,7 @@ static void test_order_and_cancel(void **state)
 	pair p;
 
 	(void)state;
-	order_open(&p, NULL);
-	channel = order_channel(&p);
-	send_first(&p, channel, 0);
+	channel = order_one(&p);
 	tn_lock_take(&p.dial.link->lock);
 	leave_all(&l, channel, 0, 1);
 	tn_lock_drop(&p.dial.link->lock);
@@ -177,9 +184,7 @@ static void test_send_now(void **state)
 	pair p;
 
 	(void)state;
-	order_open(&p, NULL);
-	channel = order_channel(&p);
-	send_first(&p, channel, 0);
+	channel = order_one(&p);
 	brief = tn_send_now(channel, data, sizeof(data));
 	assert_int_equal(brief, !strcmp(transport, "shm"));
 	data[1] += brief;
@@ -210,9 +215,7 @@ static void test_close(void **state)
 	pair p;
 
 	(void)state;
-	order_open(&p, NULL);
-	channel = order_channel(&p);
-	send_first(&p, channel, 0);
+	channel = order_one(&p);
 	tn_lock_take(&p.dial.link->lock);
 	leave_all(&l, channel, 0, 1);
 	tn_lock_drop(&p.dial.link->lock);
