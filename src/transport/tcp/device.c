@@ -218,9 +218,12 @@ static void run_deadlines(tn_tcp_dev *dev)
 /* What lies in its socket is bulk, as far as one can tell. */
 static bool has_bulk(const tn_tcp_source *src)
 {
-	const tn_tcp_rx *rx = &TN_CONTAINER_OF(src, tn_tcp_lane, src)->rx;
+	const tn_tcp_rx *rx;
 
-	return src->kind == TN_TCP_SRC_LANE && (rx->left > 0 || rx->after_large);
+	if (src->kind != TN_TCP_SRC_LANE)
+		return false;
+	rx = &TN_CONTAINER_OF(src, tn_tcp_lane, src)->rx;
+	return rx->left > 0 || rx->after_large;
 }
 
 /* Messages first: they wait for the piece of bulk that was under way, not for one of each lane. */

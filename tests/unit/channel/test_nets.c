@@ -68,6 +68,7 @@ static bool lay_cable(void)
 		return false;
 	other.pid = fork();
 	if (other.pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that dies leaves nothing behind */
 		byte = unshare(CLONE_NEWNET) == 0;
 		if (write(out[1], &byte, 1) != 1 || read(in[0], &byte, 1) != 1)
 			_exit(1);
