@@ -216,9 +216,11 @@ tern_status tn_shell_link_new(tern_ctx *ctx, bool incoming, const char *transpor
 		return status;
 	}
 	tn_lock_take(&ctx->table_lock);
-	if (ctx->ending || ctx->link_count >= TN_LINKS_MAX)
+	if (ctx->ending) {
+		status = TERN_E_STATE;
+	} else if (ctx->link_count >= TN_LINKS_MAX) {
 		status = TERN_E_LIMIT;
-	else {
+	} else {
 		link->number = ++ctx->link_number;
 		ctx->link_count++;
 		ctx->hello_count += incoming;
@@ -229,7 +231,8 @@ tern_status tn_shell_link_new(tern_ctx *ctx, bool incoming, const char *transpor
 	if (status != TERN_OK) {
 		free(link->memory);
 		free(link);
-		return tn_fail(status, "at most %d links per context, and none when it ends", TN_LINKS_MAX);
+		return status == TERN_E_STATE ? tn_fail(status, "the context ends")
+					      : tn_fail(status, "at most %d links per context", TN_LINKS_MAX);
 	}
 	*out = link;
 	return TERN_OK;

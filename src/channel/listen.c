@@ -55,14 +55,17 @@ void tn_listener_room(tern_ctx *ctx)
 void tn_shell_welcome(tern_ctx *ctx, int fd, const tn_addr *peer)
 {
 	uint64_t now = tn_ctx_now(ctx);
+	tern_status status;
 	tern_link *link;
 	tn_conn *conn;
 
 	if (tn_conn_accepted(ctx, fd, peer, &conn) != TERN_OK)
 		return;
-	if (tn_shell_link_new(ctx, true, NULL, &link) != TERN_OK) {
-		TN_LOG_LIMITED(WARN, CHANNEL, 5, "a connection from %s was closed: %s", conn->peer_text,
-			       tn_detail_get());
+	status = tn_shell_link_new(ctx, true, NULL, &link);
+	if (status != TERN_OK) {
+		if (status != TERN_E_STATE) /* a context that ends is no fault */
+			TN_LOG_LIMITED(WARN, CHANNEL, 5, "a connection from %s was closed: %s", conn->peer_text,
+				       tn_detail_get());
 		tn_conn_close(conn);
 		return;
 	}

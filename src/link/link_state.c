@@ -96,6 +96,19 @@ void tn_lk_disarm(tn_link *link, unsigned which)
 
 /* ---- the end ---- */
 
+/* Nobody answered: whoever dialed is told, and dials again or not. That is his to say, once, and not for each try. */
+static bool no_answer(const tn_link *link)
+{
+	return link->config.active && !link->was_up &&
+	       (link->status == TERN_E_REFUSED || link->status == TERN_E_PEER_LOST ||
+		link->status == TERN_E_DEADLINE);
+}
+
+static bool expected(const tn_link *link)
+{
+	return link->status == TERN_OK || link->status == TERN_E_PEER_CLOSED || no_answer(link);
+}
+
 static void settle(tn_link *link)
 {
 	if (link->settled)
@@ -104,10 +117,8 @@ static void settle(tn_link *link)
 	link->settled = true;
 	tn_lk_disarm(link, TN_TIMER_VERDICT);
 	link->ctrl_closing = !link->ctrl_closed;
-	tn_lk_log(link,
-		  link->status == TERN_OK || link->status == TERN_E_PEER_CLOSED ? TN_LOG_INFO : TN_LOG_WARN,
-		  "link ends: %s%s%s", tern_status_text(link->status), link->detail[0] ? ": " : "",
-		  link->detail);
+	tn_lk_log(link, expected(link) ? TN_LOG_INFO : TN_LOG_WARN, "link ends: %s%s%s",
+		  tern_status_text(link->status), link->detail[0] ? ": " : "", link->detail);
 	tn_lk_ops_end(link);
 	tn_lk_chans_end(link);
 }

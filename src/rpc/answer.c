@@ -100,7 +100,8 @@ static void note_answer(rpc_call *c, const tn_rpc_reply_head *head)
 	tern_rpc *rpc = stream->rpc;
 	uint64_t took;
 
-	rpc->line.failures = 0;
+	if (rpc->line.failures)
+		tn_rpc_line_answered(rpc);
 	if (rpc->budget < rpc->budget_max)
 		rpc->budget++;
 	if (!c->exact || head->type != TN_RPC_RESPONSE || head->status != TERN_OK)

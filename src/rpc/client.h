@@ -109,6 +109,7 @@ typedef struct rpc_line {
 	bool died_early; /* the link went down before it had */
 	uint32_t users;  /* threads that use `link` without the lock */
 	uint32_t failures;
+	bool missed; /* it was said that nobody answers */
 	uint64_t wake_ns;
 	tern_status status; /* of the latest failure */
 	uint64_t redial_ns, redial_max_ns, breaker, breaker_ns;
@@ -241,6 +242,8 @@ void tn_rpc_line_put(tern_rpc *rpc, rpc_pipe *pipe);
 void tn_rpc_line_kick(tern_rpc *rpc);
 /* Timer; returns when it wants to be called again. Free meanwhile. */
 uint64_t tn_rpc_line_tick(tern_rpc *rpc, uint64_t now_ns);
+/* Lock held: the server answered after failures. */
+void tn_rpc_line_answered(tern_rpc *rpc);
 /* The pause before try number `failures`, with jitter. */
 uint64_t tn_rpc_line_pause(tern_rpc *rpc);
 /* Can a lost call wait for another link? */

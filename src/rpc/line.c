@@ -139,6 +139,16 @@ uint64_t tn_rpc_line_pause(tern_rpc *rpc)
 	return pause / 2 + tn_rand_below(&rpc->rng, pause / 2 + 1);
 }
 
+void tn_rpc_line_answered(tern_rpc *rpc)
+{
+	rpc_line *line = &rpc->line;
+
+	if (line->missed)
+		TN_LOG(WARN, RPC, "%s answers again, after %u tries", line->address, line->failures);
+	line->missed = false;
+	line->failures = 0;
+}
+
 /* Lock held, free meanwhile. */
 static void failed(tern_rpc *rpc, tern_status status)
 {
@@ -147,6 +157,11 @@ static void failed(tern_rpc *rpc, tern_status status)
 
 	line->status = status;
 	line->failures++;
+	if (line->failures > 1 && !line->missed) { /* once, however often it is dialed from here on */
+		line->missed = true;
+		TN_LOG(WARN, RPC, "%s does not answer (%s): calls to it wait, and it is dialed again and again",
+		       line->address, tern_status_text(status));
+	}
 	if (line->breaker && line->failures >= line->breaker) {
 		set_state(rpc, LINE_BROKEN);
 		line->wake_ns = tn_deadline(now, line->breaker_ns);

@@ -164,6 +164,9 @@ class Backups(unittest.TestCase):
                 self.assertIsNone(process.poll(), "it was over before a server was killed")
             out, err = process.communicate(timeout=400)
         self.assertEqual(process.returncode, 0, err)
+        if after:  # each worker says once that a server is away, however often it is dialed
+            self.assertNotIn("refused the connection:", err)
+            self.assertLessEqual(err.count("does not answer"), 4, err)
         pushed = self.pushed(at, table)
         for server in servers:
             server.kill()
