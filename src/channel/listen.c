@@ -64,8 +64,8 @@ void tn_shell_welcome(tern_ctx *ctx, int fd, const tn_addr *peer)
 	status = tn_shell_link_new(ctx, true, NULL, &link);
 	if (status != TERN_OK) {
 		if (status != TERN_E_STATE) /* a context that ends is no fault */
-			TN_LOG_LIMITED(WARN, CHANNEL, 5, "a connection from %s was closed: %s", conn->peer_text,
-				       tn_detail_get());
+			TN_LOG_LIMITED(WARN, CHANNEL, 5, "a connection from %s was closed: %s",
+				       conn->peer_text, tn_detail_get());
 		tn_conn_close(conn);
 		return;
 	}

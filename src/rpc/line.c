@@ -159,7 +159,8 @@ static void failed(tern_rpc *rpc, tern_status status)
 	line->failures++;
 	if (line->failures > 1 && !line->missed) { /* once, however often it is dialed from here on */
 		line->missed = true;
-		TN_LOG(WARN, RPC, "%s does not answer (%s): calls to it wait, and it is dialed again and again",
+		TN_LOG(WARN, RPC,
+		       "%s does not answer (%s): calls to it wait, and it is dialed again and again",
 		       line->address, tern_status_text(status));
 	}
 	if (line->breaker && line->failures >= line->breaker) {
