@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Many channels from many threads against one channel from one thread, in pairs: one, many, one, many. And what
- * a channel costs while nothing happens on it, at both ends.
+ * Many channels from many threads against one channel from one thread and from all threads, in rounds. And what a
+ * channel costs while nothing happens on it, at both ends.
  * Threads: main, and those of the load.
  */
 #include <stdio.h>
@@ -45,61 +45,87 @@ static void report_memory(const facts *before, const facts *after, uint64_t coun
 	report_number(name, (double)(after->anon_bytes - before->anon_bytes) / (double)count, "B");
 }
 
+/* The loads of a round. */
+enum { ONE, CROWD, MANY, LOADS };
+
+/* What the rounds measured of one load. */
+typedef struct series {
+	double rate[ROUNDS_MAX], cpu[ROUNDS_MAX], turns[ROUNDS_MAX], least[ROUNDS_MAX], most[ROUNDS_MAX];
+} series;
+
+static void measure(const load *l, series *s, unsigned round)
+{
+	load_result r = load_run(l);
+
+	s->rate[round] = (double)r.ops / r.seconds;
+	s->cpu[round] = 1e9 * r.cpu_seconds / (double)r.ops;
+	s->turns[round] = 1e3 * (double)r.switches / (double)r.ops;
+	s->least[round] = r.least;
+	s->most[round] = r.most;
+}
+
+/*
+ * The three loads one after the other, backwards in every other round: what the host does meanwhile, and what the load before
+ * left in caches and with the scheduler, falls on all of them alike.
+ */
+static void measure_round(const load *base, const options *o, series s[LOADS], unsigned round)
+{
+	for (unsigned i = 0; i < LOADS; i++) {
+		unsigned which = round % 2 ? LOADS - 1 - i : i;
+		load l = *base;
+
+		l.threads = which == ONE ? 1 : (unsigned)o->threads;
+		l.count = which == MANY ? o->channels : 1;
+		measure(&l, &s[which], round);
+	}
+}
+
+/* Of the rounds, each of which has seen the same host. */
+static void report_ratio(const char *name, const series *many, const series *other, unsigned rounds)
+{
+	double ratio[ROUNDS_MAX];
+
+	for (unsigned i = 0; i < rounds; i++)
+		ratio[i] = many->rate[i] / other->rate[i];
+	report_number(name, median(ratio, rounds), "");
+	report_number("  least of the rounds", ratio[0], "");
+	report_number("  quarter of the rounds", ratio[rounds / 4], "");
+	report_number("  most of the rounds", ratio[rounds - 1], "");
+}
+
 static void report_how(node *n, const how *h, tern_channel **channels)
 {
 	const options *o = n->o;
-	double one[ROUNDS_MAX], many[ROUNDS_MAX], crowd[ROUNDS_MAX], ratio[ROUNDS_MAX],
-		crowd_ratio[ROUNDS_MAX];
-	double cpu_one[ROUNDS_MAX], cpu_many[ROUNDS_MAX], turns[ROUNDS_MAX];
-	double least[ROUNDS_MAX], most[ROUNDS_MAX];
+	series s[LOADS];
 	tern_key key = node_target(n, h->bytes * o->threads + 64);
 	uint8_t *src = node_memory(n, h->bytes * o->threads + 64);
 	unsigned rounds = (unsigned)o->rounds;
+	load base = {.n = n,
+		     .channels = channels,
+		     .op = h->op,
+		     .bytes = h->bytes,
+		     .ms = o->ms,
+		     .src = src,
+		     .key = &key};
 
-	for (unsigned i = 0; i < rounds; i++) {
-		load l = {.n = n,
-			  .channels = channels,
-			  .count = 1,
-			  .threads = 1,
-			  .op = h->op,
-			  .bytes = h->bytes,
-			  .ms = o->ms,
-			  .src = src,
-			  .key = &key};
-		load_result r = load_run(&l);
-
-		one[i] = (double)r.ops / r.seconds;
-		cpu_one[i] = 1e9 * r.cpu_seconds / (double)r.ops;
-		l.threads = (unsigned)o->threads;
-		l.count = o->channels;
-		r = load_run(&l);
-		many[i] = (double)r.ops / r.seconds;
-		cpu_many[i] = 1e9 * r.cpu_seconds / (double)r.ops;
-		least[i] = r.least;
-		most[i] = r.most;
-		turns[i] = 1e3 * (double)r.switches / (double)r.ops;
-		ratio[i] = many[i] / one[i];
-		l.count = 1;
-		r = load_run(&l);
-		crowd[i] = (double)r.ops / r.seconds;
-		crowd_ratio[i] = many[i] / crowd[i];
-	}
+	for (unsigned i = 0; i < rounds; i++)
+		measure_round(&base, o, s, i);
 	report_row();
 	report_text("operation", h->name);
 	report_number("bytes", (double)h->bytes, "");
-	report_number("1 channel 1 thread", median(one, rounds), "/s");
-	report_number("1 channel all threads", median(crowd, rounds), "/s");
-	report_number("all channels all threads", median(many, rounds), "/s");
-	report_number("all channels all threads", median(many, rounds) * (double)h->bytes * 1e-9, "GB/s");
-	report_number("to 1 channel 1 thread", median(ratio, rounds), "");
-	report_number("  least of the rounds", ratio[0], "");
-	report_number("  most of the rounds", ratio[rounds - 1], "");
-	report_number("to 1 channel all threads", median(crowd_ratio, rounds), "");
-	report_number("cpu of 1 channel 1 thread", median(cpu_one, rounds), "ns/op");
-	report_number("cpu of all channels all threads", median(cpu_many, rounds), "ns/op");
-	report_number("switches per 1000 operations", median(turns, rounds), "");
-	report_number("operations of the slowest thread", median(least, rounds), "of the mean");
-	report_number("operations of the fastest thread", median(most, rounds), "of the mean");
+	/* The ratios first: a median sorts. */
+	report_ratio("to 1 channel 1 thread", &s[MANY], &s[ONE], rounds);
+	report_ratio("to 1 channel all threads", &s[MANY], &s[CROWD], rounds);
+	report_number("1 channel 1 thread", median(s[ONE].rate, rounds), "/s");
+	report_number("1 channel all threads", median(s[CROWD].rate, rounds), "/s");
+	report_number("all channels all threads", median(s[MANY].rate, rounds), "/s");
+	report_number("all channels all threads", median(s[MANY].rate, rounds) * (double)h->bytes * 1e-9,
+		      "GB/s");
+	report_number("cpu of 1 channel 1 thread", median(s[ONE].cpu, rounds), "ns/op");
+	report_number("cpu of all channels all threads", median(s[MANY].cpu, rounds), "ns/op");
+	report_number("switches per 1000 operations", median(s[MANY].turns, rounds), "");
+	report_number("operations of the slowest thread", median(s[MANY].least, rounds), "of the mean");
+	report_number("operations of the fastest thread", median(s[MANY].most, rounds), "of the mean");
 	tern_mem_free(tern_ctx_mem(n->ctx), src);
 }
 

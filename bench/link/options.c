@@ -33,7 +33,7 @@ static const row rows[] = {
 	{"bulk", BYTES, AT(bulk_bytes), "BYTES", "of a put of --case mixed (1MiB)", 4096, 1ull << 30},
 	{"share", NUMBER, AT(share), "PERCENT", "of the bulk rate, with --case mixed (70)", 1, 100},
 	{"pace", NUMBER, AT(pace_us), "US", "microseconds between calls of --case mixed (200)", 0, 1000000},
-	{"rounds", NUMBER, AT(rounds), "N", "rounds, each measures everything once (5)", 1, ROUNDS_MAX},
+	{"rounds", NUMBER, AT(rounds), "N", "rounds, each measures everything once (9)", 1, ROUNDS_MAX},
 	{"ms", NUMBER, AT(ms), "MS", "milliseconds of each measurement (500)", 10, 60000},
 	{"set", PAIR, AT(set), "LAYER.NAME=VALUE", "an option of both nodes; may be repeated", 0, 0},
 	{"json", FLAG, AT(json), "", "one JSON object per case instead of text", 0, 0},
@@ -144,7 +144,7 @@ int options_parse(options *o, int argc, char **argv)
 		       .threads = 32,
 		       .bytes = 64,
 		       .bulk_bytes = 1 << 20,
-		       .rounds = 5,
+		       .rounds = 9,
 		       .ms = 500,
 		       .pace_us = 200,
 		       .share = 70};
