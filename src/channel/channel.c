@@ -11,6 +11,7 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/fail.h"
 #include "base/log.h"
@@ -19,16 +20,17 @@
 
 static tern_channel *channel_new(tern_link *link)
 {
-	tern_channel *channel = calloc(1, sizeof(*channel));
+	tern_channel *channel = aligned_alloc(TN_CACHE_LINE, sizeof(*channel));
 	tern_ctx *ctx = link->ctx;
 
+	_Static_assert(sizeof(*channel) % TN_CACHE_LINE == 0, "aligned_alloc");
 	if (!channel)
 		return NULL;
+	memset(channel, 0, sizeof(*channel));
 	channel->link = link;
 	channel->refs = 1;
 	channel->recv_timer.run = tn_channel_recv_timer;
 	channel->recv_timer_at = TN_TIME_NEVER;
-	channel->inbox_bytes_max = tn_opt_u64(ctx->options, tn_channel_option_rows, "inbox_bytes");
 	tn_list_init(&channel->recvs);
 	tn_list_init(&channel->inbox);
 	tn_shell_ref(link);

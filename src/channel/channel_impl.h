@@ -25,15 +25,12 @@ typedef struct tn_inbox_msg {
 } tn_inbox_msg;
 
 struct tern_channel {
-	tn_list node; /* link->channels */
+	/* ---- what every operation and message looks at: one line ---- */
 	tern_link *link;
+	uint64_t
+		clear_at; /* link->lock.entries when nothing stood in the way of an access by copy (submit.c); 0 = never */
 	uint32_t handle;
 	uint32_t refs;
-	tern_message_fn on_message;
-	tern_notify_fn on_notify;
-	tern_channel_fn on_closed;
-	void *arg;
-	uint64_t message_bytes_max;
 	bool closed;             /* by this side: no callbacks */
 	bool ended;              /* the machine said CHANNEL_CLOSED, or a message could not be kept */
 	bool unaccepted : 1;     /* in on_open */
@@ -44,12 +41,19 @@ struct tern_channel {
 	_Atomic uint32_t sent_bytes; /* longest message that was accepted: what is no longer may be queued */
 	_Atomic uint32_t busy;       /* futex: 1, 2 = and somebody waits */
 	tern_status status;
-	uint64_t detail; /* of status */
+	tern_message_fn on_message;
+	void *arg;
+	uint64_t message_bytes_max;
+	/* ---- the rest ---- */
 	const void *busy_thread;
+	tn_list node; /* link->channels */
+	tern_notify_fn on_notify;
+	tern_channel_fn on_closed;
+	uint64_t detail; /* of status */
 	/* receiving */
 	tn_list recvs;
 	tn_list inbox;
-	uint64_t inbox_bytes, inbox_bytes_max;
+	uint64_t inbox_bytes;
 	tn_ctx_timer recv_timer;
 	uint64_t recv_timer_at;
 	uint64_t partial_total, partial_got;
@@ -58,6 +62,7 @@ struct tern_channel {
 	tern_op *rx_op;
 	tn_inbox_msg *rx_msg;
 };
+_Static_assert(offsetof(struct tern_channel, busy_thread) == TN_CACHE_LINE, "one line");
 _Static_assert(sizeof(struct tern_channel) <= 256,
 	       "with its row in the machine an idle channel stays under 1 KiB");
 

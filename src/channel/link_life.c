@@ -202,6 +202,7 @@ tern_status tn_shell_link_new(tern_ctx *ctx, bool incoming, const char *transpor
 	memset(link, 0, sizeof(*link));
 	link->ctx = ctx;
 	link->incoming = incoming;
+	link->inbox_bytes_max = tn_opt_u64(ctx->options, tn_channel_option_rows, "inbox_bytes");
 	tn_lock_init(&link->lock, ctx->single_owner);
 	tn_list_init(&link->channels);
 	tn_list_init(&link->lanes);

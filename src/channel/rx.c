@@ -111,7 +111,7 @@ static void put_inbox(tern_channel *channel, tn_inbox_msg *msg)
 	else
 		tn_list_push_back(&channel->inbox, &msg->node);
 	channel->inbox_bytes += msg->bytes + sizeof(*msg);
-	if (channel->inbox_bytes > channel->inbox_bytes_max && !channel->paused) {
+	if (channel->inbox_bytes > channel->link->inbox_bytes_max && !channel->paused) {
 		channel->paused = true;
 		tn_link_channel_pause(channel->link->m, channel->handle);
 	}
@@ -367,7 +367,7 @@ void tn_channel_recv_timer(tn_ctx_timer *timer)
 
 static void resume(tern_channel *channel)
 {
-	if (!channel->paused || channel->inbox_bytes > channel->inbox_bytes_max / 2)
+	if (!channel->paused || channel->inbox_bytes > channel->link->inbox_bytes_max / 2)
 		return;
 	channel->paused = false;
 	if (channel->ended || channel->link->gone)

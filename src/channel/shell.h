@@ -62,10 +62,9 @@ typedef struct tn_sends {
 
 /*
  * What an access by copy (submit.c) found to stand in no way, and did not have to look for again while nobody else had
- * the lock since: lock.entries is as it was.
+ * the lock since: lock.entries is as it was, here and in the channel's clear_at.
  */
 typedef struct tn_shell_once {
-	const tern_channel *channel; /* NULL: none */
 	tn_lane *lane;
 	uint64_t bytes_max, entries;
 	uint32_t caps;
@@ -112,6 +111,7 @@ struct tern_link {
 	tn_list lanes;
 	/* constant after the start */
 	bool incoming, retry;
+	uint64_t inbox_bytes_max; /* of a channel */
 	tn_addr target;
 	uint64_t number;                           /* older links have smaller ones */
 	tn_shell_dev *devs[TN_LINK_PROVIDERS_MAX]; /* by provider index of the machine */

@@ -356,13 +356,12 @@ static __attribute__((noinline)) bool find_way(tern_channel *channel)
 	const tn_shell_lane *slane;
 	tn_link_way way;
 
-	link->once.channel = NULL;
 	if (!link->copies || link->copying || link->sends.backlog || !usable_now(channel) ||
 	    !tn_link_access(link->m, channel->handle, &way))
 		return false;
 	slane = way.lane_user;
-	link->once = (tn_shell_once){.channel = channel,
-				     .lane = slane->lane,
+	channel->clear_at = link->lock.entries;
+	link->once = (tn_shell_once){.lane = slane->lane,
 				     .bytes_max = TN_MIN(way.bytes_max, TN_SHELL_COPY_BYTES),
 				     .entries = link->lock.entries,
 				     .caps = way.caps};
@@ -390,7 +389,7 @@ static TN_ALWAYS_INLINE bool access_all(tern_channel *channel, const piece *data
 
 	if (TN_UNLIKELY(!tn_mpsc_empty(&link->sends.queued)))
 		return false;
-	if (TN_UNLIKELY(once->channel != channel || once->entries != link->lock.entries) &&
+	if (TN_UNLIKELY(channel->clear_at != link->lock.entries || once->entries != link->lock.entries) &&
 	    !find_way(channel))
 		return false;
 	if (TN_UNLIKELY((once->caps & caps) != caps ||

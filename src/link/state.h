@@ -293,9 +293,9 @@ typedef enum tn_lk_chan_state {
 enum { TN_CTL_OPEN = 1, TN_CTL_OK = 2, TN_CTL_FAIL = 4, TN_CTL_WINDOW = 8, TN_CTL_CLOSE = 16 };
 enum { TN_EVENT_INCOMING = 1, TN_EVENT_OPENED = 2, TN_EVENT_CLOSED = 4 };
 
-/* The order is that of use: a message that goes out touches the first two lines, one that comes in two more. */
+/* The order is that of use: what goes out touches the first two lines, a message that comes in the first and the third. */
 typedef struct tn_lk_chan {
-	uint32_t handle;
+	_Alignas(TN_CACHE_LINE) uint32_t handle;
 	union {
 		uint32_t peer;      /* its handle of this channel */
 		uint32_t next_free; /* FREE */
@@ -320,18 +320,20 @@ typedef struct tn_lk_chan {
 	tn_list msgs; /* QUEUED, and the first may be ACTIVE */
 	/* sending messages */
 	uint64_t tx_seq, tx_window, tx_sent; /* tx_sent <= tx_window, TN_FRAME_COST a fragment counted in */
-	uint64_t peer_window;                /* the peer's first window */
+	uint32_t xfers_out;                  /* begun and not DONE */
+	uint32_t notify_slot;                /* of the last notification: its lane's receive slot */
 	uint64_t peer_message_max;           /* UINT64_MAX = any */
 	tn_list xfers;                       /* QUEUED, and the first may be ACTIVE */
-	tn_list tails; /* transfers whose data is posted and whose notification is not, in order */
+	tn_list tails;        /* transfers whose data is posted and whose notification is not, in order */
+	uint64_t notifies_tx; /* of transfers */
 	/* receiving */
 	void *user;
 	uint64_t rx_seq, rx_offset, rx_total, rx_window, rx_bytes; /* rx_bytes <= rx_window */
 	uint64_t message_max;                                      /* UINT64_MAX = any */
-	/* notifications and transfers */
-	uint64_t notifies_tx, notifies_rx, close_notifies;
-	uint32_t xfers_out;                 /* begun and not DONE */
-	uint32_t notify_slot;               /* of the last notification: its lane's receive slot */
+	uint64_t notifies_rx;
+	/* now and then */
+	uint64_t close_notifies;
+	uint64_t peer_window;               /* the peer's first window */
 	uint32_t silent_slot;               /* units of its lane before it */
 	uint32_t silent_serial;             /* of the last put that ended at its post, without an answer */
 	int32_t msg_turn, turn[TN_CLASSES]; /* bytes that it may still send before the next one's turn */
@@ -340,6 +342,9 @@ typedef struct tn_lk_chan {
 	uint32_t name; /* row + 1 of its service, later of a refusal's words; 0 = none (any more) */
 } tn_lk_chan;
 _Static_assert(sizeof(tn_lk_chan) <= 320, "ten thousand idle channels stay small");
+_Static_assert(offsetof(tn_lk_chan, user) == 2 * TN_CACHE_LINE &&
+		       offsetof(tn_lk_chan, close_notifies) == 3 * TN_CACHE_LINE,
+	       "ten thousand busy channels touch few lines");
 _Static_assert(TN_LINK_LANES_MAX <= UINT8_MAX, "a lane's index");
 
 typedef struct tn_lk_name_row {
