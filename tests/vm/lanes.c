@@ -6,14 +6,17 @@
  *
  *	vm-lanes serve ADDRESS:PORT           takes the puts and answers the calls
  *	vm-lanes KILLS ADDRESS:PORT           goes on until its link was rebuilt so often
+ *	vm-lanes silence TIMES ADDRESS:PORT   so often its NIC hears nothing for a while, until retries are exhausted:
+ *	                                      the link goes on over tcp, and returns
  *
- * Over verbs, or LANES_TRANSPORT.
+ * Over verbs (silence: or tcp), or LANES_TRANSPORT.
  *
  * Each put has other bytes, its checksum goes by a call after its notification. What is held: nothing lost, nothing
  * twice, nothing out of order, all checksums equal; the link stays the same. At the end the server says how many calls it
  * executed. Times are printed, not judged: a link that takes longer than link.recover to resume ends.
  */
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +31,7 @@
 #define CALLS    8u
 #define SERVICE  "puts"
 
-enum { METHOD_KEY = 1, METHOD_ECHO, METHOD_FILL, METHOD_SUM, METHOD_COUNTS };
+enum { METHOD_KEY = 1, METHOD_ECHO, METHOD_FILL, METHOD_SUM, METHOD_COUNTS, METHOD_RETRIES };
 
 #define CHECK(expr, ...)                                                            \
 	do {                                                                        \
@@ -213,6 +216,21 @@ static void on_counts(tern_rpc_request *request, const void *args, uint64_t byte
 	tern_rpc_reply(request, TERN_OK, &did, sizeof(did));
 }
 
+/* Lanes whose NIC gave up to send again: of this context, from any thread. */
+static uint64_t gave_up(tern_ctx *ctx)
+{
+	return tern_ctx_counter(ctx, "verbs.failed_retry");
+}
+
+static void on_retries(tern_rpc_request *request, const void *args, uint64_t bytes, void *arg)
+{
+	uint64_t n = gave_up(arg);
+
+	(void)args;
+	(void)bytes;
+	tern_rpc_reply(request, TERN_OK, &n, sizeof(n));
+}
+
 static int serve(const char *address)
 {
 	tern_ctx *ctx = open_ctx("server of b", address);
@@ -226,6 +244,7 @@ static int serve(const char *address)
 	OK(tern_rpc_serve(ctx, METHOD_FILL, on_fill, NULL));
 	OK(tern_rpc_serve(ctx, METHOD_SUM, on_sum, NULL));
 	OK(tern_rpc_serve(ctx, METHOD_COUNTS, on_counts, NULL));
+	OK(tern_rpc_serve(ctx, METHOD_RETRIES, on_retries, ctx));
 	printf("serving at %s\n", tern_ctx_address(ctx));
 	(void)fflush(stdout);
 	for (;;)
@@ -361,10 +380,33 @@ static void dial(client *c, const char *address)
 	OK(tern_channel_open(c->link, SERVICE, &none, &c->channel));
 }
 
+/* Everything that was made was executed, once; on the link that it began with, over the better transport. */
+static void settle(client *c, const char *over)
+{
+	counts there;
+
+	call_wait(c, METHOD_COUNTS, NULL, 0, &there, sizeof(there));
+	CHECK(memcmp(&there, &c->made, sizeof(there)) == 0,
+	      "made %llu, %llu, %llu, %llu; there: %llu, %llu, %llu, %llu",
+	      (unsigned long long)c->made.echoes, (unsigned long long)c->made.fills,
+	      (unsigned long long)c->made.sums, (unsigned long long)c->made.notifies,
+	      (unsigned long long)there.echoes, (unsigned long long)there.fills,
+	      (unsigned long long)there.sums, (unsigned long long)there.notifies);
+	CHECK(tern_link_get_state(c->link) == TERN_LINK_UP && strcmp(tern_link_transport(c->link), over) == 0,
+	      "the link did not stay as it was");
+	printf("rebuilt %llu times under %llu puts and as many answers of 4 MiB, %llu calls: each once, "
+	       "checksums equal\n",
+	       (unsigned long long)rebuilt(c), (unsigned long long)c->made.notifies,
+	       (unsigned long long)(c->made.echoes + c->made.fills + c->made.sums));
+	tern_rpc_close(c->rpc);
+	tern_channel_close(c->channel);
+	tern_link_release(c->link);
+	tern_ctx_destroy(c->ctx);
+}
+
 static int stream(uint64_t kills, const char *address)
 {
 	static client c;
-	counts there;
 	uint64_t told = 0;
 
 	dial(&c, address);
@@ -377,34 +419,82 @@ static int stream(uint64_t kills, const char *address)
 		       (unsigned long long)c.made.notifies);
 		(void)fflush(stdout);
 	}
-	call_wait(&c, METHOD_COUNTS, NULL, 0, &there, sizeof(there));
-	CHECK(memcmp(&there, &c.made, sizeof(there)) == 0,
-	      "made %llu, %llu, %llu, %llu; there: %llu, %llu, %llu, %llu", (unsigned long long)c.made.echoes,
-	      (unsigned long long)c.made.fills, (unsigned long long)c.made.sums,
-	      (unsigned long long)c.made.notifies, (unsigned long long)there.echoes,
-	      (unsigned long long)there.fills, (unsigned long long)there.sums,
-	      (unsigned long long)there.notifies);
-	CHECK(tern_link_get_state(c.link) == TERN_LINK_UP &&
-		      strcmp(tern_link_transport(c.link), transport) == 0,
-	      "the link did not stay as it was");
-	printf("rebuilt %llu times under %llu puts and as many answers of 4 MiB, %llu calls: each once, "
-	       "checksums equal\n",
-	       (unsigned long long)rebuilt(&c), (unsigned long long)c.made.notifies,
-	       (unsigned long long)(c.made.echoes + c.made.fills + c.made.sums));
-	tern_rpc_close(c.rpc);
-	tern_channel_close(c.channel);
-	tern_link_release(c.link);
-	tern_ctx_destroy(c.ctx);
+	settle(&c, transport);
+	return 0;
+}
+
+/* ---- a NIC that hears nothing ---- */
+
+/* Streams go on until the counter has risen. */
+static void until_more(client *c, const char *counter)
+{
+	uint64_t before = tern_ctx_counter(c->ctx, counter);
+
+	for (unsigned i = 0; tern_ctx_counter(c->ctx, counter) == before; i++) {
+		CHECK(i < 1000, "%s stays %llu", counter, (unsigned long long)before);
+		round_trip(c);
+	}
+}
+
+/* On both sides: whichever notices first tells the other, whose lanes are then flushed. */
+static uint64_t gave_up_both(client *c)
+{
+	uint64_t there = 0;
+
+	call_wait(c, METHOD_RETRIES, NULL, 0, &there, sizeof(there));
+	return there + gave_up(c->ctx);
+}
+
+static void hear(const char *command)
+{
+	CHECK(system(command) == 0, "the command failed: %s", command);
+}
+
+static int silence(uint64_t times, const char *address)
+{
+	static client c;
+	uint64_t exhausted = 0, before;
+
+	dial(&c, address);
+	for (uint64_t i = 0; i < times; i++) {
+		char command[64];
+
+		CHECK(strcmp(tern_link_transport(c.link), "verbs") == 0, "over %s",
+		      tern_link_transport(c.link));
+		round_trip(&c);
+		/* In the middle of what follows. */
+		snprintf(command, sizeof(command), "(sleep 0.%llu; vm-udp off) &",
+			 (unsigned long long)(1 + 3 * i % 9));
+		hear(command);
+		until_more(&c, "link.fallbacks");
+		before = exhausted;
+		exhausted = gave_up_both(&c);
+		CHECK(exhausted > before, "the link fell back, but no lane ran out of retries");
+		round_trip(&c);
+		CHECK(strcmp(tern_link_transport(c.link), "tcp") == 0, "over %s",
+		      tern_link_transport(c.link));
+		hear("vm-udp on");
+		until_more(&c, "link.returns");
+		printf("%llu: %llu lanes ran out of retries, %llu puts\n", (unsigned long long)i,
+		       (unsigned long long)exhausted, (unsigned long long)c.made.notifies);
+		(void)fflush(stdout);
+	}
+	settle(&c, "verbs");
 	return 0;
 }
 
 int main(int argc, char **argv)
 {
-	if (argc != 3) {
-		fprintf(stderr, "usage: vm-lanes serve|KILLS ADDRESS:PORT\n");
+	bool silent = argc == 4 && strcmp(argv[1], "silence") == 0;
+
+	if (argc != 3 && !silent) {
+		fprintf(stderr,
+			"usage: vm-lanes serve|KILLS ADDRESS:PORT, vm-lanes silence TIMES ADDRESS:PORT\n");
 		return 2;
 	}
-	transport = getenv("LANES_TRANSPORT") ? getenv("LANES_TRANSPORT") : transport;
+	transport = getenv("LANES_TRANSPORT") ? getenv("LANES_TRANSPORT") : silent ? "verbs,tcp" : transport;
+	if (silent)
+		return silence(strtoull(argv[2], NULL, 10), argv[3]);
 	if (strcmp(argv[1], "serve") == 0)
 		return serve(argv[2]);
 	return stream(strtoull(argv[1], NULL, 10), argv[2]);
