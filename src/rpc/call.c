@@ -237,12 +237,12 @@ static bool may_repeat(rpc_call *c)
 static TN_ALWAYS_INLINE void fill_head(rpc_call *c, bool waited)
 {
 	tern_rpc *rpc = c->stream->rpc;
-	uint64_t now = waited ? tn_ctx_now(rpc->ctx) : c->started_ns;
 	tn_rpc_request_head head = {.method = c->method,
 				    .sink_count = (uint16_t)c->sink_count,
 				    .seq = c->seq,
 				    .client = rpc->id,
 				    .low_water = c->stream->low_water,
+				    .timeout_ns = c->timeout_ns,
 				    .args_bytes = c->args_bytes,
 				    .session = c->session,
 				    .first = c->first,
@@ -250,8 +250,11 @@ static TN_ALWAYS_INLINE void fill_head(rpc_call *c, bool waited)
 				    .flags = (uint8_t)((may_repeat(c) ? TN_RPC_IDEMPOTENT : 0) |
 						       (c->sink_count ? TN_RPC_EARLY : 0))};
 
-	if (c->deadline_ns != TN_TIME_NEVER) /* 0 would mean none */
-		head.timeout_ns = c->deadline_ns > now ? c->deadline_ns - now : 1;
+	if (TN_UNLIKELY(waited && c->timeout_ns)) { /* 0 would mean none */
+		uint64_t left = tn_time_left(tn_ctx_now(rpc->ctx), c->deadline_ns);
+
+		head.timeout_ns = left ? left : 1;
+	}
 	tn_rpc_request_encode_head(c->message, &head);
 }
 
@@ -263,7 +266,7 @@ TN_ALWAYS_INLINE tern_status tn_rpc_call_post(rpc_call *c)
 	bool inside = !c->args_copy; /* once it is sent the slot may be another call's */
 	tern_iovec iov[2] = {{c->message, head_bytes + (inside ? c->args_bytes : 0)},
 			     {c->args_copy, c->args_bytes}};
-	bool waited = c->wants;
+	bool waited = c->wants, sent;
 	tern_status status;
 
 	TN_ASSERT(pipe && !c->sending && !c->out && c->state == CALL_ACTIVE);
@@ -278,7 +281,10 @@ TN_ALWAYS_INLINE tern_status tn_rpc_call_post(rpc_call *c)
 	c->answered = false;
 	c->landed = c->placed = 0;
 	fill_head(c, waited);
-	if (TN_LIKELY(inside && tn_send_now(pipe->channel, c->message, iov[0].bytes))) {
+	sent = inside && tn_send_now(pipe->channel, c->message, iov[0].bytes);
+	if (TN_LIKELY(!c->timed)) /* while it is on its way: nobody ends it before the lock is dropped */
+		tn_rpc_call_time(c);
+	if (TN_LIKELY(sent)) {
 		rpc_lock_drop(&rpc->lock);
 		return TERN_OK;
 	}

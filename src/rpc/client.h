@@ -23,6 +23,7 @@
 #include "base/limits.h"
 #include "base/list.h"
 #include "base/rand.h"
+#include "base/time.h"
 #include "channel/op.h"
 #include "rpc/server.h"
 
@@ -59,14 +60,15 @@ typedef struct rpc_call {
 	uint32_t tries;
 	uint64_t seq;
 	bool exact;           /* started_ns is: it may be hedged, or is recorded */
-	uint64_t started_ns;  /* else as tn_ctx_soon */
+	bool timed;           /* the clock was read for it: what follows holds */
+	uint64_t started_ns;  /* if exact, else as tn_ctx_soon */
 	uint64_t deadline_ns; /* TN_TIME_NEVER = none */
 	uint64_t wake_ns;     /* of the timer: ACTIVE: the deadline; ZOMBIE: when CANCEL goes (again) */
 	tern_op *op;          /* NULL once completed */
 	void *answer;
 	uint64_t answer_capacity;
 	uint32_t method, sink_count;
-	uint64_t args_bytes;
+	uint64_t args_bytes, timeout_ns;
 	uint8_t *args_copy; /* arguments that don't fit inline */
 	/* header, sinks, and behind them arguments that fit: one piece */
 	uint8_t message[TN_RPC_REQUEST_BYTES_MAX + TN_RPC_INLINE_BYTES];
@@ -185,6 +187,18 @@ tern_status tn_rpc_call_post(rpc_call *c);
 void tn_rpc_call_unpost(rpc_call *c);
 /* It was not sent, or may not have been. Free meanwhile. */
 void tn_rpc_call_unsent(rpc_call *c, tern_status status, const char *text);
+
+/* Lock held: when it began and when it ends; sets the timer. Once. */
+static inline void tn_rpc_call_time(rpc_call *c)
+{
+	tern_rpc *rpc = c->stream->rpc;
+
+	c->timed = true;
+	c->started_ns = tn_ctx_soon(rpc->ctx, c->timeout_ns, &c->exact);
+	c->wake_ns = c->deadline_ns = tn_deadline(c->started_ns, c->timeout_ns);
+	if (c->deadline_ns != TN_TIME_NEVER)
+		tn_rpc_arm(rpc, c->deadline_ns);
+}
 
 /* Of its message, before the arguments. */
 static inline uint64_t tn_rpc_call_head_bytes(const rpc_call *c)

@@ -321,6 +321,8 @@ static tern_status enqueue(rpc_flow *flow, tern_rpc_request *req, const void *ar
 		return TERN_E_NOMEM;
 	if (bytes)
 		memcpy(req->args, args, bytes);
+	if (!req->timed)
+		tn_rpc_request_time(req);
 	req->args_bytes = bytes;
 	req->flow = flow;
 	tn_list_push_back(&flow->calls, &req->queue_node);

@@ -44,6 +44,20 @@ static void wait_for_method(tn_rpc_server *server, uint32_t method)
 		tn_rpc_gate_kick(server->nursery);
 }
 
+static TN_ALWAYS_INLINE void handle(rpc_method *method, tern_rpc_request *req, const void *args,
+				    uint64_t bytes)
+{
+	tn_rpc_server *server = req->server;
+
+	if (TN_LIKELY(!req->timed))
+		server->fresh = req;
+	method->handler(req, args, bytes, method->arg);
+	if (TN_UNLIKELY(server->fresh != NULL)) { /* not answered yet */
+		tn_rpc_request_time(server->fresh);
+		server->fresh = NULL;
+	}
+}
+
 /* A request that is new here and in its record's window. */
 static TN_ALWAYS_INLINE void admit(tern_rpc_request *req, const void *args, uint64_t bytes)
 {
@@ -67,8 +81,8 @@ static TN_ALWAYS_INLINE void admit(tern_rpc_request *req, const void *args, uint
 		return;
 	}
 	status = tn_rpc_gate_pass(gate, req, args, bytes);
-	if (status == TERN_OK)
-		method->handler(req, args, bytes, method->arg);
+	if (TN_LIKELY(status == TERN_OK))
+		handle(method, req, args, bytes);
 	tn_rpc_method_leave(server, method);
 	if (status != TERN_OK && status != TERN_AGAIN)
 		refuse(req, status, gate);
@@ -122,12 +136,23 @@ static void known(rpc_conn *conn, tern_rpc_request *req, tern_rpc_request *old)
 		tn_rpc_request_again(old, conn);
 }
 
+static TN_ALWAYS_INLINE void advance(rpc_record *record, uint64_t low_water)
+{
+	uint32_t freed;
+
+	rpc_lock_take(&record->lock);
+	freed = tn_rpc_record_advance(record, low_water);
+	rpc_lock_drop(&record->lock);
+	tn_rpc_record_unref(record, freed);
+}
+
 static TN_ALWAYS_INLINE void on_request(rpc_conn *conn, const void *msg, uint64_t bytes)
 {
 	tn_rpc_server *server = conn->server;
 	tern_rpc_sink sinks[TERN_RPC_SINKS_MAX];
 	tn_rpc_request_head head;
 	tern_rpc_request *req, *old;
+	rpc_record *record;
 	tern_status status;
 	const void *args;
 
@@ -138,11 +163,12 @@ static TN_ALWAYS_INLINE void on_request(rpc_conn *conn, const void *msg, uint64_
 		tn_rpc_record_unbind(conn);
 		tn_rpc_record_bind(conn, &head);
 	}
-	req = conn->record ? tn_rpc_request_new(conn, &head, sinks) : NULL;
+	record = conn->record;
+	req = record ? tn_rpc_request_new(conn, &head, sinks) : NULL;
 	if (!req)
 		return; /* no memory: as if lost */
 	TN_RPC_COUNT(&server->counters, requests, 1);
-	status = tn_rpc_record_add(conn->record, &head, req, &old);
+	status = tn_rpc_record_add(record, &head, req, &old);
 	if (status == TERN_OK) {
 		admit(req, args, head.args_bytes);
 	} else if (status == TERN_E_INDETERMINATE) {
@@ -152,6 +178,9 @@ static TN_ALWAYS_INLINE void on_request(rpc_conn *conn, const void *msg, uint64_
 	} else {
 		known(conn, req, old);
 	}
+	/* It lives, and this thread alone moves its window. */
+	if (conn->record == record && head.low_water > record->low_water)
+		advance(record, head.low_water);
 }
 
 static tern_rpc_request *find_request(rpc_record *record, uint64_t seq)
@@ -169,7 +198,6 @@ static tern_rpc_request *find_request(rpc_record *record, uint64_t seq)
 static void on_control(rpc_conn *conn, const tn_rpc_reply_head *head)
 {
 	tern_rpc_request *req;
-	uint32_t freed;
 
 	if (head->type == TN_RPC_CANCEL) {
 		/* Only this thread moves the window of a record with a channel: req stays. */
@@ -179,10 +207,7 @@ static void on_control(rpc_conn *conn, const tn_rpc_reply_head *head)
 		else
 			tn_rpc_send_stray_ack(conn, head->seq);
 	} else if (head->type == TN_RPC_DONE && conn->record) {
-		rpc_lock_take(&conn->record->lock);
-		freed = tn_rpc_record_advance(conn->record, head->value);
-		rpc_lock_drop(&conn->record->lock);
-		tn_rpc_record_unref(conn->record, freed);
+		advance(conn->record, head->value);
 	}
 }
 

@@ -88,8 +88,10 @@ static TN_ALWAYS_INLINE void fill_call(rpc_call *c, const tern_rpc_call_params *
 	c->tries = 0;
 	c->seq = stream->next_seq++;
 	c->exact = c->idempotent || tn_spans_on(rpc->spans);
-	c->started_ns = tn_ctx_soon(rpc->ctx, timeout_ns, &c->exact);
-	c->wake_ns = c->deadline_ns = tn_deadline(c->started_ns, timeout_ns);
+	c->timeout_ns = timeout_ns;
+	c->timed = false;
+	if (TN_UNLIKELY(c->exact || !stream->pipe))
+		tn_rpc_call_time(c);
 	c->op = op;
 	c->answer = params->answer;
 	c->answer_capacity = params->answer ? params->answer_capacity : 0;
@@ -104,8 +106,6 @@ static TN_ALWAYS_INLINE void fill_call(rpc_call *c, const tern_rpc_call_params *
 	}
 	if (!copy && params->args_bytes)
 		memcpy(c->message + tn_rpc_call_head_bytes(c), params->args, params->args_bytes);
-	if (c->deadline_ns != TN_TIME_NEVER)
-		tn_rpc_arm(rpc, c->deadline_ns);
 }
 
 /* Lock not held: the channel did not take the request of a call that was just made. */

@@ -77,10 +77,11 @@ TN_ALWAYS_INLINE tern_status tn_rpc_record_add(rpc_record *record, const tn_rpc_
 {
 	tern_rpc_request **place = &record->window[head->seq % TN_RPC_WINDOW];
 	tern_status status = TERN_OK;
-	uint32_t freed;
+	uint32_t freed = 0;
 
 	rpc_lock_take(&record->lock);
-	freed = tn_rpc_record_advance(record, head->low_water);
+	if (!record->server->counters.own || head->seq - record->low_water >= TN_RPC_WINDOW || *place)
+		freed = tn_rpc_record_advance(record, head->low_water);
 	*old = NULL;
 	if (head->seq < record->low_water || head->seq - record->low_water >= TN_RPC_WINDOW)
 		status = TERN_E_LIMIT;

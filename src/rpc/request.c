@@ -63,6 +63,15 @@ void tn_rpc_requests_end(tn_rpc_server *server)
 		free(req);
 }
 
+void tn_rpc_request_time(tern_rpc_request *req)
+{
+	uint64_t timeout_ns = req->timeout_ns ? req->timeout_ns : UINT64_MAX;
+
+	req->timed = true;
+	req->came_ns = tn_ctx_soon(req->server->ctx, timeout_ns, &req->exact);
+	req->deadline_ns = tn_deadline(req->came_ns, req->timeout_ns);
+}
+
 TN_ALWAYS_INLINE tern_rpc_request *tn_rpc_request_new(rpc_conn *conn, const tn_rpc_request_head *head,
 						      const tern_rpc_sink *sinks)
 {
@@ -80,9 +89,9 @@ TN_ALWAYS_INLINE tern_rpc_request *tn_rpc_request_new(rpc_conn *conn, const tn_r
 	req->method = head->method;
 	req->seq = head->seq;
 	req->exact = tn_spans_on(conn->server->spans);
-	req->came_ns =
-		tn_ctx_soon(conn->server->ctx, head->timeout_ns ? head->timeout_ns : UINT64_MAX, &req->exact);
-	req->deadline_ns = tn_deadline(req->came_ns, head->timeout_ns);
+	req->timeout_ns = head->timeout_ns;
+	if (!conn->server->counters.own || req->exact || head->timeout_ns - 1 < TN_SOON_FROM_NS)
+		tn_rpc_request_time(req);
 	req->sink_count = head->sink_count;
 	req->early = head->flags & TN_RPC_EARLY;
 	if (head->sink_count)
@@ -257,6 +266,8 @@ uint64_t tern_rpc_request_time_left(const tern_rpc_request *req)
 {
 	uint64_t now = tn_ctx_now(req->server->ctx);
 
+	if (!req->timed) /* of a single owner, in its handler */
+		tn_rpc_request_time((tern_rpc_request *)(uintptr_t)req);
 	if (req->deadline_ns == UINT64_MAX)
 		return UINT64_MAX;
 	return now < req->deadline_ns ? req->deadline_ns - now : 0;
@@ -338,7 +349,9 @@ static void answer(tern_rpc_request *req, tern_status status, uint64_t value, co
 	uint8_t *copy = NULL;
 	bool held, orphan;
 
-	if (TN_UNLIKELY(tn_spans_on(server->spans)))
+	if (server->fresh == req)
+		server->fresh = NULL;
+	if (TN_UNLIKELY(tn_spans_on(server->spans) && req->timed))
 		tn_spans_add(server->spans, server->serve_span, tn_ctx_then(req->came_ns, req->exact),
 			     tn_ctx_now(server->ctx), req->method);
 	if (bytes > TN_RPC_INLINE_BYTES) {

@@ -91,7 +91,8 @@ struct tn_rpc_server {
 	tn_ctx_timer keep_timer;
 	tern_rpc_request *retry;
 	tn_ctx_timer timer;
-	tn_rpc_spare spare; /* answers */
+	tn_rpc_spare spare;      /* answers */
+	tern_rpc_request *fresh; /* single owner: its handler runs, and nobody asked what time it has yet */
 	rpc_lock unused_lock;
 	tern_rpc_request *unused; /* requests for the next calls; by retry_next */
 	uint32_t unused_count;
@@ -146,8 +147,9 @@ struct tern_rpc_request {
 	tn_rpc_server *server;
 	rpc_record *record;
 	uint64_t seq;
+	bool timed; /* the clock was read for it: */
 	bool exact; /* came_ns is, for it is recorded; else as tn_ctx_soon */
-	uint64_t came_ns;
+	uint64_t came_ns, timeout_ns;
 	uint64_t deadline_ns;
 	uint32_t method;
 	unsigned sink_count;
@@ -213,7 +215,8 @@ void tn_rpc_record_unbind(rpc_conn *conn);
 /* record->lock held: forget all requests below low_water. Returns how many were freed: drop so many
    references of the record after unlocking. */
 uint32_t tn_rpc_record_advance(rpc_record *record, uint64_t low_water);
-/* Put a new request into the window. TERN_E_EXISTS: *old is the one that is there; TERN_E_LIMIT: outside;
+/* Put a new request into the window, which is moved only if need be: the caller moves it when the handler has run, while
+   the answer is on its way. TERN_E_EXISTS: *old is the one that is there; TERN_E_LIMIT: outside;
    TERN_E_INDETERMINATE: in, but it must not run: it may have run before there was this record. */
 tern_status tn_rpc_record_add(rpc_record *record, const tn_rpc_request_head *head, tern_rpc_request *req,
 			      tern_rpc_request **old);
@@ -255,6 +258,11 @@ bool tn_rpc_gate_drop(tern_rpc_request *req);
 
 tern_rpc_request *tn_rpc_request_new(rpc_conn *conn, const tn_rpc_request_head *head,
 				     const tern_rpc_sink *sinks);
+/*
+ * Reads the clock for it. In a context of a single owner one with a long time-out that is answered by its handler
+ * needs none: the clock is read when the handler asks for it or returned without an answer.
+ */
+void tn_rpc_request_time(tern_rpc_request *req);
 /* One that never got into a window. */
 void tn_rpc_request_free(tern_rpc_request *req);
 void tn_rpc_requests_end(tn_rpc_server *server);
