@@ -474,6 +474,10 @@ static inline bool in_turn(const tn_link *link, const tn_lk_chan *chan, const tn
 	       bytes <= chan->message_max && bytes + TN_FRAME_COST <= chan->rx_window - chan->rx_bytes;
 }
 
+/* Rows, and bytes of them, that the journal may keep longer than it has to: they are dropped together. */
+#define LAZY_ROWS  8u
+#define LAZY_BYTES 2048u
+
 /* tn_lk_credit_update of totals that hold. True: something may wait for them. */
 static TN_ALWAYS_INLINE bool totals_rise(tn_link *link, tn_lk_lane *lane, const tn_frame_head *head)
 {
@@ -491,7 +495,7 @@ static TN_ALWAYS_INLINE bool totals_rise(tn_link *link, tn_lk_lane *lane, const 
 		lane->peer_seen = head->seen;
 	if (seen && !tn_list_empty(&lane->acks))
 		tn_lk_acked(link, lane);
-	if (link->resumes && log->head != log->tail)
+	if (log->tail - log->head >= LAZY_ROWS || link->ring_tail - link->ring_head >= LAZY_BYTES)
 		tn_lk_journal_begins(link, log, tn_lk_journal_open(log, lane));
 	return true;
 }
