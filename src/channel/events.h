@@ -94,6 +94,26 @@ static inline void tn_event_leave(tern_link *link, bool more, uint64_t *now)
 	tn_lock_drop(&link->lock);
 }
 
+/* One that its device keeps nothing of. */
+static TN_ALWAYS_INLINE void tn_shell_taken(tn_shell_dev *sdev, tn_lane *lane, const void *room,
+					    uint64_t bytes)
+{
+	const tn_event ev = {.type = TN_EV_RECV,
+			     .lane = lane,
+			     .lane_arg = lane->arg,
+			     .buf = room,
+			     .bytes = bytes,
+			     .slot = TN_SLOT_NONE};
+	tern_link *link = ((tn_shell_lane *)lane->arg)->link;
+	uint64_t now = 0;
+
+	tn_dispatch_depth++;
+	atomic_store_explicit(&sdev->ctx->events_left, 0, memory_order_relaxed);
+	tn_lock_take(&link->lock);
+	tn_event_leave(link, tn_event_handle(link, sdev, &ev, &now), &now);
+	tn_dispatch_depth--;
+}
+
 static TN_ALWAYS_INLINE void tn_shell_events(tn_shell_dev *sdev, const tn_event *events, int n)
 {
 	tern_link *link = NULL; /* whose lock is held: neighbours usually belong to one link */

@@ -46,6 +46,19 @@ void tn_progress_unwatch(tern_ctx *ctx, tn_watch *watch)
 	epoll_ctl(ctx->epoll_fd, EPOLL_CTL_DEL, watch->fd, &ev);
 }
 
+/* A short message that came alone, without an event. Below 0: poll. */
+static TN_ALWAYS_INLINE int take_one(tn_shell_dev *sdev)
+{
+	_Alignas(64) uint8_t room[TN_TAKE_BYTES];
+	tn_lane *lane;
+	int bytes = sdev->dev->ops->take(sdev->dev, room, &lane);
+
+	if (bytes <= 0)
+		return bytes;
+	tn_shell_taken(sdev, lane, room, (uint64_t)bytes);
+	return 1;
+}
+
 /* At most a few batches per device and round, so that one device cannot starve the others. */
 static TN_ALWAYS_INLINE int poll_device_here(tn_shell_dev *sdev)
 {
@@ -53,6 +66,8 @@ static TN_ALWAYS_INLINE int poll_device_here(tn_shell_dev *sdev)
 	int total = 0, n;
 
 	sdev->armed = false;
+	if (sdev->dev->ops->take && (n = take_one(sdev)) >= 0)
+		return n;
 	do {
 		n = tn_dev_poll(sdev->dev, events, TN_POLL_BATCH);
 		if (n > 0) {

@@ -136,6 +136,8 @@ typedef enum tn_event_type {
 /* An event whose receive buffer held nothing and went back already: recv_done does nothing. */
 #define TN_SLOT_NONE UINT32_MAX
 
+#define TN_TAKE_BYTES 256u /* room for a message that is taken without a receive buffer */
+
 typedef struct tn_event {
 	tn_event_type type;
 	tern_status status;
@@ -196,6 +198,11 @@ typedef struct tn_dev_ops {
 	tern_status (*reach)(tn_dev *dev, const tn_blob *peer);
 	/* Up to max events. Returns the number; 0 = nothing now. Never blocks. */
 	int (*poll)(tn_dev *dev, tn_event *events, int max);
+	/*
+	 * May be NULL. As poll, of one short message alone: its bytes, copied to room (TN_TAKE_BYTES), and its lane; it holds
+	 * no receive buffer. 0: there is nothing. Below 0: poll may have something.
+	 */
+	int (*take)(tn_dev *dev, void *room, tn_lane **lane);
 	/* TERN_OK: fd becomes readable at the next event, or when a post that got TERN_AGAIN may be tried again.
 	   TERN_BUSY: poll again. Spurious wake-ups are fine. */
 	tern_status (*arm)(tn_dev *dev);

@@ -228,6 +228,7 @@ static const tn_dev_ops shm_ops = {
 	.address = shm_address,
 	.reach = shm_reach,
 	.poll = tn_shm_poll,
+	.take = tn_shm_take,
 	.arm = tn_shm_arm,
 	.fd = shm_fd,
 	.recv_done = tn_shm_recv_done,

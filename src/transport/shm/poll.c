@@ -21,6 +21,8 @@
 
 #define EVENTS_PER_LOOK 32
 #define EVENTS_PER_LANE 32 /* then the next lane has its turn */
+/* Messages in a row that were there when the one before them had been dealt with: poll takes many at a time. */
+#define BURST 4u
 
 static tn_shm_lane_state state_of(const tn_shm_lane *lane)
 {
@@ -296,6 +298,7 @@ int tn_shm_poll(tn_dev *base, tn_event *events, int max)
 	if (TN_UNLIKELY(dev->look))
 		look(dev);
 	n = gather(dev, events, max);
+	dev->streak = n > 1 ? BURST : 0;
 	if (n > 0) {
 		if (TN_UNLIKELY(++dev->busy >= TN_SHM_POLL_BUSY))
 			dev->look = true;
@@ -304,6 +307,47 @@ int tn_shm_poll(tn_dev *base, tn_event *events, int max)
 	if (TN_LIKELY(++dev->idle < dev->config.idle_polls && dev->urgent == 0 && dev->pending == 0))
 		return 0;
 	return look_and_gather(dev, events, max);
+}
+
+static TN_ALWAYS_INLINE int took_nothing(tn_shm_dev *dev, tn_shm_lane *lane)
+{
+	dev->streak = 0;
+	if (TN_UNLIKELY(++dev->idle >= dev->config.idle_polls || dev->urgent > 0 ||
+			state_of(lane) != TN_SHM_LANE_UP))
+		return -1;
+	tn_shm_rx_expect(&lane->rx);
+	if (TN_UNLIKELY(tn_shm_rx_unpublished(&lane->rx)))
+		publish(lane);
+	return 0;
+}
+
+/*
+ * Looks at one cell: behind a message the next one, whose line is the peer's to write, is left alone until this one is dealt
+ * with.
+ */
+int tn_shm_take(tn_dev *base, void *room, tn_lane **from)
+{
+	tn_shm_dev *dev = (tn_shm_dev *)base;
+	tn_shm_lane *lane;
+	int bytes;
+
+	if (TN_UNLIKELY(dev->armed || dev->look || dev->pending > 0 || dev->polled_count != 1 ||
+			dev->streak >= BURST ||
+			atomic_load_explicit(&dev->attention, memory_order_relaxed) != 0))
+		return -1;
+	lane = dev->polled[0];
+	bytes = tn_shm_rx_take(&lane->rx, room);
+	if (bytes == 0)
+		return took_nothing(dev, lane);
+	if (TN_UNLIKELY(bytes < 0))
+		return -1;
+	if (TN_UNLIKELY(++dev->busy >= TN_SHM_POLL_BUSY))
+		dev->look = true;
+	dev->streak++;
+	*from = &lane->base;
+	tn_count_own(&lane->poll_counters.rx_bytes, (uint64_t)bytes);
+	tn_count_own(&lane->poll_counters.recvs, 1);
+	return bytes;
 }
 
 /* ---- sleeping ---- */

@@ -295,6 +295,18 @@ static tern_status rx_take(tn_shm_rx *rx, const tn_shm_cell *cell, uint32_t buf,
 	return TERN_OK;
 }
 
+static inline void rx_advance(tn_shm_rx *rx)
+{
+	rx->stalled = false;
+	rx->tail++;
+	if (rx->tail - rx->published >= rx->ring.cell_count / 4) {
+		/* Never the last word: the empty ring that follows publishes again and looks at `wait`. */
+		atomic_store_explicit(&rx->ring.ctl->consumed, rx->tail, memory_order_release);
+		rx->published = rx->tail;
+		rx->dirty = true;
+	}
+}
+
 tern_status tn_shm_rx_next(tn_shm_rx *rx, tn_shm_msg *msg)
 {
 	const tn_shm_cell *cell = cell_at(&rx->ring, rx->tail);
@@ -319,15 +331,25 @@ tern_status tn_shm_rx_next(tn_shm_rx *rx, tn_shm_msg *msg)
 	} else {
 		return TERN_E_PROTOCOL;
 	}
-	rx->stalled = false;
-	rx->tail++;
-	if (rx->tail - rx->published >= rx->ring.cell_count / 4) {
-		/* Never the last word: the empty ring that follows publishes again and looks at `wait`. */
-		atomic_store_explicit(&rx->ring.ctl->consumed, rx->tail, memory_order_release);
-		rx->published = rx->tail;
-		rx->dirty = true;
-	}
+	rx_advance(rx);
 	return TERN_OK;
+}
+
+TN_ALWAYS_INLINE int tn_shm_rx_take(tn_shm_rx *rx, uint8_t room[TN_SHM_INLINE_BYTES])
+{
+	const tn_shm_cell *cell = cell_at(&rx->ring, rx->tail);
+	uint64_t bytes;
+
+	if (atomic_load_explicit(&cell->tag, memory_order_acquire) != lap_tag(&rx->ring, rx->tail))
+		return 0;
+	bytes = atomic_load_explicit(&cell->bytes, memory_order_relaxed);
+	if (TN_UNLIKELY(atomic_load_explicit(&cell->what, memory_order_relaxed) !=
+				(TN_SHM_SEND | TN_SHM_NO_BUF << 16) ||
+			bytes - 1 >= TN_SHM_INLINE_BYTES))
+		return -1;
+	memcpy(room, cell->data, bytes);
+	rx_advance(rx);
+	return (int)bytes;
 }
 
 bool tn_shm_rx_done(tn_shm_rx *rx, uint32_t slot)

@@ -147,6 +147,11 @@ tern_status tn_shm_rx_init(tn_shm_rx *rx, const tn_shm_ring *ring);
 void tn_shm_rx_fini(tn_shm_rx *rx);
 /* TERN_OK: *msg is the next one; TERN_AGAIN: nothing there, or no slot free; TERN_E_PROTOCOL. */
 tern_status tn_shm_rx_next(tn_shm_rx *rx, tn_shm_msg *msg);
+/*
+ * As tn_shm_rx_next, of a message that lies in its cell: its bytes, copied to room; it holds no slot. 0: nothing is there;
+ * below 0: tn_shm_rx_next takes what is there.
+ */
+int tn_shm_rx_take(tn_shm_rx *rx, uint8_t room[TN_SHM_INLINE_BYTES]);
 /* Give a slot back. False if it was not held (a bug of the caller). */
 bool tn_shm_rx_done(tn_shm_rx *rx, uint32_t slot);
 /*

@@ -263,6 +263,7 @@ struct tn_shm_dev {
 	bool retry; /* a post that was told TERN_AGAIN may be tried again, and poll has no event that says so */
 	uint32_t sleeps;
 	uint32_t idle, busy;
+	uint32_t streak;   /* messages in a row that were there when take looked */
 	uint32_t urgent;   /* handshakes and requests in progress: look at the sockets in each empty poll */
 	uint32_t pending;  /* lanes with up_pending or down_pending */
 	uint64_t timer_ns; /* what the timer is set to; TN_TIME_NEVER = off */
@@ -298,6 +299,7 @@ void tn_shm_attention(tn_shm_dev *dev);
 
 /* poll.c */
 int tn_shm_poll(tn_dev *base, tn_event *events, int max);
+int tn_shm_take(tn_dev *base, void *room, tn_lane **lane);
 tern_status tn_shm_arm(tn_dev *base);
 void tn_shm_recv_done(tn_dev *base, const tn_event *event);
 

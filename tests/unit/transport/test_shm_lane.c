@@ -35,6 +35,79 @@ static void test_bad_cell(void **state)
 	evil_pair_close(&l);
 }
 
+static uint64_t take(node *n, tn_lane *lane)
+{
+	_Alignas(64) uint8_t room[TN_TAKE_BYTES];
+	tn_lane *from = NULL;
+	uint64_t word = 0;
+	int bytes = n->dev->ops->take(n->dev, room, &from);
+
+	if (bytes <= 0)
+		return (uint64_t)bytes;
+	assert_int_equal(bytes, sizeof(word));
+	assert_ptr_equal(from, lane);
+	memcpy(&word, room, sizeof(word));
+	return word;
+}
+
+static void post_words(tn_lane *lane, uint64_t first, uint64_t last)
+{
+	for (uint64_t word = first; word <= last; word++) {
+		const tn_iov iov = {.base = &word, .bytes = sizeof(word)};
+		bool done;
+
+		assert_ok(tn_lane_send(lane, &iov, 1, 0, &done));
+	}
+}
+
+/* Short messages one at a time, in turn with what poll receives; many at a time are poll's. */
+static void test_take(void **state)
+{
+	static const uint8_t data[3000];
+	const tn_iov long_one = {.base = data, .bytes = sizeof(data)};
+	lane_pair lanes;
+	node a, b;
+	bool done;
+
+	(void)state;
+	node_open(&a);
+	node_open(&b);
+	lane_up(&a, &b, &lanes);
+	polls(&b, 3);                           /* what it looks at after a lane came up */
+	for (uint64_t i = 1; i <= 10000; i++) { /* they hold nothing: there are far fewer buffers */
+		uint64_t got;
+
+		post_words(lanes.a, i, i);
+		while ((got = take(&b, lanes.b)) == UINT64_MAX && b.recvs == 0)
+			(void)node_poll(&b); /* now and then it looks elsewhere */
+		assert_int_equal(b.recvs ? i : got, i);
+		b.recvs = 0;
+		(void)take(&b, lanes.b);
+	}
+	polls(&b, 1);
+	assert_int_equal(take(&b, lanes.b), 0);
+	post_words(lanes.a, 1, 2);
+	assert_int_equal(take(&b, lanes.b), 1);
+	assert_ok(tn_lane_send(lanes.a, &long_one, 1, 0, &done));
+	post_words(lanes.a, 3, 9);
+	assert_int_equal(take(&b, lanes.b), 2);
+	assert_true(take(&b, lanes.b) == UINT64_MAX); /* the long one */
+	assert_int_equal(node_poll(&b), 8);
+	assert_int_equal(b.last.bytes, 8);
+	post_words(lanes.a, 1, 1);
+	assert_true(take(&b, lanes.b) == UINT64_MAX); /* until poll finds no more than one */
+	assert_int_equal(node_poll(&b), 1);
+	post_words(lanes.a, 1, 9);
+	for (uint64_t i = 1; i <= 4; i++)
+		assert_int_equal(take(&b, lanes.b), i);
+	assert_true(take(&b, lanes.b) == UINT64_MAX);
+	assert_int_equal(node_poll(&b), 5);
+	lane_free(&a, lanes.a);
+	lane_free(&b, lanes.b);
+	node_close(&a);
+	node_close(&b);
+}
+
 /* The consumer's words, as seen by a producer in a post: the post fails, the poller ends the lane. */
 static void test_bad_words(void **state)
 {
@@ -374,6 +447,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_bad_cell),
 		cmocka_unit_test(test_bad_words),
+		cmocka_unit_test(test_take),
 		cmocka_unit_test(test_fault_wakes),
 		cmocka_unit_test(test_drain_waits_for_an_access),
 		cmocka_unit_test(test_drain_is_bounded),
