@@ -425,18 +425,21 @@ static void test_revoked_under_way(void **state)
 
 /* ---- ends under way ---- */
 
+enum { FLIGHT = 5, PUSH_ROOM = 1 << 17 };
+_Static_assert(3 * FLIGHT * PUSH_ROOM <= REGION, "three pushers have room");
+
 typedef struct pusher {
 	field *f;
 	tern_channel *channel;
 	tally t;
 	int accepted;
+	uint64_t offset; /* in the region: nobody else writes there */
 	atomic_bool stop;
 	pthread_t thread;
 } pusher;
 
 static void *push(void *arg)
 {
-	enum { FLIGHT = 16 };
 	pusher *w = arg;
 	tern_op ops[FLIGHT];
 
@@ -449,7 +452,8 @@ static void *push(void *arg)
 
 		if (tern_op_test(op) == TERN_AGAIN)
 			tern_op_wait(w->f->p.dial.ctx, op, PATIENCE);
-		status = i % 2 ? tern_put(w->channel, w->f->src, bytes, &w->f->key, 0, op)
+		status = i % 2 ? tern_put(w->channel, w->f->src, bytes, &w->f->key,
+					  w->offset + (uint64_t)(i % FLIGHT) * PUSH_ROOM, op)
 			       : tern_send(w->channel, w->f->src, bytes, op);
 		w->accepted += status == TERN_OK;
 		if (status != TERN_OK && status != TERN_AGAIN)
@@ -479,7 +483,7 @@ static void test_ends_while_used(void **state)
 		for (int i = 0; i < N; i++) {
 			tern_channel_params params;
 
-			pushers[i] = (pusher){.f = &f};
+			pushers[i] = (pusher){.f = &f, .offset = (uint64_t)i * FLIGHT * PUSH_ROOM};
 			side_params(&f.p.dial, &params);
 			assert_ok(tern_channel_open(f.p.dial.link, SERVICE, &params, &pushers[i].channel));
 			pthread_create(&pushers[i].thread, NULL, push, &pushers[i]);

@@ -454,9 +454,17 @@ static void note_end(tern_op *op, void *arg)
 	atomic_fetch_add(&ended_ops, 1);
 }
 
+enum { ENDS_OPS = 24, ENDS_WORKERS = 8 };
+
+/* Nobody else writes there at the same time: of three operations the first puts LONG, the second little. */
+static uint64_t ends_place(int index, int op)
+{
+	return (uint64_t)(index * ENDS_OPS + op) / 3 * (LONG + 4096) + (op % 3 ? LONG : 0);
+}
+
 static void *cancel_and_close(void *arg)
 {
-	enum { N = 24, ROUNDS = 12 };
+	enum { N = ENDS_OPS, ROUNDS = 12 };
 	worker *w = arg;
 	side *d = &w->p->dial;
 	uint8_t *src;
@@ -476,7 +484,8 @@ static void *cancel_and_close(void *arg)
 			atomic_store(&ends[i], 0);
 			tern_op_init(&ops[i], note_end, &ends[i]);
 			status = i % 3 == 2 ? tern_send(channel, src, bytes, &ops[i])
-					    : tern_put(channel, src, bytes, &w->key, 0, &ops[i]);
+					    : tern_put(channel, src, bytes, &w->key, ends_place(w->index, i),
+						       &ops[i]);
 			accepted[i] = status == TERN_OK;
 			if (i % 4 == 3)
 				tern_cancel(channel, &ops[i - 2]);
@@ -495,7 +504,7 @@ static void *cancel_and_close(void *arg)
 
 static void test_ends_once(void **state)
 {
-	enum { N = 8 };
+	enum { N = ENDS_WORKERS };
 	worker workers[N] = {0};
 	tern_mem *mem;
 	tern_key key;
@@ -505,8 +514,8 @@ static void test_ends_once(void **state)
 	(void)state;
 	pair_open(&p);
 	mem = tern_ctx_mem(p.serve.ctx);
-	assert_ok(tern_mem_alloc(mem, LONG, 0, TERN_ACCESS_WRITE, TERN_MEM_HOST, &dst));
-	assert_ok(tern_mem_export(mem, dst, LONG, TERN_ACCESS_WRITE, &key));
+	assert_ok(tern_mem_alloc(mem, ends_place(N, 0), 0, TERN_ACCESS_WRITE, TERN_MEM_HOST, &dst));
+	assert_ok(tern_mem_export(mem, dst, ends_place(N, 0), TERN_ACCESS_WRITE, &key));
 	for (int i = 0; i < N; i++)
 		workers[i].key = key;
 	run_all(workers, N, &p, cancel_and_close);

@@ -173,31 +173,31 @@ static void few_slots_mean_fewer_lanes(void **state)
 	static const char *const options[] = {"verbs.recv_slots=256", NULL};
 	tern_ctx_params params = {.options = options};
 	int three = 0, one = 0, by_tcp = 0;
-	pair p[PEERS];
+	side serve, dial[PEERS];
 
 	(void)state;
 	transport = "verbs,tcp";
 	fake_reset(NULL, 0);
-	side_open_params(&p[0].serve, &params);
+	side_open_params(&serve, &params);
 	for (int i = 0; i < PEERS; i++) {
-		uint64_t before = tern_ctx_counter(p[0].serve.ctx, "verbs.lanes");
+		uint64_t before = tern_ctx_counter(serve.ctx, "verbs.lanes");
 		uint64_t lanes;
 
-		p[i].serve = p[0].serve;
-		side_open(&p[i].dial, 0);
-		connect_pair(&p[i]);
-		lanes = tern_ctx_counter(p[0].serve.ctx, "verbs.lanes") - before;
-		by_tcp += strcmp(tern_link_transport(p[i].dial.link), "tcp") == 0;
+		side_open(&dial[i], 0);
+		side_connect(&dial[i], &serve);
+		side_open_channel(&dial[i]);
+		lanes = tern_ctx_counter(serve.ctx, "verbs.lanes") - before;
+		by_tcp += strcmp(tern_link_transport(dial[i].link), "tcp") == 0;
 		three += lanes == 3;
 		one += lanes == 1;
 	}
 	print_message("%d links of three lanes, %d of one, %d over tcp\n", three, one, by_tcp);
 	assert_int_equal(three + one + by_tcp, PEERS);
 	assert_true(three >= 1 && one >= 10 && by_tcp > 0);
-	assert_true(tern_ctx_counter(p[0].serve.ctx, "link.slots_frames") > 0);
+	assert_true(tern_ctx_counter(serve.ctx, "link.slots_frames") > 0);
 	for (int i = 0; i < PEERS; i++)
-		side_close(&p[i].dial);
-	side_close(&p[0].serve);
+		side_close(&dial[i]);
+	side_close(&serve);
 }
 
 static void until_counted(pair *p, const char *name, uint64_t least, uint64_t most)
