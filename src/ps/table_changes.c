@@ -121,10 +121,17 @@ void tn_changes_erased_cold(tn_table *t, uint64_t key)
 
 void tn_changes_touched(tn_table *t, tn_head *head)
 {
-	uint32_t version;
+	uint32_t version, mark = atomic_load_explicit(&t->touch_mark, memory_order_acquire);
+	uint64_t key = tn_head_key(head);
 
-	if (tn_head_lock(head, &version))
-		tn_head_unlock(head, version | atomic_load_explicit(&t->touch_mark, memory_order_acquire));
+	if (tn_head_lock(head, &version)) {
+		tn_head_unlock(head, version | mark);
+	} else if (t->tier && tn_index_remark(t, key, tn_table_hash(key), mark) != TERN_OK) {
+		/* It went to the tier as it was touched, and there is no mark. */
+		pthread_mutex_lock(&t->changes.lock);
+		lapse(t);
+		pthread_mutex_unlock(&t->changes.lock);
+	}
 }
 
 /* ---- cuts ---- */

@@ -267,7 +267,7 @@ tern_status tn_cold_expire(tn_table *t, uint64_t last, uint64_t *gone)
 	return st;
 }
 
-tern_status tn_cold_remark(tn_table *t, uint64_t hash)
+tern_status tn_cold_remark(tn_table *t, uint64_t hash, uint32_t marks)
 {
 	tern_status st;
 	uint8_t *image;
@@ -276,7 +276,7 @@ tern_status tn_cold_remark(tn_table *t, uint64_t hash)
 	TN_TRY(new_image(t, &image));
 	st = tn_cold_get(t, hash, image, &there);
 	if (st == TERN_OK && there) {
-		set_marks(image, tn_settled(t, marks_of(image)));
+		set_marks(image, tn_settled(t, marks_of(image)) | marks);
 		pthread_rwlock_rdlock(&t->move);
 		st = told(t, t->tier->ops->put(t->tier, hash, image));
 		pthread_rwlock_unlock(&t->move);
@@ -293,7 +293,7 @@ static tern_status settle_image(tn_table *t, uint64_t hash, const uint8_t *image
 	if (!(marks_of(image) & *(const uint32_t *)arg))
 		return TERN_OK;
 	slot = tn_epoch_enter(&t->epoch);
-	st = tn_index_cold_remark(t, key_of(image), hash);
+	st = tn_index_remark(t, key_of(image), hash, 0);
 	tn_epoch_leave(&t->epoch, slot);
 	return st;
 }

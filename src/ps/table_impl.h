@@ -434,7 +434,7 @@ tern_status tn_cold_in(tn_table *t, uint64_t hash, uint32_t id, bool *there);
 bool tn_cold_erase(tn_table *t, uint64_t key, uint64_t hash, uint64_t unless_after);
 /* Holding the segment: see tn_index_cold_read, _remark. */
 tern_status tn_cold_get(tn_table *t, uint64_t hash, void *image, bool *there);
-tern_status tn_cold_remark(tn_table *t, uint64_t hash);
+tern_status tn_cold_remark(tn_table *t, uint64_t hash, uint32_t marks);
 /* Holding the segment: keys of a range of hashes, added. */
 void tn_cold_list(tn_table *t, uint64_t first, uint64_t last, tn_cold_keys *cold);
 /* Records that nobody used after `last` are erased; marks of all are settled. */
@@ -465,8 +465,8 @@ bool tn_index_erase(tn_table *t, uint64_t key, uint64_t hash, uint64_t unless_af
 tern_status tn_index_evict(tn_table *t, uint64_t key, uint64_t hash, bool *gone);
 /* The image of a key's record that is in the tier. *there = false: it is in memory, or nowhere. */
 tern_status tn_index_cold_read(tn_table *t, uint64_t key, uint64_t hash, void *image, bool *there);
-/* Marks of a record in the tier, if it still is. */
-tern_status tn_index_cold_remark(tn_table *t, uint64_t key, uint64_t hash);
+/* Marks of a record: those of an image in the tier are settled, and `marks` set, wherever the record is. */
+tern_status tn_index_remark(tn_table *t, uint64_t key, uint64_t hash, uint32_t marks);
 /* Keys of the segment that covers hash, those in [hash, last]; *end: the first hash past the segment, 0 at the end.
    Room for TN_SEGMENT_PLACES keys. cold (NULL: not wanted): those in the tier, added. Inside the epoch. */
 uint32_t tn_index_keys(tn_table *t, uint64_t hash, uint64_t last, uint64_t *keys, uint64_t *end,

@@ -547,15 +547,17 @@ tern_status tn_index_cold_read(tn_table *t, uint64_t key, uint64_t hash, void *i
 	return st;
 }
 
-tern_status tn_index_cold_remark(tn_table *t, uint64_t key, uint64_t hash)
+tern_status tn_index_remark(tn_table *t, uint64_t key, uint64_t hash, uint32_t marks)
 {
 	tn_segment *seg = lock_segment(t, hash);
 	tern_status st = TERN_OK;
-	uint32_t bucket, id;
+	uint32_t bucket, id, version;
 	unsigned place;
 
 	if (!locate(t, entry_of(seg), key, hash, &bucket, &place, &id))
-		st = tn_cold_remark(t, hash);
+		st = tn_cold_remark(t, hash, marks);
+	else if (marks && tn_head_lock(tn_head_of(t, id), &version))
+		tn_head_unlock(tn_head_of(t, id), version | marks);
 	pthread_mutex_unlock(&seg->lock);
 	return st;
 }

@@ -14,7 +14,7 @@
 #include "base/fault.h"
 #include "base/map.h"
 #include "base/rand.h"
-#include "ps/table.h"
+#include "ps/table_impl.h"
 #include "support/mem_tier.h"
 
 #define DIM  5
@@ -302,6 +302,75 @@ static void nothing_is_lost_between_memory_and_rocksdb(void **state)
 	writers_go_on(TIER_ROCKSDB);
 }
 
+/* ---- touched on its way ---- */
+
+typedef struct mover {
+	pthread_t thread;
+	tn_table *t;
+	uint64_t key;
+	bool gone;
+} mover;
+
+static void *move_out(void *arg)
+{
+	mover *m = arg;
+	unsigned slot = tn_epoch_enter(&m->t->epoch);
+
+	assert_ok(tn_index_evict(m->t, m->key, tn_table_hash(m->key), &m->gone));
+	tn_epoch_leave(&m->t->epoch, slot);
+	return NULL;
+}
+
+static void *touch(void *arg)
+{
+	mover *m = arg;
+	tn_pull pull = {.flags = TN_PULL_TOUCH, .step = 77};
+	float row[DIM];
+
+	assert_ok(tn_table_pull(m->t, &m->key, 1, &pull, row, NULL, NULL, NULL));
+	return NULL;
+}
+
+/* A record that is touched while it is copied to the tier is dead when it should be marked: its image is, then. */
+static void a_touch_on_the_way_to_a_tier_is_a_change(void **state)
+{
+	tern_table_schema s = schema_of(TERN_OPT_ADAGRAD);
+	tier_kind kind = TIER_MEMORY;
+	tn_push push = {.step = 1};
+	float row[DIM] = {1};
+	tn_head *head;
+	mover m[2];
+	mirror mine;
+
+	(void)state;
+	s.budget_bytes = 180000;
+	s.eviction = TERN_EVICT_LRU;
+	create(&s, &kind, &m[0].t);
+	m[0].key = 5;
+	assert_ok(tn_table_push(m[0].t, &m[0].key, row, 1, &push, NULL));
+	mirror_init(&mine, m[0].t, true);
+	take(&mine, TN_CUT_BASE, 1, true);
+	m[1] = m[0];
+	head = tn_head_of(m[0].t, tn_index_find(m[0].t, atomic_load(&m[0].t->dir), 5, tn_table_hash(5)));
+	pthread_rwlock_wrlock(&m[0].t->move);
+	assert_int_equal(pthread_create(&m[0].thread, NULL, move_out, &m[0]), 0);
+	while (!(atomic_load(&head->version) & TN_LOCKED))
+		usleep(100);
+	assert_int_equal(pthread_create(&m[1].thread, NULL, touch, &m[1]), 0);
+	while (atomic_load(tn_head_last_step(head)) != 77)
+		usleep(100);
+	pthread_rwlock_unlock(&m[0].t->move);
+	pthread_join(m[0].thread, NULL);
+	pthread_join(m[1].thread, NULL);
+	assert_true(m[0].gone);
+	take(&mine, TN_CUT_CHANGES, 2, true);
+	assert_int_equal(mine.given, 1);
+	assert_same(&mine);
+	tn_map_fini(&mine.rows);
+	tn_table_destroy(m[0].t);
+	test_tier_gone();
+}
+
 /* ---- who knows what ---- */
 
 static void what_is_not_known_is_refused(void **state)
@@ -382,6 +451,7 @@ int main(void)
 		cmocka_unit_test(nothing_is_lost_while_writers_go_on),
 		cmocka_unit_test(nothing_is_lost_between_memory_and_a_tier),
 		cmocka_unit_test(nothing_is_lost_between_memory_and_rocksdb),
+		cmocka_unit_test(a_touch_on_the_way_to_a_tier_is_a_change),
 		cmocka_unit_test(what_is_not_known_is_refused),
 		cmocka_unit_test(a_restored_table_is_followed),
 	};
