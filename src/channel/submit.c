@@ -286,21 +286,33 @@ static TN_ALWAYS_INLINE tern_status submit_send(tern_channel *channel, const ter
 	return conclude(channel, op, result, status);
 }
 
-bool tn_send_now(tern_channel *channel, const void *msg, uint64_t bytes)
+static TN_ALWAYS_INLINE bool send_now(tern_channel *channel, const tern_iovec *iov, int count)
 {
 	tern_link *link = channel->link;
-	tern_iovec iov = {msg, bytes};
+	uint64_t bytes = bytes_of(iov, count);
 	bool left;
 
 	if (TN_UNLIKELY(!tn_brief_may(link, bytes) || tn_ctx_enter(link->ctx) != TERN_OK ||
 			!tn_lock_go_on(&link->lock)))
 		return false;
 	tn_lock_turn_begun(&link->lock);
-	left = !tn_queue_any(link) && usable_now(channel) && tn_brief_post(channel, &iov, 1, bytes);
+	left = !tn_queue_any(link) && usable_now(channel) && tn_brief_post(channel, iov, count, bytes);
 	if (TN_LIKELY(left))
 		count_sent(channel, bytes);
 	tn_lock_drop(&link->lock);
 	return left;
+}
+
+bool tn_send_now(tern_channel *channel, const void *msg, uint64_t bytes)
+{
+	tern_iovec iov = {msg, bytes};
+
+	return send_now(channel, &iov, 1);
+}
+
+bool tn_sendv_now(tern_channel *channel, const tern_iovec *iov, int count)
+{
+	return send_now(channel, iov, count);
 }
 
 tern_status tn_submit_send(tern_channel *channel, const tern_iovec *iov, int count, tern_op *op,

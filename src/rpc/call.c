@@ -189,6 +189,17 @@ void tn_rpc_call_unsent(rpc_call *c, tern_status status, const char *text)
 	}
 }
 
+/* Lock held: nobody reads the arguments any more, unless the call is sent again. */
+static void args_left(rpc_call *c)
+{
+	tern_rpc *rpc = c->stream->rpc;
+
+	if (c->state != CALL_FREE && tn_rpc_line_lasts(rpc))
+		return;
+	tn_rpc_spare_give(&rpc->spare, c->args_copy);
+	c->args_copy = NULL;
+}
+
 static void on_sent(tern_op *op, void *arg)
 {
 	rpc_call *c = arg;
@@ -198,10 +209,7 @@ static void on_sent(tern_op *op, void *arg)
 
 	rpc_lock_take(&rpc->lock);
 	c->sending = false;
-	if (c->state == CALL_FREE || !tn_rpc_line_lasts(rpc)) { /* it is not sent again */
-		tn_rpc_spare_give(&rpc->spare, c->args_copy);
-		c->args_copy = NULL;
-	}
+	args_left(c);
 	if (status != TERN_OK || (c->state != CALL_FREE && !on_present_pipe(c) && rpc->ended == TERN_OK)) {
 		char text[TN_DETAIL_MAX];
 
@@ -281,10 +289,15 @@ TN_ALWAYS_INLINE tern_status tn_rpc_call_post(rpc_call *c)
 	c->answered = false;
 	c->landed = c->placed = 0;
 	fill_head(c, waited);
-	sent = inside && tn_send_now(pipe->channel, c->message, iov[0].bytes);
+	if (TN_LIKELY(inside))
+		sent = tn_send_now(pipe->channel, c->message, iov[0].bytes);
+	else
+		sent = c->args_bytes <= TN_RPC_NOW_BYTES && tn_sendv_now(pipe->channel, iov, 2);
 	if (TN_LIKELY(!c->timed)) /* while it is on its way: nobody ends it before the lock is dropped */
 		tn_rpc_call_time(c);
 	if (TN_LIKELY(sent)) {
+		if (!inside)
+			args_left(c);
 		rpc_lock_drop(&rpc->lock);
 		return TERN_OK;
 	}

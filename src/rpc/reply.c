@@ -64,15 +64,27 @@ static void on_answer_sent(tern_op *op, void *arg)
 	answer_left(req);
 }
 
+static __attribute__((noinline)) bool long_answer_now(tern_rpc_request *req, tern_channel *channel)
+{
+	tern_iovec iov[2] = {{req->message, TN_RPC_REPLY_BYTES}, {req->answer_copy, req->answer_bytes}};
+
+	return req->answer_bytes <= TN_RPC_NOW_BYTES && tn_sendv_now(channel, iov, 2);
+}
+
 TN_ALWAYS_INLINE bool tn_rpc_answer_now(tern_rpc_request *req)
 {
 	rpc_conn *conn = req->record->conn;
+	bool left;
 
-	if (TN_UNLIKELY(!conn || (req->answer_copy && req->answer_bytes > 0) ||
-			!tn_send_now(conn->channel, req->message, TN_RPC_REPLY_BYTES + req->answer_bytes)))
+	if (TN_UNLIKELY(!conn))
 		return false;
-	answer_left(req);
-	return true;
+	if (TN_UNLIKELY(req->answer_copy && req->answer_bytes > 0))
+		left = long_answer_now(req, conn->channel);
+	else
+		left = tn_send_now(conn->channel, req->message, TN_RPC_REPLY_BYTES + req->answer_bytes);
+	if (TN_LIKELY(left))
+		answer_left(req);
+	return left;
 }
 
 /* Once the channel took the answer the request may go at any time. */

@@ -29,6 +29,7 @@
 #define TN_RPC_WINDOW       256u         /* calls in flight per client and class: a power of two */
 #define TN_RPC_METHODS_MAX  512u         /* served methods per context: a power of two */
 #define TN_RPC_INLINE_BYTES 192u         /* arguments and answers up to this need no allocation */
+#define TN_RPC_NOW_BYTES    4096u  /* copied into a device and its log under a lock of this layer, at most */
 #define TN_RPC_LARGE_BYTES  65536u /* answers from this size on are acknowledged, so that the server forgets */
 #define TN_RPC_RECORDS_MAX  1024u  /* records kept after their channel ended */
 

@@ -3,6 +3,8 @@
  * Calls between contexts of a single owner, whose server reads no clock for a call that its handler answers: what it keeps and
  * says of time all the same, and that answered calls leave the window.
  */
+#include <string.h>
+
 #include <tern/ctx.h>
 #include <tern/rpc.h>
 
@@ -164,6 +166,34 @@ static void test_deadline(void **state)
 	}
 }
 
+/* Arguments and answers that lie beside their messages leave without an operation too, up to a size. */
+static void test_long_ones(void **state)
+{
+	static const uint64_t sizes[] = {TN_RPC_INLINE_BYTES, TN_RPC_INLINE_BYTES + 1, TN_RPC_NOW_BYTES,
+					 TN_RPC_NOW_BYTES + 1, 40000};
+	static uint8_t args[40000], answer[40000];
+
+	(void)state;
+	for (unsigned i = 0; i < 5 * 20; i++) {
+		uint64_t bytes = sizes[i % 5];
+		tern_rpc_call_params params = {.method = ECHO,
+					       .args = args,
+					       .args_bytes = bytes,
+					       .answer = answer,
+					       .answer_capacity = bytes};
+		tern_op op;
+
+		memset(args, (int)i + 1, bytes);
+		tern_op_init(&op, NULL, NULL);
+		ok(tern_rpc_call(w.rpc, &params, &op));
+		memset(args, 0, bytes);
+		ok(finish(&op));
+		assert_int_equal(op.length, bytes);
+		memset(args, (int)i + 1, bytes);
+		assert_memory_equal(answer, args, bytes);
+	}
+}
+
 /* The mark that a request carries is heeded, though only when its handler has run. */
 static void test_window_moves(void **state)
 {
@@ -186,9 +216,8 @@ static void test_window_moves(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_kept_call),
-		cmocka_unit_test(test_time_left_in_handler),
-		cmocka_unit_test(test_deadline),
+		cmocka_unit_test(test_kept_call),    cmocka_unit_test(test_time_left_in_handler),
+		cmocka_unit_test(test_deadline),     cmocka_unit_test(test_long_ones),
 		cmocka_unit_test(test_window_moves),
 	};
 
