@@ -282,6 +282,28 @@ static tn_tcp_out next_frame(tn_tcp_lane *lane, plan *p)
 	return out;
 }
 
+/* Bytes of the requests that wait behind the frame under way, or more than limit. */
+static uint64_t waiting_bytes(tn_tcp_tx *tx, uint64_t limit)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t i = tx->sent; i != tx->tail && bytes <= limit; i++)
+		bytes += TN_TCP_HDR_BYTES + tn_tcp_hdr_payload(&req_at(tx, i)->hdr);
+	return bytes;
+}
+
+/* What a chunk leaves of all that waits goes with it if it is little: alone it would cost two changes of the interest in
+   the socket and a system call, and its receiver a wait. */
+static uint64_t chunk(tn_tcp_tx *tx, uint64_t budget)
+{
+	uint64_t room = TN_MIN(budget, TN_TCP_CHUNK_BYTES), limit = room + TN_TCP_REST_BYTES, all;
+
+	if (room < TN_TCP_CHUNK_BYTES || tx->cur.kind != TN_TCP_OUT_NONE)
+		return room;
+	all = waiting_bytes(tx, limit);
+	return all > room && all <= limit ? all : room;
+}
+
 static void make_plan(tn_tcp_lane *lane, plan *p, uint64_t budget)
 {
 	tn_tcp_tx *tx = &lane->tx;
@@ -289,7 +311,7 @@ static void make_plan(tn_tcp_lane *lane, plan *p, uint64_t budget)
 
 	p->iovs = p->count = p->ctls = 0;
 	p->bytes = 0;
-	p->room = TN_MIN(budget, TN_TCP_CHUNK_BYTES);
+	p->room = chunk(tx, budget);
 	p->ack = 0;
 	p->nak = tx->nak_head + (out.kind == TN_TCP_OUT_CTL && out.nak);
 	p->resp = tx->resp_head + (out.kind == TN_TCP_OUT_RESP);

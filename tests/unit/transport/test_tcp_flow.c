@@ -264,6 +264,35 @@ static void parts_go_together(void **state)
 	duo_close(&d);
 }
 
+/* What a chunk leaves of a message's parts goes with it if it is little, and as before if it is much. */
+static void little_rest_goes_along(void **state)
+{
+	enum { PART = 16384, PARTS = TN_TCP_CHUNK_BYTES / PART, MORE = TN_TCP_REST_BYTES / PART + 2 };
+	static duo d;
+	uint8_t *source;
+	uint64_t calls;
+	tern_key wire;
+	tn_key own;
+	tn_iov iov;
+	bool done;
+
+	(void)state;
+	duo_open(&d, NULL);
+	source = region(&d.a, PART, TERN_ACCESS_READ, &wire, &own);
+	for (unsigned parts = PARTS + 1, sent = 0; parts <= PARTS + MORE; parts += MORE - 1) {
+		calls = node_counter(&d.a, "tcp.tx_calls");
+		d.la->more = true;
+		iov = (tn_iov){source, PART};
+		for (unsigned i = 0; i < parts; i++)
+			assert_ok(tn_lane_send(d.la, &iov, 1, sent++, &done));
+		d.a.dev->ops->flush(d.la);
+		assert_int_equal(node_counter(&d.a, "tcp.tx_calls"), calls + 1);
+		UNTIL2(node_done(&d.a, sent - 1) && node_events(&d.b, TN_EV_RECV, d.lb) == sent, &d.a, &d.b);
+		assert_int_equal(node_counter(&d.a, "tcp.tx_calls") - calls > 1, parts > PARTS + 1);
+	}
+	duo_close(&d);
+}
+
 /* Small posts of all kinds gather, messages are done at once, and all arrive in order when enough is there or is flushed. */
 static void small_posts_gather(void **state)
 {
@@ -645,6 +674,7 @@ int main(void)
 		cmocka_unit_test(large_payload_is_not_copied),
 		cmocka_unit_test(held_back_posts),
 		cmocka_unit_test(parts_go_together),
+		cmocka_unit_test(little_rest_goes_along),
 		cmocka_unit_test(small_posts_gather),
 		cmocka_unit_test(messages_pass_bulk),
 		cmocka_unit_test(no_slot_stops_one_lane_only),
