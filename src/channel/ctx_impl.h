@@ -32,6 +32,7 @@
 #include "channel/lock.h"
 #include "channel/progress.h"
 #include "channel/roles.h"
+#include "channel/spin.h"
 #include "channel/secret.h"
 #include "channel/stage.h"
 #include "link/link.h"
@@ -104,7 +105,7 @@ struct tern_ctx {
 	tn_list draining; /* lanes that were closed */
 	tn_list buried;   /* connections to be freed at the end of the round */
 	uint64_t drain_pause_ns;
-	uint32_t short_sleeps; /* waits in a row that ended soon after their thread slept: tn_spin_learn */
+	tn_spin spin; /* of threads that wait; the helper has its own */
 	uint32_t rounds;
 	bool look_at_control;
 	bool worked; /* there was something to do since control_ns, when descriptors were looked at */
@@ -181,36 +182,6 @@ static inline void tn_role_give(tern_ctx *ctx)
 		atomic_store_explicit(&ctx->roles.role, TN_ROLE_FREE, memory_order_relaxed);
 	else
 		tn_role_give_shared(ctx);
-}
-
-/*
- * How long the driver spins before it sleeps. A wait that ends soon after its thread fell asleep has cost both sides more than
- * to spin on: the sleeper its way through the kernel, its peer the wake-up; and if that takes longer than the peer spins, the
- * peer sleeps as well, and from then on both do, each time. Behind two such waits in a row threads spin TN_SPIN_TIMES as long;
- * the helper, which does not spin otherwise, too. The first wait that outlasts that ends it: waits that are known to be long
- * spin no longer than they are told to.
- */
-#define TN_SPIN_TIMES      4u
-#define TN_SHORT_SLEEPS    2u
-#define TN_SPIN_CLOCK_MASK 15u /* the clock is read every so many turns of a spin loop */
-
-static inline uint64_t tn_spin_longest(const tern_ctx *ctx)
-{
-	return TN_SPIN_TIMES * TN_MIN(ctx->spin_ns, TN_NS_PER_SEC);
-}
-
-static inline bool tn_spin_keen(uint32_t short_sleeps)
-{
-	return short_sleeps >= TN_SHORT_SLEEPS;
-}
-
-/* Something came for a thread that slept, so long after the last thing that it had to do. */
-static inline void tn_spin_learn(const tern_ctx *ctx, uint32_t *short_sleeps, uint64_t idle_ns)
-{
-	if (idle_ns > tn_spin_longest(ctx))
-		*short_sleeps = 0;
-	else if (*short_sleeps < TN_SHORT_SLEEPS)
-		++*short_sleeps;
 }
 
 /* ---- states of a tern_op; only these functions touch op->state ---- */

@@ -101,7 +101,7 @@ static void learn(tn_roles *r, bool needed)
 static int spin(tern_ctx *ctx)
 {
 	const tn_roles *r = &ctx->roles;
-	uint64_t end = tn_ctx_now(ctx) + tn_spin_longest(ctx);
+	uint64_t end = tn_ctx_now(ctx) + tn_spin_times(ctx->spin_ns, TN_SPIN_TIMES);
 	int n = 0;
 
 	for (unsigned turns = 1; n == 0; turns++) {
@@ -123,7 +123,7 @@ static void drive(tern_ctx *ctx)
 {
 	tn_roles *r = &ctx->roles;
 	sleep_end slept = SLEPT_BUSY;
-	uint32_t short_sleeps = 0;
+	tn_spin keenness = {0};
 	uint64_t idle = 0;
 	bool needed = false;
 
@@ -133,7 +133,7 @@ static void drive(tern_ctx *ctx)
 
 		needed |= n > 0 || slept == SLEPT_WOKEN;
 		if (slept == SLEPT_WOKEN && ctx->spin_ns)
-			tn_spin_learn(ctx, &short_sleeps, now - idle);
+			tn_spin_slept(&keenness, ctx->spin_ns, tn_spin_keen(&keenness), now - idle);
 		n += tn_ctx_timers_run(ctx, now);
 		if (stopping(r)) {
 			tn_role_give(ctx);
@@ -142,8 +142,8 @@ static void drive(tern_ctx *ctx)
 		if (tn_role_hand_over(ctx))
 			return;
 		idle = now;
-		if (n == 0 && tn_spin_keen(short_sleeps))
-			n = spin(ctx);
+		if (n == 0 && tn_spin_keen(&keenness) && (n = spin(ctx)) > 0)
+			tn_spin_caught(&keenness);
 		slept = n > 0 ? SLEPT_BUSY : drive_sleep(ctx);
 	}
 	learn(r, needed);

@@ -55,8 +55,8 @@ const tn_option_row tn_ctx_option_rows[] = {
 	 .type = TN_OPT_U64,
 	 .dflt = "20000",
 	 .help = "nanoseconds that a waiting thread spins before it sleeps, four times as many behind two "
-		 "short sleeps, and then the helper too; 0 = sleep at once, 18446744073709551615 = never "
-		 "sleep"},
+		 "short sleeps, and then the helper too, none for a while if that was in vain again and "
+		 "again; 0 = sleep at once, 18446744073709551615 = never sleep"},
 	{.layer = "ctx",
 	 .name = "backlog",
 	 .type = TN_OPT_U64,

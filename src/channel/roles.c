@@ -201,11 +201,6 @@ static tern_status drive_sleep(tern_ctx *ctx, tn_wait_pred pred, void *arg, uint
 	return tn_progress_sleep(ctx, until_ns);
 }
 
-static inline uint64_t spin_budget(const tern_ctx *ctx)
-{
-	return tn_spin_keen(ctx->short_sleeps) ? tn_spin_longest(ctx) : ctx->spin_ns;
-}
-
 /*
  * Has the role; returns with it. Without spinning a turn goes straight to arm, which says BUSY if there is
  * something to poll: so a blocking wait costs one epoll_wait and one poll.
@@ -221,8 +216,11 @@ static tern_status drive_until(tern_ctx *ctx, tn_wait_pred pred, void *arg, uint
 
 		if (status == TERN_BUSY || ctx->spin_ns) {
 			n = tn_progress_round(ctx);
-			if (pred(arg))
+			if (pred(arg)) {
+				if (spin_until)
+					tn_spin_caught(&ctx->spin);
 				return TERN_OK;
+			}
 		}
 		if (ctx->spin_ns && (++turns & TN_SPIN_CLOCK_MASK)) {
 			if (n == 0)
@@ -236,7 +234,7 @@ static tern_status drive_until(tern_ctx *ctx, tn_wait_pred pred, void *arg, uint
 			n += tn_ctx_timers_run(ctx, now);
 		if (spin_until != TN_TIME_NEVER && (n > 0 || spin_until == 0)) {
 			began = now;
-			spin_until = now + spin_budget(ctx);
+			spin_until = now + tn_spin_budget(&ctx->spin, ctx->spin_ns);
 		}
 		if (ctx->spin_ns && now < spin_until)
 			continue;
@@ -244,7 +242,7 @@ static tern_status drive_until(tern_ctx *ctx, tn_wait_pred pred, void *arg, uint
 		if (status != TERN_OK && status != TERN_BUSY)
 			return status;
 		if (ctx->spin_ns && status == TERN_OK)
-			tn_spin_learn(ctx, &ctx->short_sleeps, tn_ctx_now(ctx) - began);
+			tn_spin_slept(&ctx->spin, ctx->spin_ns, true, tn_ctx_now(ctx) - began);
 		spin_until = spin_until == TN_TIME_NEVER ? spin_until : 0; /* something came: spin anew */
 	}
 	return TERN_OK;

@@ -513,7 +513,7 @@ static void test_no_spin(void **state)
 	(void)state;
 	for (int i = 0; i < 4; i++)
 		spin_wait(ctx, 0, 1);
-	assert_int_equal(ctx->short_sleeps, 0);
+	assert_int_equal(ctx->spin.short_sleeps, 0);
 	close_spinning(ctx);
 }
 
