@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -23,6 +24,7 @@
 #include "base/fault.h"
 
 #define BRISK_SLICE_NS 100000u /* the least that the kernel takes */
+#define MODEST_NICE    10
 
 static void (*random_from)(void *buf, uint64_t bytes);
 
@@ -187,24 +189,61 @@ tern_status tn_os_thread_start(tn_thread *thread, const char *name, void *(*run)
 	return TERN_OK;
 }
 
-void tn_os_thread_brisk(void)
-{
-	/* struct sched_attr, which no header of the C library has. */
-	struct {
-		uint32_t size, policy;
-		uint64_t flags;
-		int32_t nice;
-		uint32_t priority;
-		uint64_t runtime, deadline, period;
-	} attr = {0};
-	int saved = errno;
+/* struct sched_attr, which no header of the C library has. */
+typedef struct sched_wish {
+	uint32_t size, policy;
+	uint64_t flags;
+	int32_t nice;
+	uint32_t priority;
+	uint64_t runtime, deadline, period;
+} sched_wish;
 
-	if (syscall(SYS_sched_getattr, 0, &attr, sizeof(attr), 0u) == 0 && attr.policy == SCHED_OTHER) {
-		attr.size = sizeof(attr);
-		attr.runtime = BRISK_SLICE_NS;
-		syscall(SYS_sched_setattr, 0, &attr, 0u);
+/* Policy and slice of the calling thread, if its policy is from. slice_ns 0: the kernel's. */
+static bool wish(uint32_t from, uint32_t to, uint64_t slice_ns)
+{
+	sched_wish w = {0};
+	int saved = errno;
+	bool done = false;
+
+	if (syscall(SYS_sched_getattr, 0, &w, sizeof(w), 0u) == 0 && w.policy == from) {
+		w.size = sizeof(w);
+		w.policy = to;
+		w.runtime = slice_ns;
+		done = syscall(SYS_sched_setattr, 0, &w, 0u) == 0;
 	}
 	errno = saved;
+	return done;
+}
+
+void tn_os_thread_brisk(void)
+{
+	(void)wish(SCHED_OTHER, SCHED_OTHER, BRISK_SLICE_NS);
+}
+
+/* Whose nice value may go down a step may leave the idle class as well: the kernel asks for the same right. */
+static bool may_come_back(void)
+{
+	int saved = errno, nice = getpriority(PRIO_PROCESS, 0);
+	bool may = setpriority(PRIO_PROCESS, 0, nice - 1) == 0;
+
+	if (may)
+		(void)setpriority(PRIO_PROCESS, 0, nice);
+	errno = saved;
+	return may;
+}
+
+void tn_os_thread_modest(void)
+{
+	int saved = errno;
+
+	(void)setpriority(PRIO_PROCESS, 0, TN_MIN(getpriority(PRIO_PROCESS, 0) + MODEST_NICE, 19));
+	errno = saved;
+	(void)wish(SCHED_OTHER, SCHED_BATCH, 0);
+}
+
+bool tn_os_thread_idle(bool on)
+{
+	return on ? may_come_back() && wish(SCHED_BATCH, SCHED_IDLE, 0) : wish(SCHED_IDLE, SCHED_BATCH, 0);
 }
 
 void tn_os_thread_join(tn_thread *thread)

@@ -96,6 +96,7 @@ typedef struct tn_ps_saver {
 	tern_rpc_request *request;
 	tn_ps_save_msg msg;
 	uint64_t pace_start_ns, pace_bytes;
+	bool modest, stands_back; /* there is a rate; nothing but idle cores are taken for it */
 	_Atomic bool stop;
 } tn_ps_saver;
 

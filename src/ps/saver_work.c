@@ -9,7 +9,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -19,18 +18,39 @@
 #include "ps/save.h"
 #include "ps/server.h"
 
-#define NAP_NS (20 * TN_NS_PER_MS)
+#define NAP_NS    (20 * TN_NS_PER_MS)
+#define BEHIND_NS (500 * TN_NS_PER_MS)
 
 static tern_status stopped(void)
 {
 	return tn_fail(TERN_E_CANCELED, "the save or restore was given up");
 }
 
+/*
+ * Who said how fast means that others go first: a thread that serves or waits for an answer takes its core back from the saver
+ * at once, as long as the rate is kept so. A saver that has fallen behind takes part like any thread of low priority until it
+ * has caught up: on cores that are never idle it would not end.
+ */
+bool tn_ps_saver_stands_back(bool now, uint64_t behind_ns)
+{
+	return now ? behind_ns < BEHIND_NS : behind_ns == 0;
+}
+
+static void stand_back(tn_ps_saver *saver, uint64_t behind_ns)
+{
+	bool back = tn_ps_saver_stands_back(saver->stands_back, behind_ns);
+
+	if (!saver->modest || back == saver->stands_back)
+		return;
+	saver->modest = tn_os_thread_idle(back); /* without the right to come back: not again */
+	saver->stands_back = back && saver->modest;
+}
+
 /* So many bytes may be written or read now. */
 static tern_status pace(uint64_t bytes, void *arg)
 {
 	tn_ps_saver *saver = arg;
-	uint64_t rate = saver->msg.rate, due;
+	uint64_t rate = saver->msg.rate, due, now;
 
 	saver->pace_bytes += bytes;
 	for (;;) {
@@ -40,9 +60,11 @@ static tern_status pace(uint64_t bytes, void *arg)
 			return TERN_OK;
 		due = saver->pace_start_ns +
 		      (uint64_t)((double)saver->pace_bytes / (double)rate * (double)TN_NS_PER_SEC);
-		if (tn_now() >= due)
+		now = tn_now();
+		stand_back(saver, now - TN_MIN(due, now));
+		if (now >= due)
 			return TERN_OK;
-		tn_sleep_ns(TN_MIN(due - tn_now(), NAP_NS));
+		tn_sleep_ns(TN_MIN(due - now, NAP_NS));
 	}
 }
 
@@ -89,9 +111,13 @@ tern_status tn_ps_saver_write(tn_ps_saver *saver, char **answer)
 	json_t *tables = json_array(), *root = NULL;
 	tern_status status = TERN_OK;
 
-	/* Who said how fast means that others go first. A thread of its own, which ends with the save. */
-	if (saver->msg.rate)
-		(void)setpriority(PRIO_PROCESS, 0, 10);
+	/* A thread of its own, which ends with the save. */
+	saver->modest = saver->msg.rate != 0;
+	saver->stands_back = false;
+	if (saver->modest) {
+		tn_os_thread_modest();
+		stand_back(saver, 0);
+	}
 	saver->pace_start_ns = tn_now();
 	saver->pace_bytes = 0;
 	ckpt.dir = open(saver->msg.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -285,6 +311,7 @@ tern_status tn_ps_saver_restore(tn_ps_saver *saver, char **answer)
 	tern_status status;
 	json_t *root;
 
+	saver->modest = saver->stands_back = false;
 	saver->pace_start_ns = tn_now();
 	saver->pace_bytes = 0;
 	version = kept(saver, &mine);
