@@ -63,6 +63,14 @@ void tn_rpc_requests_end(tn_rpc_server *server)
 		free(req);
 }
 
+/* By lines: what is as long as this is cleared by an instruction that takes as long to begin as ten calls of functions. */
+static TN_ALWAYS_INLINE void clear(tern_rpc_request *req)
+{
+	_Static_assert(offsetof(tern_rpc_request, sinks) + 64 <= sizeof(*req), "room for the last line");
+	for (size_t at = 0; at < offsetof(tern_rpc_request, sinks); at += 64)
+		memset((uint8_t *)req + at, 0, 64);
+}
+
 void tn_rpc_request_time(tern_rpc_request *req)
 {
 	uint64_t timeout_ns = req->timeout_ns ? req->timeout_ns : UINT64_MAX;
@@ -81,7 +89,7 @@ TN_ALWAYS_INLINE tern_rpc_request *tn_rpc_request_new(rpc_conn *conn, const tn_r
 		req = malloc(sizeof(*req));
 	if (!req)
 		return NULL;
-	memset(req, 0, offsetof(tern_rpc_request, sinks));
+	clear(req);
 	req->server = conn->server;
 	req->record = conn->record;
 	req->origin = conn;

@@ -21,8 +21,13 @@ tn_rpc_type tn_rpc_type_of(const void *msg, uint64_t bytes)
 	return (tn_rpc_type)p[0];
 }
 
-/* Each as it lies in the message, little endian. */
-typedef struct wire_request {
+/*
+ * Each as it lies in the message, little endian. Fields are stored there and loaded from there one by one: a copy beside it
+ * would be read in wider pieces than it was just written in, for which a processor waits until all of those are in its cache.
+ */
+#define WIRE __attribute__((packed, aligned(1), may_alias))
+
+typedef struct WIRE wire_request {
 	uint8_t type, version;
 	uint16_t sink_count;
 	uint32_t method;
@@ -37,7 +42,7 @@ typedef struct wire_request {
 _Static_assert(sizeof(wire_request) == TN_RPC_REQUEST_BYTES && offsetof(wire_request, service_class) == 64,
 	       "no padding");
 
-typedef struct wire_reply {
+typedef struct WIRE wire_reply {
 	uint8_t type, version;
 	uint16_t zero;
 	uint32_t status;
@@ -48,23 +53,23 @@ _Static_assert(sizeof(wire_reply) == TN_RPC_REPLY_BYTES, "no padding");
 TN_ALWAYS_INLINE void tn_rpc_request_encode_head(uint8_t out[TN_RPC_REQUEST_BYTES],
 						 const tn_rpc_request_head *head)
 {
-	wire_request wire = {
-		.type = TN_RPC_REQUEST,
-		.version = TN_RPC_VERSION,
-		.sink_count = htole16(head->sink_count),
-		.method = htole32(head->method),
-		.seq = htole64(head->seq),
-		.low_water = htole64(head->low_water),
-		.timeout_ns = htole64(head->timeout_ns),
-		.args_bytes = htole64(head->args_bytes),
-		.session = htole32(head->session),
-		.first = htole32(head->first),
-		.service_class = head->service_class,
-		.flags = head->flags,
-	};
+	wire_request *wire = (wire_request *)(void *)out;
 
-	memcpy(wire.client, head->client.bytes, sizeof(wire.client));
-	memcpy(out, &wire, sizeof(wire));
+	wire->type = TN_RPC_REQUEST;
+	wire->version = TN_RPC_VERSION;
+	wire->sink_count = htole16(head->sink_count);
+	wire->method = htole32(head->method);
+	wire->seq = htole64(head->seq);
+	memcpy(wire->client, head->client.bytes, sizeof(wire->client));
+	wire->low_water = htole64(head->low_water);
+	wire->timeout_ns = htole64(head->timeout_ns);
+	wire->args_bytes = htole64(head->args_bytes);
+	wire->session = htole32(head->session);
+	wire->first = htole32(head->first);
+	wire->service_class = head->service_class;
+	wire->flags = head->flags;
+	wire->zero16 = 0;
+	wire->zero32 = 0;
 }
 
 uint64_t tn_rpc_request_encode(uint8_t *out, const tn_rpc_request_head *head, const tern_rpc_sink *sinks)
@@ -128,31 +133,31 @@ bool tn_rpc_request_decode(const void *msg, uint64_t bytes, tn_rpc_request_head 
 
 void tn_rpc_reply_encode(uint8_t out[TN_RPC_REPLY_BYTES], const tn_rpc_reply_head *head)
 {
-	wire_reply wire = {.type = (uint8_t)head->type,
-			   .version = TN_RPC_VERSION,
-			   .status = htole32((uint32_t)head->status),
-			   .seq = htole64(head->seq),
-			   .bytes = htole64(head->bytes),
-			   .value = htole64(head->value)};
+	wire_reply *wire = (wire_reply *)(void *)out;
 
-	memcpy(out, &wire, sizeof(wire));
+	wire->type = (uint8_t)head->type;
+	wire->version = TN_RPC_VERSION;
+	wire->zero = 0;
+	wire->status = htole32((uint32_t)head->status);
+	wire->seq = htole64(head->seq);
+	wire->bytes = htole64(head->bytes);
+	wire->value = htole64(head->value);
 }
 
 bool tn_rpc_reply_decode(const void *msg, uint64_t bytes, tn_rpc_reply_head *head, const void **data)
 {
 	tn_rpc_type type = tn_rpc_type_of(msg, bytes);
-	wire_reply wire;
+	const wire_reply *wire = msg;
 
 	if (type == 0 || type == TN_RPC_REQUEST)
 		return false;
-	memcpy(&wire, msg, sizeof(wire));
 	*head = (tn_rpc_reply_head){.type = type,
-				    .status = (tern_status)(int32_t)le32toh(wire.status),
-				    .seq = le64toh(wire.seq),
-				    .bytes = le64toh(wire.bytes),
-				    .value = le64toh(wire.value)};
-	*data = (const uint8_t *)msg + sizeof(wire);
-	return wire.zero == 0 && bytes - sizeof(wire) == head->bytes && head->seq <= TN_RPC_SEQ_MAX &&
+				    .status = (tern_status)(int32_t)le32toh(wire->status),
+				    .seq = le64toh(wire->seq),
+				    .bytes = le64toh(wire->bytes),
+				    .value = le64toh(wire->value)};
+	*data = (const uint8_t *)msg + sizeof(*wire);
+	return wire->zero == 0 && bytes - sizeof(*wire) == head->bytes && head->seq <= TN_RPC_SEQ_MAX &&
 	       (type != TN_RPC_RESPONSE || head->status != TERN_OK || head->value <= TN_RPC_PLACED_MAX) &&
 	       (type != TN_RPC_DONE || head->value <= TN_RPC_SEQ_MAX);
 }
