@@ -486,6 +486,7 @@ static const tn_dev_ops sim_ops = {
 	.address = dev_address,
 	.reach = dev_reach,
 	.poll = dev_poll,
+	.take = tn_dummy_take,
 	.arm = dev_arm,
 	.fd = dev_fd,
 	.recv_done = dev_recv_done,

@@ -66,7 +66,8 @@ static TN_ALWAYS_INLINE int poll_device_here(tn_shell_dev *sdev)
 	int total = 0, n;
 
 	sdev->armed = false;
-	if (sdev->dev->ops->take && (n = take_one(sdev)) >= 0)
+	n = take_one(sdev);
+	if (n >= 0)
 		return n;
 	do {
 		n = tn_dev_poll(sdev->dev, events, TN_POLL_BATCH);

@@ -52,7 +52,7 @@ static void retire(ps_call *call)
 static void complete(ps_call *call)
 {
 	tern_ps *ps = call->ps;
-	tern_op *user = call->user;
+	tern_op *user = atomic_load_explicit(&call->user, memory_order_relaxed);
 	uint64_t length = atomic_load_explicit(&call->length, memory_order_relaxed);
 
 	tn_ps_call_combine(call);
@@ -61,7 +61,7 @@ static void complete(ps_call *call)
 			     call->count);
 	if (call->lease)
 		tn_ps_lease_put(ps, call->lease);
-	call->user = NULL;
+	atomic_store_explicit(&call->user, NULL, memory_order_relaxed);
 	/* The user first: who closes the client waits until nothing is in flight, and then everything has completed. */
 	if (call->here)
 		tn_op_complete_here(ps->ctx, user, length);
@@ -165,7 +165,7 @@ static tern_status call_new(tern_table *table, ps_kind kind, tern_op *op, ps_cal
 	call->ps = ps;
 	call->table = table;
 	call->kind = kind;
-	call->user = op;
+	atomic_store_explicit(&call->user, op, memory_order_relaxed);
 	call->deadline_ns = tn_deadline(call->start_ns, op->timeout_ns ? op->timeout_ns : ps->timeout_ns);
 	call->rows = NULL;
 	call->found = NULL;

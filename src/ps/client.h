@@ -120,7 +120,7 @@ struct ps_call {
 	tern_table *table;
 	tn_work work;
 	ps_kind kind;
-	tern_op *user;
+	tern_op *_Atomic user; /* NULL: it has completed. Who cancels reads it, whoever completes */
 	uint64_t start_ns, deadline_ns;
 	/* of the user */
 	const uint64_t *keys;

@@ -44,6 +44,12 @@ static int dummy_poll(tn_dev *dev, tn_event *events, int max)
 	return 0;
 }
 
+int tn_dummy_take(tn_dev *dev, void *room, tn_lane **lane)
+{
+	(void)dev, (void)room, (void)lane;
+	return -1;
+}
+
 static tern_status dummy_arm(tn_dev *dev)
 {
 	return unsupported(dev, "descriptor to wait on");
@@ -149,6 +155,7 @@ const tn_dev_ops tn_dummy_ops = {
 	.address = dummy_address,
 	.reach = dummy_reach,
 	.poll = dummy_poll,
+	.take = tn_dummy_take,
 	.arm = dummy_arm,
 	.fd = dummy_fd,
 	.recv_done = dummy_recv_done,

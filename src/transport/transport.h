@@ -199,8 +199,8 @@ typedef struct tn_dev_ops {
 	/* Up to max events. Returns the number; 0 = nothing now. Never blocks. */
 	int (*poll)(tn_dev *dev, tn_event *events, int max);
 	/*
-	 * May be NULL. As poll, of one short message alone: its bytes, copied to room (TN_TAKE_BYTES), and its lane; it holds
-	 * no receive buffer. 0: there is nothing. Below 0: poll may have something.
+	 * As poll, of one short message alone: its bytes, copied to room (TN_TAKE_BYTES), and its lane; it holds no receive
+	 * buffer. 0: there is nothing. Below 0: poll may have something.
 	 */
 	int (*take)(tn_dev *dev, void *room, tn_lane **lane);
 	/* TERN_OK: fd becomes readable at the next event, or when a post that got TERN_AGAIN may be tried again.
@@ -290,6 +290,7 @@ const tn_provider *tn_provider_find(const char *name);
 /* Ops whose every entry answers TERN_E_UNSUPPORTED or does nothing: providers start from a copy of it. */
 extern const tn_dev_ops tn_dummy_ops;
 /* For devices without caps.copies. */
+int tn_dummy_take(tn_dev *dev, void *room, tn_lane **lane);
 bool tn_dummy_access(tn_lane *lane, const tern_key *key, uint64_t offset, void *local, uint64_t bytes,
 		     bool read);
 tern_status tn_dummy_copy_begin(tn_lane *lane, const tn_wr *wr, bool read, tn_copy *copy);

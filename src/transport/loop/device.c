@@ -430,6 +430,7 @@ static const tn_dev_ops loop_ops = {
 	.address = loop_address,
 	.reach = loop_reach,
 	.poll = loop_poll,
+	.take = tn_dummy_take,
 	.arm = loop_arm,
 	.fd = loop_fd,
 	.recv_done = loop_recv_done,

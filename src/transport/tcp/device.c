@@ -598,6 +598,7 @@ const tn_dev_ops tn_tcp_dev_ops = {
 	.address = tcp_address,
 	.reach = tcp_reach,
 	.poll = tcp_poll,
+	.take = tn_dummy_take,
 	.arm = tcp_arm,
 	.fd = tcp_fd,
 	.recv_done = tcp_recv_done,

@@ -302,8 +302,7 @@ void tn_tcp_lane_close(tn_lane *base)
 	if (lane->state == TN_TCP_UP && lane->dev->forks == tn_os_fork_generation()) {
 		tn_tcp_flush(base);
 		shutdown(lane->fd, SHUT_WR);
-		for (int i = 0;
-		     i < 8 && recv(lane->fd, NULL, TN_TCP_CHUNK_BYTES, MSG_TRUNC | MSG_DONTWAIT) > 0; i++)
+		for (int i = 0; i < 8 && tn_tcp_discard(lane->fd, TN_TCP_CHUNK_BYTES) > 0; i++)
 			;
 	}
 	if (lane->state != TN_TCP_DOWN)

@@ -554,7 +554,7 @@ static ssize_t recv_payload(tn_tcp_lane *lane, uint64_t *asked)
 	*asked = n + (msg.msg_iovlen == 2 ? TN_TCP_RX_HEAD_BYTES : 0);
 	if (rx->state == TN_TCP_RX_DISCARD) {
 		*asked = n;
-		return recv(lane->fd, NULL, n, MSG_DONTWAIT | MSG_TRUNC);
+		return tn_tcp_discard(lane->fd, n);
 	}
 	return recvmsg(lane->fd, &msg, MSG_DONTWAIT);
 }

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -336,6 +337,12 @@ int tn_tcp_dial(const tn_tcp_addr *addr, const tn_tcp_opts *opts, int *fd)
 	err = errno;
 	tn_os_close(fd);
 	return err;
+}
+
+ssize_t tn_tcp_discard(int fd, size_t bytes)
+{
+	/* Not recv: the thread sanitizer takes its length for bytes that are written, at NULL. */
+	return syscall(SYS_recvfrom, fd, NULL, bytes, MSG_TRUNC | MSG_DONTWAIT, NULL, NULL);
 }
 
 void tn_tcp_timer_set(int timer, uint64_t after_ns)

@@ -387,6 +387,8 @@ tern_status tn_tcp_listen(const char *host, const tn_tcp_opts *opts, int *fd, st
 tern_status tn_tcp_self(const struct sockaddr_storage *bound, tn_tcp_dev_blob *self);
 /* A socket whose non-blocking connect has begun (or is over: it becomes writable). Returns errno, 0 if fine. */
 int tn_tcp_dial(const tn_tcp_addr *addr, const tn_tcp_opts *opts, int *fd);
+/* What was received, up to so many bytes, goes nowhere. As recv, and doesn't wait. */
+ssize_t tn_tcp_discard(int fd, size_t bytes);
 void tn_tcp_tune(int fd, const tn_tcp_opts *opts);
 bool tn_tcp_addr_is_loopback(const tn_tcp_addr *addr);
 /* "127.0.0.1:4711", "[::1]:4711" */

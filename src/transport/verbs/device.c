@@ -205,6 +205,7 @@ const tn_dev_ops tn_vb_ops = {
 	.address = vb_address,
 	.reach = vb_reach,
 	.poll = tn_vb_poll,
+	.take = tn_dummy_take,
 	.arm = tn_vb_arm,
 	.fd = vb_fd,
 	.recv_done = vb_recv_done,
