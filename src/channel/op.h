@@ -25,10 +25,10 @@
 #define TN_OP_PLACED_MASK  3u
 
 /*
- * Send a message of at most TN_LINK_IOV_MAX pieces without an operation. True: it has left, and its bytes are the caller's again. False:
- * nothing happened (the link's device doesn't take it at the post, it must wait, somebody has the link's lock, the
- * channel has ended, ...): tern_sendv sends it or says why not. Never waits and calls nobody: a lock of the caller's may
- * be held.
+ * Send a message of at most TN_LINK_IOV_MAX pieces without an operation. True: it has left, and its bytes are the
+ * caller's again. False: nothing happened (the link's device doesn't take it at the post, it must wait, somebody has the
+ * link's lock, the channel has ended, ...): tern_sendv sends it or says why not. Never waits and calls nobody: a lock of
+ * the caller's may be held.
  */
 bool tn_send_now(tern_channel *channel, const void *msg, uint64_t bytes);
 bool tn_sendv_now(tern_channel *channel, const tern_iovec *iov, int count);
