@@ -8,7 +8,7 @@
  * that somebody forbids, so the one who forbids pays for both: membarrier makes every running thread of the
  * registered processes execute a fence, and the initiator's own is for the compiler only.
  *
- * Threads: any. Tests: tests/unit/transport/test_shm_ring.c (litmus).
+ * Threads: any. Tests: tests/unit/transport/test_shm_litmus.c.
  */
 #ifndef TN_TRANSPORT_SHM_FENCE_H
 #define TN_TRANSPORT_SHM_FENCE_H

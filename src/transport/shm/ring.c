@@ -6,7 +6,7 @@
  * either the producer sees that the consumer sleeps, or the consumer, which re-checks after it has set the
  * word, sees the tag. The same pairing holds for consumed/returned and `wait`.
  *
- * Must not map memory or know about sockets. Threads: see ring.h. Tests: tests/unit/transport/test_shm_ring.c.
+ * Must not map memory or know about sockets. Threads: see ring.h. Tests: tests/unit/transport/test_shm_ring.c, test_shm_litmus.c.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -26,7 +26,7 @@
  * Must not: trust a word that the other side wrote. Everything read is copied once, then checked; what is
  * wrong ends the lane (TERN_E_PROTOCOL), never more.
  * Threads: one producer and one consumer; they may be in different processes.
- * Tests: tests/unit/transport/test_shm_ring.c.
+ * Tests: tests/unit/transport/test_shm_ring.c, test_shm_litmus.c.
  */
 #ifndef TN_TRANSPORT_SHM_RING_H
 #define TN_TRANSPORT_SHM_RING_H
