@@ -21,9 +21,13 @@
 /* Ask one server of those that were named for the map; what it says goes behind `text` if it does not tell. */
 static tern_status ask_one(tern_ps *ps, const char *address, uint64_t timeout_ns, char *text, size_t room)
 {
-	ps_host *host = tn_ps_host_get(ps, address);
+	ps_host *host;
 	size_t n = strlen(text);
-	tern_status status = host ? tn_ps_map_fetch(ps, host, timeout_ns) : TERN_E_NOMEM;
+	tern_status status = tn_ps_host_get(ps, address, &host);
+
+	/* Held for the client's life: it was named, and is asked when those of the map are gone. */
+	if (status == TERN_OK)
+		status = tn_ps_map_fetch(ps, host, timeout_ns);
 
 	if (status != TERN_OK)
 		snprintf(text + n, room - n, "%s%s: %s", n ? "; " : "", address,
@@ -112,6 +116,8 @@ static tern_ps *ps_new(tern_ctx *ctx, const tern_ps_params *p)
 	tn_list_init(&ps->pushes);
 	tn_list_init(&ps->tables);
 	tn_list_init(&ps->map_waiters);
+	tn_list_init(&ps->hosts);
+	tn_list_init(&ps->dead_routes);
 	return ps;
 }
 
@@ -122,11 +128,7 @@ static void ps_free(tern_ps *ps)
 	tn_ps_leases_free(ps);
 	tn_ps_parts_free(ps);
 	tn_ps_calls_free(ps);
-	for (uint32_t i = 0; i < ps->host_count; i++) {
-		tern_rpc_close(ps->hosts[i]->rpc);
-		free(ps->hosts[i]);
-	}
-	free(ps->route); /* nobody holds it any more */
+	tn_ps_hosts_free(ps);
 	free(ps->map_bytes);
 	while ((node = tn_list_pop_front(&ps->tables))) {
 		tern_table *table = TN_CONTAINER_OF(node, tern_table, node);

@@ -45,13 +45,14 @@
 #define TN_PS_LEASES    64u
 #define TN_PS_KEEP_MAX  (64u << 20) /* a part with a larger buffer gives it back after use */
 #define TN_PS_KEYS_MAX  (UINT32_MAX - 1ull)
-#define TN_PS_RETRY_MAX 100u  /* times the first pause */
-#define TN_PS_HOSTS_MAX 1024u /* addresses of servers that a client ever heard of */
+#define TN_PS_RETRY_MAX 100u /* times the first pause */
 #define TN_PS_CALLS_MAX 1024u
 
 typedef struct ps_call ps_call;
 
 typedef struct ps_host {
+	tn_list node;  /* ps->hosts */
+	uint32_t refs; /* ps->lock: routes that have it + who uses it; 0: it may be reaped */
 	char address[TN_ADDRESS_MAX];
 	tern_rpc *rpc;
 	_Atomic bool packed; /* it does not reach this side's memory row by row */
@@ -60,7 +61,8 @@ typedef struct ps_host {
 } ps_host;
 
 typedef struct ps_route {
-	uint32_t refs; /* ps->lock: 1 while it is the newest + who holds it */
+	tn_list node;  /* ps->dead_routes */
+	uint32_t refs; /* ps->lock: 1 while it is the newest + who holds it + parts that were split by it */
 	uint32_t servers;
 	uint64_t version;
 	bool managed;                      /* somebody watches over the servers: maps change when they die */
@@ -80,6 +82,7 @@ typedef struct ps_lease {
 typedef struct ps_part {
 	tn_list node; /* call->parts, or ps->spare_parts */
 	ps_call *call;
+	ps_route *route;  /* that it was split by: its host lives with it */
 	ps_host *host;    /* NULL: nobody has its slots at present */
 	uint32_t server;  /* number in the map, for texts */
 	uint64_t version; /* of the map by which its keys were split */
@@ -175,8 +178,7 @@ struct tern_ps {
 	char transports[64];
 	rpc_lock lock;
 	ps_route *route; /* lock */
-	ps_host *hosts[TN_PS_HOSTS_MAX];
-	uint32_t host_count;
+	tn_list hosts, dead_routes;
 	/* lock: the question for a newer map; map_op and map_bytes are its own while map_asked */
 	bool map_asked, watching;
 	uint32_t map_turn;
@@ -195,17 +197,29 @@ struct tern_ps {
 	uint64_t lease_clock;
 };
 
+/* ---- host.c ---- */
+
+/* The host of an address, held; dialed when there is none. */
+tern_status tn_ps_host_get(tern_ps *ps, const char *address, ps_host **out);
+/* The host of a server, held. NULL: it is not alive. */
+ps_host *tn_ps_host_at(tern_ps *ps, uint32_t server);
+/* ps->lock held. */
+ps_host *tn_ps_host_hold(ps_host *host);
+/* NULL: nothing happens. */
+void tn_ps_host_drop(tern_ps *ps, ps_host *host);
+/* Routes and hosts that nobody holds go, and what was read of their servers. Not from a callback of one of them. */
+void tn_ps_hosts_reap(tern_ps *ps);
+void tn_ps_hosts_free(tern_ps *ps);
+
 /* ---- route.c ---- */
 
 /* The newest; until it is released. */
 ps_route *tn_ps_route_hold(tern_ps *ps);
 void tn_ps_route_release(tern_ps *ps, ps_route *route);
+/* As release, ps->lock held. */
+void tn_ps_route_put(tern_ps *ps, ps_route *route);
 
 bool tn_ps_route_has(const ps_route *route, const ps_host *host);
-/* The host of a server, NULL if it is not alive. Hosts live as long as the client. */
-ps_host *tn_ps_host_at(tern_ps *ps, uint32_t server);
-/* The host of an address; dialed when it is first needed. NULL: no memory, too many. */
-ps_host *tn_ps_host_get(tern_ps *ps, const char *address);
 /* A map came: it is the route if it is newer. */
 tern_status tn_ps_route_set(tern_ps *ps, const void *data, uint64_t bytes);
 /* tn_ps_part_mapped(part) follows, when `who` (NULL: somebody) told its map or did not. part may be NULL. */
@@ -231,7 +245,7 @@ void tn_ps_calls_free(tern_ps *ps);
 /* ---- part.c ---- */
 
 /* A part of `call` for one server, in the call's list, counted; NULL: no memory. */
-ps_part *tn_ps_part_new(ps_call *call, const ps_route *route, uint32_t server);
+ps_part *tn_ps_part_new(ps_call *call, ps_route *route, uint32_t server);
 bool tn_ps_part_reserve(ps_part *part, uint64_t keys);
 /*
  * Keys of `from` (or, NULL, of the call), at least one, as parts of the route's servers; made has room for

@@ -76,14 +76,15 @@ static tern_status ask(tern_ps *ps, uint32_t server, tn_ps_follow_op op, uint64_
 				     .answer = answer,
 				     .answer_capacity = sizeof(answer),
 				     .flags = TERN_RPC_IDEMPOTENT};
-	ps_host *host = tn_ps_host_at(ps, server);
 	tern_status status;
+	ps_host *host;
 	tn_writer w;
 	uint64_t got = 0;
 
 	if (tn_in_dispatch())
 		return tn_fail(TERN_E_STATE,
 			       "waiting inside a callback would stop the progress it waits for");
+	host = tn_ps_host_at(ps, server);
 	if (!host)
 		return tn_fail(TERN_E_NOT_FOUND, "there is no server %" PRIu32, server);
 	tn_writer_init(&w, args + 8, 8);
@@ -95,6 +96,7 @@ static tern_status ask(tern_ps *ps, uint32_t server, tn_ps_follow_op op, uint64_
 		status = tn_fail(TERN_E_PROTOCOL, "its answer can't be read");
 	if (status != TERN_OK)
 		tn_detail_prefix("server %" PRIu32 " at %s", server, host->address);
+	tn_ps_host_drop(ps, host);
 	return status;
 }
 

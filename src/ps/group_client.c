@@ -27,15 +27,17 @@ static tern_status check_name(const char *what, const char *name, bool may_be_em
 	return TERN_OK;
 }
 
-/* Groups live at the first server of the map. */
+/* Groups live at the first server of the map: held. */
 static ps_host *first_host(tern_ps *ps)
 {
-	ps_route *route = tn_ps_route_hold(ps);
 	ps_host *host = NULL;
 
-	for (uint32_t i = 0; i < route->servers && !host; i++)
-		host = route->hosts[i];
-	tn_ps_route_release(ps, route);
+	rpc_lock_take(&ps->lock);
+	for (uint32_t i = 0; i < ps->route->servers && !host; i++)
+		host = ps->route->hosts[i];
+	if (host)
+		tn_ps_host_hold(host);
+	rpc_lock_drop(&ps->lock);
 	return host;
 }
 
@@ -72,6 +74,7 @@ static tern_status ask_words(tern_ps *ps, tn_ps_group_msg *msg, uint64_t *words,
 	if (__builtin_add_overflow(timeout_ns, GRACE_NS, &timeout_ns))
 		timeout_ns = UINT64_MAX;
 	status = tern_rpc_call_wait(host->rpc, &call, timeout_ns, &bytes);
+	tn_ps_host_drop(ps, host);
 	if (count)
 		*count = (uint32_t)(bytes / sizeof(*words));
 	return status;

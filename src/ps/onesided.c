@@ -86,6 +86,20 @@ void tn_ps_windows_free(tn_ps_window *w)
 	}
 }
 
+void tn_ps_windows_forget(tn_ps_window **list, const ps_host *host)
+{
+	while (*list) {
+		tn_ps_window *w = *list;
+
+		if (w->host != host) {
+			list = &w->next;
+			continue;
+		}
+		*list = w->next;
+		unref(w);
+	}
+}
+
 /* The table's window into a host. NULL: no memory. */
 static tn_ps_window *window_get(tern_table *table, ps_host *host)
 {

@@ -95,6 +95,7 @@ void tn_ps_on_layout(struct tern_rpc_request *request, const void *args, uint64_
 
 /* ---- clients: onesided.c ---- */
 
+struct ps_host;
 struct ps_part;
 typedef struct tn_ps_window tn_ps_window;
 
@@ -102,5 +103,7 @@ typedef struct tn_ps_window tn_ps_window;
 bool tn_ps_onesided_pull(struct ps_part *part);
 /* A table's handle goes. */
 void tn_ps_windows_free(tn_ps_window *windows);
+/* As far as they look at this host, which goes; ps->lock held. */
+void tn_ps_windows_forget(tn_ps_window **windows, const struct ps_host *host);
 
 #endif

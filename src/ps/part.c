@@ -33,6 +33,9 @@ static void free_buffer(tern_ps *ps, ps_part *part)
 
 void tn_ps_part_release(tern_ps *ps, ps_part *part)
 {
+	tn_ps_route_put(ps, part->route);
+	part->route = NULL;
+	part->host = NULL;
 	if (part->buffer_room > TN_PS_KEEP_MAX)
 		free_buffer(ps, part);
 	tn_list_push_front(&ps->spare_parts, &part->node);
@@ -55,7 +58,7 @@ void tn_ps_parts_free(tern_ps *ps)
 	}
 }
 
-ps_part *tn_ps_part_new(ps_call *call, const ps_route *route, uint32_t server)
+ps_part *tn_ps_part_new(ps_call *call, ps_route *route, uint32_t server)
 {
 	tern_ps *ps = call->ps;
 	tn_list *node;
@@ -68,6 +71,8 @@ ps_part *tn_ps_part_new(ps_call *call, const ps_route *route, uint32_t server)
 	if (part) { /* whole before somebody who gives up or takes back can see it */
 		memset(&part->node, 0, sizeof(part->node));
 		part->call = call;
+		part->route = route;
+		route->refs++;
 		part->host = server == TN_PS_NOBODY ? NULL : route->hosts[server];
 		part->server = server;
 		part->version = route->version;
@@ -125,7 +130,7 @@ static uint32_t unmake(ps_call *call, uint32_t made)
 }
 
 /* All keys of the call, for the only server. */
-static uint32_t whole(ps_call *call, const ps_route *route, ps_part **made)
+static uint32_t whole(ps_call *call, ps_route *route, ps_part **made)
 {
 	made[0] = tn_ps_part_new(call, route, 0);
 	if (!made[0])
@@ -135,7 +140,7 @@ static uint32_t whole(ps_call *call, const ps_route *route, ps_part **made)
 	return 1;
 }
 
-static uint32_t split(ps_call *call, const ps_part *from, const ps_route *route, ps_part **made)
+static uint32_t split(ps_call *call, const ps_part *from, ps_route *route, ps_part **made)
 {
 	const uint64_t *keys = from ? from->keys : call->keys;
 	uint64_t count = from ? from->count : call->count, counts[TN_PS_OWNERS];

@@ -20,30 +20,6 @@
 #define SUSPECT_NS (150 * TN_NS_PER_MS) /* a call that takes longer may wait for a server that died */
 #define MAP_NS     (100 * TN_NS_PER_MS) /* for one server to tell its map; then another one is asked */
 
-/* ---- hosts ---- */
-
-ps_host *tn_ps_host_get(tern_ps *ps, const char *address)
-{
-	tern_connect_params params = {.transports = ps->transports[0] ? ps->transports : NULL};
-	ps_host *host = NULL;
-
-	rpc_lock_take(&ps->lock);
-	for (uint32_t i = 0; i < ps->host_count && !host; i++)
-		if (strcmp(ps->hosts[i]->address, address) == 0)
-			host = ps->hosts[i];
-	if (!host && ps->host_count < TN_PS_HOSTS_MAX && (host = calloc(1, sizeof(*host)))) {
-		snprintf(host->address, sizeof(host->address), "%s", address);
-		if (tern_rpc_connect(ps->ctx, address, &params, &host->rpc) == TERN_OK) {
-			ps->hosts[ps->host_count++] = host;
-		} else {
-			free(host);
-			host = NULL;
-		}
-	}
-	rpc_lock_drop(&ps->lock);
-	return host;
-}
-
 /* ---- maps ---- */
 
 ps_route *tn_ps_route_hold(tern_ps *ps)
@@ -57,29 +33,25 @@ ps_route *tn_ps_route_hold(tern_ps *ps)
 	return route;
 }
 
-void tn_ps_route_release(tern_ps *ps, ps_route *route)
+void tn_ps_route_put(tern_ps *ps, ps_route *route)
 {
-	bool last;
-
-	rpc_lock_take(&ps->lock);
-	last = --route->refs == 0;
-	rpc_lock_drop(&ps->lock);
-	if (last)
-		free(route);
+	TN_ASSERT(route->refs > 0);
+	if (--route->refs == 0)
+		tn_list_push_back(&ps->dead_routes,
+				  &route->node); /* reaped later: this may be a host's callback */
 }
 
-ps_host *tn_ps_host_at(tern_ps *ps, uint32_t server)
+void tn_ps_route_release(tern_ps *ps, ps_route *route)
 {
-	ps_route *route = tn_ps_route_hold(ps);
-	ps_host *host = server < route->servers ? route->hosts[server] : NULL;
-
-	tn_ps_route_release(ps, route);
-	return host;
+	rpc_lock_take(&ps->lock);
+	tn_ps_route_put(ps, route);
+	rpc_lock_drop(&ps->lock);
 }
 
 static tern_status route_new(tern_ps *ps, const tn_cl_map *map, ps_route **out)
 {
 	ps_route *route = calloc(1, sizeof(*route));
+	tern_status status;
 
 	if (!route)
 		return tn_fail(TERN_E_NOMEM, "no memory for a map");
@@ -93,11 +65,12 @@ static tern_status route_new(tern_ps *ps, const tn_cl_map *map, ps_route **out)
 			map->server[i].incarnation != 0; /* alive or not: all may be silent for a while */
 		if (!tn_cl_alive(map, (uint16_t)i))
 			continue;
-		route->hosts[i] = tn_ps_host_get(ps, map->server[i].address);
-		if (route->hosts[i])
-			continue;
-		free(route);
-		return tn_fail(TERN_E_LIMIT, "server %u of the map: %s", i, tern_detail());
+		status = tn_ps_host_get(ps, map->server[i].address, &route->hosts[i]);
+		if (status != TERN_OK) {
+			tn_ps_route_release(ps, route);
+			tn_detail_prefix("server %u of the map", i);
+			return status;
+		}
 	}
 	*out = route;
 	return TERN_OK;
@@ -176,10 +149,9 @@ static void install(tern_ps *ps, ps_route *route, bool *lost)
 		for (uint32_t i = 0; older && i < older->servers; i++)
 			*lost |= older->hosts[i] && !tn_ps_route_has(route, older->hosts[i]);
 	}
-	if (older && --older->refs > 0)
-		older = NULL;
+	if (older)
+		tn_ps_route_put(ps, older);
 	rpc_lock_drop(&ps->lock);
-	free(older);
 }
 
 tern_status tn_ps_route_set(tern_ps *ps, const void *data, uint64_t bytes)
@@ -203,6 +175,7 @@ tern_status tn_ps_route_set(tern_ps *ps, const void *data, uint64_t bytes)
 	install(ps, route, &lost);
 	if (lost)
 		take_back_all(ps);
+	tn_ps_hosts_reap(ps);
 	return TERN_OK;
 }
 
@@ -213,11 +186,12 @@ static const tern_rpc_call_params question = {.method = TN_PS_MAP,
 					      .service_class = TERN_RPC_LATENCY,
 					      .answer_capacity = TN_CL_MAP_BYTES_MAX};
 
-/* Another one each time: servers of the map, else any that was ever named. */
+/* Lock held. Another one each time, held: servers of the map, else any of those that are there. NULL: none. */
 static ps_host *next_host(tern_ps *ps)
 {
 	const ps_route *route = ps->route;
 	uint32_t turn = ps->map_turn++;
+	tn_list *node;
 
 	/* One that was silent last is asked when all were: it may be the one that died. */
 	for (unsigned any = 0; any < 2; any++)
@@ -225,9 +199,13 @@ static ps_host *next_host(tern_ps *ps)
 			ps_host *host = route->hosts[(turn + i) % route->servers];
 
 			if (host && (any || !atomic_load_explicit(&host->silent, memory_order_relaxed)))
-				return host;
+				return tn_ps_host_hold(host);
 		}
-	return ps->host_count ? ps->hosts[turn % ps->host_count] : NULL;
+	node = tn_list_pop_front(&ps->hosts);
+	if (!node)
+		return NULL;
+	tn_list_push_back(&ps->hosts, node);
+	return tn_ps_host_hold(TN_CONTAINER_OF(node, ps_host, node));
 }
 
 static void answered(tern_ps *ps)
@@ -248,14 +226,16 @@ static void answered(tern_ps *ps)
 static void on_map(tern_op *op, void *arg)
 {
 	tern_ps *ps = arg;
+	ps_host *host = ps->map_host;
 
-	atomic_store_explicit(&ps->map_host->silent, op->status != TERN_OK, memory_order_relaxed);
+	atomic_store_explicit(&host->silent, op->status != TERN_OK, memory_order_relaxed);
 	if (op->status == TERN_OK)
 		(void)tn_ps_route_set(ps, ps->map_bytes, op->length);
+	tn_ps_host_drop(ps, host); /* before: who closes the client waits for the answer alone */
 	answered(ps);
 }
 
-/* map_asked is set, by this thread. */
+/* map_asked is set, by this thread; host is held, and given back. */
 static void ask(tern_ps *ps, ps_host *host)
 {
 	tern_rpc_call_params call = question;
@@ -264,13 +244,15 @@ static void ask(tern_ps *ps, ps_host *host)
 	ps->map_host = host;
 	tern_op_init(&ps->map_op, on_map, ps);
 	ps->map_op.timeout_ns = MAP_NS;
-	if (!host || tern_rpc_call(host->rpc, &call, &ps->map_op) != TERN_OK)
-		answered(ps);
+	if (host && tern_rpc_call(host->rpc, &call, &ps->map_op) == TERN_OK)
+		return;
+	tn_ps_host_drop(ps, host);
+	answered(ps);
 }
 
 void tn_ps_map_want(tern_ps *ps, ps_part *part, ps_host *who)
 {
-	ps_host *host;
+	ps_host *host = NULL;
 	bool mine;
 
 	rpc_lock_take(&ps->lock);
@@ -280,7 +262,8 @@ void tn_ps_map_want(tern_ps *ps, ps_part *part, ps_host *who)
 	}
 	mine = !ps->map_asked;
 	ps->map_asked = true;
-	host = mine && !who ? next_host(ps) : who;
+	if (mine)
+		host = who ? tn_ps_host_hold(who) : next_host(ps);
 	rpc_lock_drop(&ps->lock);
 	if (mine)
 		ask(ps, host);
@@ -307,11 +290,9 @@ tern_status tn_ps_map_fetch(tern_ps *ps, ps_host *host, uint64_t timeout_ns)
 	tern_status status;
 	uint64_t got;
 
-	if (!host) {
-		rpc_lock_take(&ps->lock);
-		host = next_host(ps);
-		rpc_lock_drop(&ps->lock);
-	}
+	rpc_lock_take(&ps->lock);
+	host = host ? tn_ps_host_hold(host) : next_host(ps);
+	rpc_lock_drop(&ps->lock);
 	call.answer = bytes;
 	status = bytes ? tern_rpc_call_wait(host->rpc, &call, timeout_ns, &got)
 		       : tn_fail(TERN_E_NOMEM, "no memory for a map");
@@ -319,6 +300,7 @@ tern_status tn_ps_map_fetch(tern_ps *ps, ps_host *host, uint64_t timeout_ns)
 		atomic_store_explicit(&host->silent, status != TERN_OK, memory_order_relaxed);
 	if (status == TERN_OK)
 		status = tn_ps_route_set(ps, bytes, got);
+	tn_ps_host_drop(ps, host);
 	free(bytes);
 	return status;
 }
@@ -340,6 +322,7 @@ static void on_watch(tn_ctx_timer *timer)
 		tn_ctx_timer_set(ps->ctx, &ps->watch, now + WATCH_NS);
 	suspect = suspect && ps->route->managed && !ps->map_asked;
 	rpc_lock_drop(&ps->lock);
+	tn_ps_hosts_reap(ps);
 	if (suspect)
 		tn_ps_map_want(ps, NULL, NULL);
 }

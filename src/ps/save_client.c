@@ -34,6 +34,8 @@ void tn_save_lead_free(tn_save_lead *l)
 	for (uint32_t i = 0; l->answers && i < l->servers; i++)
 		free(l->answers[i]);
 	free(l->answers);
+	if (l->route)
+		tn_ps_route_release(l->ps, l->route);
 	free(l->hosts);
 	free(l->ops);
 	free(l);
@@ -42,17 +44,16 @@ void tn_save_lead_free(tn_save_lead *l)
 /* By the newest map: one that lacks a server would save and restore without its slots. False: no memory. */
 static bool find_servers(tn_save_lead *l)
 {
-	ps_route *route;
+	const ps_route *route;
 
 	(void)tn_ps_map_fetch(l->ps, NULL,
 			      MAP_NS); /* what is older than the servers' is seen by its version */
-	route = tn_ps_route_hold(l->ps);
+	route = l->route = tn_ps_route_hold(l->ps);
 	l->map = route->version;
 	l->hosts = calloc(TN_PS_SERVERS_MAX, sizeof(l->hosts[0]));
 	for (uint32_t i = 0; l->hosts && i < route->servers; i++)
 		if (route->hosts[i])
 			l->hosts[l->servers++] = route->hosts[i];
-	tn_ps_route_release(l->ps, route);
 	l->ops = calloc(l->servers + 1, sizeof(*l->ops));
 	l->answers = calloc(l->servers + 1, sizeof(*l->answers));
 	if (!l->hosts || !l->ops || !l->answers)

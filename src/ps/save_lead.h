@@ -17,6 +17,7 @@
 
 typedef struct tn_save_lead {
 	tern_ps *ps;
+	ps_route *route; /* held: hosts live with it */
 	ps_host **hosts; /* servers that are alive at the begin, numbered from 0 */
 	uint32_t servers;
 	uint64_t map; /* version of the map that they are found by */

@@ -48,15 +48,15 @@ static tern_status ask(tern_ps *ps, uint32_t server, uint32_t method, const void
 				     .answer_capacity = capacity,
 				     .flags = TERN_RPC_IDEMPOTENT};
 	uint64_t end = tn_deadline(tn_ctx_now(ps->ctx), ps->timeout_ns), left = ps->timeout_ns;
-	ps_host *host = tn_ps_host_at(ps, server);
 	tern_status status = TERN_AGAIN;
+	ps_host *host;
 	bool managed;
-
-	(void)servers_of(ps, &managed);
 
 	if (tn_in_dispatch())
 		return tn_fail(TERN_E_STATE,
 			       "waiting inside a callback would stop the progress it waits for");
+	(void)servers_of(ps, &managed);
+	host = tn_ps_host_at(ps, server);
 	while (host && left) {
 		status = tern_rpc_call_wait(host->rpc, &call, managed ? TN_MIN(left, SLICE_NS) : left, got);
 		left = tn_time_left(tn_ctx_now(ps->ctx), end);
@@ -64,16 +64,20 @@ static tern_status ask(tern_ps *ps, uint32_t server, uint32_t method, const void
 			break;
 		(void)tn_ps_map_fetch(ps, NULL, TN_MIN(left, SLICE_NS));
 		left = tn_time_left(tn_ctx_now(ps->ctx), end);
+		tn_ps_host_drop(ps, host);
 		host = tn_ps_host_at(ps, server);
 		status = TERN_AGAIN;
 	}
-	if (status == TERN_OK || !host)
+	if (status == TERN_OK || !host) {
+		tn_ps_host_drop(ps, host);
 		return status;
+	}
 	if (status == TERN_AGAIN)
 		status = tn_fail(TERN_E_DEADLINE, "it did not answer in time");
 	if (!tern_detail()[0])
 		tn_fail(status, "%s", tern_status_text(status));
 	tn_detail_prefix("server %u at %s", server, host->address);
+	tn_ps_host_drop(ps, host);
 	return status;
 }
 

@@ -144,7 +144,7 @@ static void read_while_it_changes(uint32_t flags, uint64_t budget)
 {
 	static float rows[512][DIM];
 	uint32_t left[512], places[512];
-	uint64_t keys[512], numbers[512], changes, hits = 0, asked = 0, renewed = 0;
+	uint64_t keys[512], numbers[512], changes, hits = 0, renewed = 0;
 	uint8_t found[512];
 	tn_rand r = {17};
 	tn_mirror *m;
@@ -154,7 +154,8 @@ static void read_while_it_changes(uint32_t flags, uint64_t budget)
 	table_start(&w, flags, budget);
 	assert_int_equal(pthread_create(&thread, NULL, writer, &w), 0);
 	m = mirror_of(&w, &changes);
-	for (unsigned round = 0; round < 3000; round++) {
+	/* longer where the writer has no core of its own */
+	for (unsigned round = 0; round < 3000 || ((hits < 1000 || !renewed) && round < 300000); round++) {
 		uint64_t n = 1 + tn_rand_below(&r, 512), misses, at = 0;
 
 		for (uint64_t i = 0; i < n; i++) {
@@ -182,7 +183,6 @@ static void read_while_it_changes(uint32_t flags, uint64_t budget)
 			hits++;
 		}
 		assert_int_equal(at, misses);
-		asked += n;
 		if (round % 16 == 0 && atomic_load(&w.changes) != changes) {
 			tn_mirror_free(m);
 			m = mirror_of(&w, &changes);
@@ -191,7 +191,7 @@ static void read_while_it_changes(uint32_t flags, uint64_t budget)
 	}
 	atomic_store(&w.stop, true);
 	pthread_join(thread, NULL);
-	assert_true(hits > asked / 100 && renewed > 0);
+	assert_true(hits >= 1000 && renewed > 0);
 	tn_mirror_free(m);
 	tn_table_check(w.t);
 	tn_table_destroy(w.t);

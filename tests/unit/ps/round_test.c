@@ -236,7 +236,7 @@ static void repeated_messages_do_not_count(void **state)
 		s.seq = i / 3;
 		tn_ps_stage_encode(stage, &s);
 		call.method = TN_PS_STAGE;
-		assert_success(tern_rpc_call_wait(w.ps->hosts[0]->rpc, &call, SECOND, NULL));
+		assert_success(tern_rpc_call_wait(w.ps->route->hosts[0]->rpc, &call, SECOND, NULL));
 	}
 	call.method = TN_PS_CLOSE;
 	call.args = closing;
@@ -245,7 +245,7 @@ static void repeated_messages_do_not_count(void **state)
 		tn_ps_slots closed;
 		uint64_t bytes;
 
-		assert_success(tern_rpc_call_wait(w.ps->hosts[0]->rpc, &call, SECOND, &bytes));
+		assert_success(tern_rpc_call_wait(w.ps->route->hosts[0]->rpc, &call, SECOND, &bytes));
 		assert_int_equal(bytes, sizeof(answer));
 		tn_ps_slots_decode(answer + TN_PS_ANSWER_BYTES, &closed);
 		for (uint32_t slot = 0; slot < TERN_TABLE_SLOTS; slot++)
@@ -257,7 +257,7 @@ static void repeated_messages_do_not_count(void **state)
 	s.step = 4;
 	tn_ps_stage_encode(stage, &s);
 	call = (tern_rpc_call_params){.method = TN_PS_STAGE, .args = stage, .args_bytes = sizeof(stage)};
-	assert_status(tern_rpc_call_wait(w.ps->hosts[0]->rpc, &call, SECOND, NULL), TERN_E_PROTOCOL);
+	assert_status(tern_rpc_call_wait(w.ps->route->hosts[0]->rpc, &call, SECOND, NULL), TERN_E_PROTOCOL);
 	world_stop(&w);
 }
 
