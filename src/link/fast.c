@@ -76,6 +76,9 @@ TN_ALWAYS_INLINE bool tn_link_fast_send(tn_link *link, uint32_t channel, const t
 
 	if (TN_UNLIKELY(!chan || count > TN_LINK_IOV_MAX || !tn_list_empty(&chan->msgs) || chan->abort_due))
 		return false;
+	/* Over a stream a frame of the link's own goes with it, in one system call: ahead, by the way of actions. */
+	if (TN_UNLIKELY(link->streams && !tn_list_empty(&link->ctl)))
+		return false;
 	for (uint32_t i = 0; i < count; i++) {
 		if (iov[i].bytes > link->frame_max)
 			return false;

@@ -13,11 +13,13 @@
 #include "ps/server.h"
 #include "rpc/direct.h"
 
-#define PIECE_BYTES (128ull << 10) /* of a pack: less costs more for posts than travelling meanwhile saves */
-#define BESIDE_BYTES \
-	(256ull      \
-	 << 10) /* so many rows travel before their answer on its own lane, as gradients do with their message */
-#define CHUNK 16384u /* keys for which the caller's memory stays mapped at most */
+/*
+ * Of a pack, and so many rows travel before their answer on its own lane, as gradients do with their message: in one piece
+ * with it, by one system call. Two pieces cost both sides more, for the second post, wake-up and acknowledgement, than
+ * half of the rows that travel meanwhile save.
+ */
+#define PIECE_BYTES (256ull << 10)
+#define CHUNK       16384u /* keys for which the caller's memory stays mapped at most */
 
 static void add(ps_task *t, tern_status status, const tn_pull_result *r)
 {
@@ -143,9 +145,7 @@ static tern_status pack_piece(ps_task *t, ps_pack *pack, uint32_t piece, uint64_
 	uint64_t at = first * t->row_bytes, bytes = n * t->row_bytes;
 	tn_pull_result result = {0};
 	tern_status status = tn_ps_produce(t, first, n, pack->memory + at, t->row_bytes, NULL, &result);
-	tn_link_placed how = t->rows * t->row_bytes > BESIDE_BYTES ? TN_PLACED_APART
-			     : first + n < t->rows                 ? TN_PLACED_BESIDE
-								   : TN_PLACED_LAST;
+	tn_link_placed how = t->rows * t->row_bytes > PIECE_BYTES ? TN_PLACED_APART : TN_PLACED_LAST;
 
 	if (!tn_ps_rows_written(status))
 		return status;

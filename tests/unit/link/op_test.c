@@ -3,6 +3,7 @@
  * Ops of a link, step by step: what ends them and when, order and lanes of transfers, small before bulk, and
  * the fast path beside the ordinary one.
  */
+#include "link/wire.h"
 #include "unit/link/record.h"
 
 static uint8_t data[4 << 20];
@@ -400,6 +401,50 @@ static void fast_paths(void **state)
 	pair_fini(&world);
 }
 
+/* Over a stream a frame that the link owes is ahead of a message that follows, and both leave together: the fast path knows
+   of one post alone. */
+static void owed_frames_first(void **state)
+{
+	static const uint8_t types[] = {TN_FRAME_WINDOW, TN_FRAME_DATA};
+	tn_link_op_params params = {.deadline_ns = UINT64_MAX};
+	tn_link_iov iov = {data, 8};
+	uint32_t channel, far;
+	record_op op, next, answer;
+	tn_link_action act;
+	bool done;
+
+	(void)state;
+	record_init();
+	for (unsigned side = 0; side < 2; side++) {
+		world.node[side].config.channel_window_bytes = 4096;
+		world.node[side].providers[0].streams = true;
+		world.node[side].providers[0].caps |= TN_LINK_CAP_REMOTE_DONE | TN_LINK_CAP_ORDERED_WRITES;
+	}
+	record_start();
+	channel = open_channel("c", &far);
+	tn_link_channel_pause(link_of(1), far);
+	assert_ok(send_at(0, channel, data, 1500, TN_LINK_LOCAL, &op));
+	assert_ok(send_at(0, channel, data, 1500, TN_LINK_LOCAL, &next));
+	run();
+	assert_true(tn_link_fast_send(link_of(1), far, &iov, 1, &params, &fast));
+	tn_link_fast_posted(link_of(1), &fast, TERN_AGAIN, false, &op.handle);
+	tn_link_channel_resume(link_of(1), far);
+	assert_false(tn_link_fast_send(link_of(1), far, &iov, 1, &params, &fast));
+	assert_ok(send_at(1, far, data, 8, TN_LINK_LOCAL, &answer));
+	for (unsigned i = 0; i < TN_COUNT_OF(types); i++) {
+		assert_true(tn_link_next_action(link_of(1), world.now, &act));
+		assert_int_equal(act.type, TN_ACT_POST);
+		assert_int_equal(*(const uint8_t *)act.post.iov[0].base, types[i]);
+		assert_ok(pair_post(&world, 1, &act.post, &done));
+		tn_link_posted(link_of(1), &act.post, TERN_OK, done, world.now);
+	}
+	run();
+	assert_true(answer.done && rec.side[0].messages == 1);
+	assert_true(tn_link_fast_send(link_of(1), far, &iov, 1, &params, &fast));
+	tn_link_fast_posted(link_of(1), &fast, TERN_AGAIN, false, &op.handle);
+	pair_fini(&world);
+}
+
 /* Over when it is posted: no op, no wr, and what the device did not take leaves no trace. */
 static void brief_messages(void **state)
 {
@@ -530,6 +575,7 @@ int main(void)
 		cmocka_unit_test(unsupported),
 		cmocka_unit_test(levels),
 		cmocka_unit_test(fast_paths),
+		cmocka_unit_test(owed_frames_first),
 		cmocka_unit_test(brief_messages),
 		cmocka_unit_test(accesses),
 		cmocka_unit_test(accesses_need_caps),
