@@ -279,13 +279,26 @@ static uint64_t low_water(tern_ps *ps)
 	return low;
 }
 
-/* Head, keys, places, bags, gradients, in a buffer of the call to come. NULL: no memory. */
+#define BEHIND_BYTES \
+	16384u /* gradients; fewer are copied sooner than they are sent as a piece of their own */
+
+/* Do gradients go out of the caller's memory, behind the arguments that are built? Those that lie close. */
+static bool grads_behind(const ps_part *part, const tn_ps_batch *head)
+{
+	const ps_call *call = part->call;
+
+	return head->flags & TN_PS_INLINE && !part->places && call->stride == call->row_bytes &&
+	       part->count * call->row_bytes >= BEHIND_BYTES;
+}
+
+/* Head, keys, places, bags, gradients but for those behind, in a buffer of the call to come. NULL: no memory. */
 static uint8_t *build_args(ps_part *part, const tn_ps_batch *head, uint64_t *bytes)
 {
 	const ps_call *call = part->call;
 	uint64_t keys = part->count * sizeof(uint64_t);
 	uint64_t places = head->flags & TN_PS_PLACES ? part->count * sizeof(uint32_t) : 0;
-	uint64_t grads = head->flags & TN_PS_INLINE ? part->count * call->row_bytes : 0;
+	uint64_t grads =
+		head->flags & TN_PS_INLINE && !grads_behind(part, head) ? part->count * call->row_bytes : 0;
 	uint64_t bags =
 		head->flags & TN_PS_POOLED ? TN_PS_BAGS_BYTES + tn_ps_part_rows(part) * sizeof(uint32_t) : 0;
 	uint8_t *args, *at;
@@ -341,6 +354,7 @@ static tern_status send_call(ps_part *part, uint64_t now)
 				       .service_class = kinds[call->kind].service_class,
 				       .flags = TERN_RPC_IDEMPOTENT};
 	tern_rpc_sink sink;
+	bool behind;
 
 	if (call->kind == PS_PUSH) {
 		head.seq = call->seq;
@@ -356,6 +370,7 @@ static tern_status send_call(ps_part *part, uint64_t now)
 		(head.flags & TN_PS_ANSWER_ROWS ? tn_ps_part_rows(part) * call->travel_bytes : 0);
 	if (!tn_ps_grow(&part->answer, &part->answer_room, params.answer_capacity))
 		return no_memory(part);
+	behind = grads_behind(part, &head);
 	params.args = build_args(part, &head, &params.args_bytes);
 	if (!params.args)
 		return no_memory(part);
@@ -363,7 +378,8 @@ static tern_status send_call(ps_part *part, uint64_t now)
 	params.answer = part->answer;
 	tern_op_init(&part->op, on_answer, part);
 	part->op.timeout_ns = call->deadline_ns - now;
-	return tn_rpc_call_built(part->host->rpc, &params, &part->op);
+	return tn_rpc_call_built(part->host->rpc, &params, behind ? call->rows : NULL,
+				 behind ? part->count * call->row_bytes : 0, &part->op);
 }
 
 static void part_done(ps_part *part)

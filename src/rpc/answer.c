@@ -65,7 +65,7 @@ static tern_status copy_answer(rpc_call *c, const tn_rpc_reply_head *head, const
 	return TERN_OK;
 }
 
-static const char *why_text(tern_status why)
+const char *tn_rpc_why_text(tern_status why)
 {
 	return why == TERN_E_FLUSHED    ? "the RPC client was closed"
 	       : why == TERN_E_CANCELED ? "the call was cancelled"
@@ -81,7 +81,7 @@ static tern_status call_result(rpc_call *c, const tn_rpc_reply_head *head, const
 	*length = 0;
 	if (c->state == CALL_ZOMBIE || head->type == TN_RPC_CANCEL_ACK) {
 		status = c->state == CALL_ZOMBIE ? c->why : TERN_E_DEADLINE;
-		snprintf(text, text_bytes, "%s; the server let go of its sinks", why_text(status));
+		snprintf(text, text_bytes, "%s; the server let go of its sinks", tn_rpc_why_text(status));
 		return status;
 	}
 	status = copy_answer(c, head, data, length);
@@ -167,15 +167,23 @@ static void on_answer(rpc_stream *stream, const tn_rpc_reply_head *head, const v
 	}
 	note_answer(c, head);
 	status = call_result(c, head, data, &length, detail, sizeof(detail));
-	if (overtook(c, head)) {
+	if (overtook(c, head) || TN_UNLIKELY(tn_rpc_call_reads(c))) {
 		c->answered = true;
-		c->placed = (uint32_t)head->value;
+		c->placed = overtook(c, head) ? (uint32_t)head->value : 0;
 		c->result = status;
 		c->length = length;
 		rpc_lock_drop(&rpc->lock);
 		return;
 	}
 	finish(c, status, length, detail, head->bytes >= TN_RPC_LARGE_BYTES);
+}
+
+void tn_rpc_call_answered(rpc_call *c)
+{
+	if (c->state == CALL_ZOMBIE)
+		c->result = c->why;
+	finish(c, c->result, c->result == TERN_OK ? c->length : 0,
+	       c->result == TERN_OK ? "" : tern_status_text(c->result), false);
 }
 
 void tn_rpc_on_landed(tern_channel *channel, uint32_t value, uint64_t bytes, void *arg)
@@ -196,14 +204,11 @@ void tn_rpc_on_landed(tern_channel *channel, uint32_t value, uint64_t bytes, voi
 		return;
 	}
 	c->landed++;
-	if (!c->answered || c->landed < c->placed) {
+	if (!c->answered || c->landed < c->placed || tn_rpc_call_reads(c)) {
 		rpc_lock_drop(&rpc->lock);
 		return;
 	}
-	if (c->state == CALL_ZOMBIE)
-		c->result = c->why;
-	finish(c, c->result, c->result == TERN_OK ? c->length : 0,
-	       c->result == TERN_OK ? "" : tern_status_text(c->result), false);
+	tn_rpc_call_answered(c);
 }
 
 void tn_rpc_on_answer(tern_channel *channel, const void *msg, uint64_t bytes, void *arg)

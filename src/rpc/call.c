@@ -139,7 +139,7 @@ void tn_rpc_call_give_up(rpc_call *c, tern_status why, const char *text)
 	if (c->state == CALL_ACTIVE) {
 		tn_rpc_call_set_state(c, CALL_ZOMBIE);
 		c->why = why;
-		if (!c->has_sinks || TN_MUTANT(9)) {
+		if ((!c->has_sinks && !tn_rpc_call_reads(c)) || TN_MUTANT(9)) {
 			user = c->op;
 			c->op = NULL;
 		}
@@ -205,11 +205,24 @@ static void on_sent(tern_op *op, void *arg)
 	rpc_call *c = arg;
 	tern_rpc *rpc = c->stream->rpc;
 	tern_status status = op->status; /* the slot, op included, may be another call's later */
+	tern_status why = TERN_OK;
+	tern_op *given_up = NULL;
 	bool end;
 
 	rpc_lock_take(&rpc->lock);
 	c->sending = false;
 	args_left(c);
+	if (TN_UNLIKELY(c->behind && c->state != CALL_FREE && c->answered && c->landed >= c->placed)) {
+		tn_rpc_call_answered(
+			c); /* by a server that was faster than the word that its request had left */
+		tn_rpc_unref(rpc);
+		return;
+	}
+	if (c->behind && c->state == CALL_ZOMBIE && !c->has_sinks) {
+		given_up = c->op;
+		c->op = NULL;
+		why = c->why;
+	}
 	if (status != TERN_OK || (c->state != CALL_FREE && !on_present_pipe(c) && rpc->ended == TERN_OK)) {
 		char text[TN_DETAIL_MAX];
 
@@ -224,6 +237,8 @@ static void on_sent(tern_op *op, void *arg)
 	rpc_lock_drop(&rpc->lock);
 	if (end)
 		tn_rpc_end(rpc);
+	if (given_up)
+		tn_op_complete(rpc->ctx, given_up, why, 0, tn_rpc_why_text(why));
 	tn_rpc_unref(rpc);
 }
 
@@ -272,8 +287,10 @@ TN_ALWAYS_INLINE tern_status tn_rpc_call_post(rpc_call *c)
 	rpc_pipe *pipe = c->stream->pipe;
 	uint64_t head_bytes = tn_rpc_call_head_bytes(c);
 	bool inside = !c->args_copy; /* once it is sent the slot may be another call's */
-	tern_iovec iov[2] = {{c->message, head_bytes + (inside ? c->args_bytes : 0)},
-			     {c->args_copy, c->args_bytes}};
+	tern_iovec iov[3] = {{c->message, head_bytes + (inside ? c->args_bytes : 0)},
+			     {c->args_copy, c->args_bytes - c->behind_bytes},
+			     {c->behind, c->behind_bytes}};
+	int pieces = inside ? 1 : c->behind ? 3 : 2;
 	bool waited = c->wants, sent;
 	tern_status status;
 
@@ -292,7 +309,7 @@ TN_ALWAYS_INLINE tern_status tn_rpc_call_post(rpc_call *c)
 	if (TN_LIKELY(inside))
 		sent = tn_send_now(pipe->channel, c->message, iov[0].bytes);
 	else
-		sent = c->args_bytes <= TN_RPC_NOW_BYTES && tn_sendv_now(pipe->channel, iov, 2);
+		sent = c->args_bytes <= TN_RPC_NOW_BYTES && tn_sendv_now(pipe->channel, iov, pieces);
 	if (TN_LIKELY(!c->timed)) /* while it is on its way: nobody ends it before the lock is dropped */
 		tn_rpc_call_time(c);
 	if (TN_LIKELY(sent)) {
@@ -307,7 +324,7 @@ TN_ALWAYS_INLINE tern_status tn_rpc_call_post(rpc_call *c)
 	tern_op_init(&c->send_op, on_sent, c);
 	c->send_op.flags = TN_OP_INLINE; /* no lock of ours is held */
 	rpc_lock_drop(&rpc->lock);
-	status = tern_sendv(pipe->channel, iov, inside ? 1 : 2, &c->send_op);
+	status = tern_sendv(pipe->channel, iov, pieces, &c->send_op);
 	tn_rpc_pipe_unref(pipe);
 	return status;
 }

@@ -112,7 +112,7 @@ static void fail_stream(rpc_stream *stream, tern_status status, const char *text
 
 		if (c->state == CALL_FREE || c->seq != seq)
 			continue;
-		if (c->has_sinks && rpc->ended == TERN_OK) {
+		if ((c->has_sinks || tn_rpc_call_reads(c)) && rpc->ended == TERN_OK) {
 			if (c->state == CALL_ACTIVE)
 				tn_rpc_call_give_up(c, status, text);
 			continue;

@@ -50,7 +50,7 @@ typedef struct rpc_call {
 	bool idempotent;
 	bool out;
 	bool wants;
-	bool answered;   /* but notifications are missing: */
+	bool answered;   /* but notifications are missing, or `behind` is read still: */
 	uint32_t landed; /* that came over the present pipe */
 	uint32_t placed; /* that the answer waits for */
 	uint64_t length; /* of that answer */
@@ -70,6 +70,9 @@ typedef struct rpc_call {
 	uint32_t method, sink_count;
 	uint64_t args_bytes, timeout_ns;
 	uint8_t *args_copy; /* arguments that don't fit inline */
+	/* the last arguments, in the caller's memory: while they leave op does not complete */
+	const void *behind;
+	uint64_t behind_bytes;
 	/* header, sinks, and behind them arguments that fit: one piece */
 	uint8_t message[TN_RPC_REQUEST_BYTES_MAX + TN_RPC_INLINE_BYTES];
 	/* what a call that leaves and is answered at once does not touch */
@@ -200,6 +203,12 @@ static inline void tn_rpc_call_time(rpc_call *c)
 		tn_rpc_arm(rpc, c->deadline_ns);
 }
 
+/* Lock held: is memory of its caller's read? */
+static inline bool tn_rpc_call_reads(const rpc_call *c)
+{
+	return c->behind && c->sending;
+}
+
 /* Of its message, before the arguments. */
 static inline uint64_t tn_rpc_call_head_bytes(const rpc_call *c)
 {
@@ -241,6 +250,10 @@ static inline void tn_rpc_pipe_unref(rpc_pipe *pipe)
 /* ---- answer.c ---- */
 
 void tn_rpc_on_answer(tern_channel *channel, const void *msg, uint64_t bytes, void *pipe);
+/* Why a call was given up, in words. */
+const char *tn_rpc_why_text(tern_status why);
+/* Lock held, released: an answered call whose arguments have left is over. */
+void tn_rpc_call_answered(rpc_call *c);
 /* Rows that an answer speaks of are in a sink. */
 void tn_rpc_on_landed(tern_channel *channel, uint32_t value, uint64_t bytes, void *pipe);
 

@@ -51,7 +51,12 @@ tern_status tn_rpc_request_place(tern_rpc_request *request, unsigned sink, uint6
 
 /* A buffer for arguments that are built where the call keeps them: no copy is made of them. NULL: no memory. */
 void *tn_rpc_args_take(tern_rpc *rpc, uint64_t bytes);
-/* As tern_rpc_call, with params->args of tn_rpc_args_take, whose it is no more whatever this returns. Not hedged. */
-tern_status tn_rpc_call_built(tern_rpc *rpc, const tern_rpc_call_params *params, tern_op *op);
+/*
+ * As tern_rpc_call, with params->args of tn_rpc_args_take, whose it is no more whatever this returns. Not hedged. `behind`, if not
+ * NULL: more arguments behind those, which are not copied: theirs is the caller's memory until op completes, not before they
+ * have left.
+ */
+tern_status tn_rpc_call_built(tern_rpc *rpc, const tern_rpc_call_params *params, const void *behind,
+			      uint64_t behind_bytes, tern_op *op);
 
 #endif

@@ -14,7 +14,8 @@
 #include "rpc/client.h"
 #include "rpc/direct.h"
 
-static TN_ALWAYS_INLINE tern_status check_params(const tern_rpc_call_params *params)
+/* more: bytes of arguments beside those. */
+static TN_ALWAYS_INLINE tern_status check_params(const tern_rpc_call_params *params, uint64_t more)
 {
 	if (params->method == 0 || params->sink_count > TERN_RPC_SINKS_MAX ||
 	    (params->sink_count && !params->sinks) || (params->args_bytes && !params->args))
@@ -27,11 +28,11 @@ static TN_ALWAYS_INLINE tern_status check_params(const tern_rpc_call_params *par
 	    (!(params->flags & TERN_RPC_IDEMPOTENT) || (params->sink_count && !params->hedge_sinks)))
 		return tn_fail(TERN_E_INVALID, "rpc call: only an idempotent call is hedged, and with sinks "
 					       "the second copy has its own");
-	if (params->args_bytes > TERN_RPC_INLINE_MAX)
+	if (params->args_bytes > TERN_RPC_INLINE_MAX || more > TERN_RPC_INLINE_MAX - params->args_bytes)
 		return tn_fail(
 			TERN_E_TOO_LARGE,
 			"arguments of %llu bytes: at most %u go inline, put bulk through sinks or tern_put",
-			(unsigned long long)params->args_bytes, TERN_RPC_INLINE_MAX);
+			(unsigned long long)(params->args_bytes + more), TERN_RPC_INLINE_MAX);
 	return TERN_OK;
 }
 
@@ -99,6 +100,8 @@ static TN_ALWAYS_INLINE void fill_call(rpc_call *c, const tern_rpc_call_params *
 	c->sink_count = params->sink_count;
 	c->args_bytes = params->args_bytes;
 	c->args_copy = copy;
+	c->behind = NULL;
+	c->behind_bytes = 0;
 	if (params->sink_count) {
 		tn_rpc_request_head head = {.sink_count = (uint16_t)params->sink_count};
 
@@ -169,7 +172,7 @@ static __attribute__((noinline)) tern_status send_slowly(rpc_call *c)
 
 /* copy: of arguments that don't fit inline; the call's, whatever comes of it. */
 static TN_ALWAYS_INLINE tern_status call_with(tern_rpc *rpc, const tern_rpc_call_params *params,
-					      uint8_t *copy, tern_op *op)
+					      uint8_t *copy, tern_iovec behind, tern_op *op)
 {
 	uint64_t timeout_ns = op->timeout_ns ? op->timeout_ns : rpc->default_timeout_ns;
 	tern_status status = tn_op_begin(op);
@@ -188,6 +191,11 @@ static TN_ALWAYS_INLINE tern_status call_with(tern_rpc *rpc, const tern_rpc_call
 		return status;
 	}
 	fill_call(c, params, timeout_ns, copy, op);
+	if (behind.base) {
+		c->args_bytes += behind.bytes;
+		c->behind = behind.base;
+		c->behind_bytes = behind.bytes;
+	}
 	TN_RPC_COUNT(rpc->counters, calls, 1);
 	if (TN_UNLIKELY(!c->stream->pipe)) {
 		status = send_slowly(c);
@@ -206,7 +214,7 @@ static TN_ALWAYS_INLINE tern_status call_one(tern_rpc *rpc, const tern_rpc_call_
 	uint8_t *copy = NULL;
 
 	TN_TRY(copy_args(rpc, params, &copy));
-	return call_with(rpc, params, copy, op);
+	return call_with(rpc, params, copy, (tern_iovec){0}, op);
 }
 
 tern_status tn_rpc_call_one(tern_rpc *rpc, const tern_rpc_call_params *params, tern_op *op)
@@ -219,16 +227,17 @@ void *tn_rpc_args_take(tern_rpc *rpc, uint64_t bytes)
 	return tn_rpc_spare_take(&rpc->spare, bytes);
 }
 
-tern_status tn_rpc_call_built(tern_rpc *rpc, const tern_rpc_call_params *params, tern_op *op)
+tern_status tn_rpc_call_built(tern_rpc *rpc, const tern_rpc_call_params *params, const void *behind,
+			      uint64_t behind_bytes, tern_op *op)
 {
 	uint8_t *args = (uint8_t *)(uintptr_t)params->args; /* of tn_rpc_args_take */
-	tern_status status = check_params(params);
+	tern_status status = check_params(params, behind_bytes);
 
-	TN_ASSERT(!params->hedge_ns);
-	if (status == TERN_OK && params->args_bytes > TN_RPC_INLINE_BYTES)
-		return call_with(rpc, params, args, op);
+	TN_ASSERT(!params->hedge_ns && (behind || behind_bytes == 0));
+	if (status == TERN_OK && (behind || params->args_bytes > TN_RPC_INLINE_BYTES))
+		return call_with(rpc, params, args, (tern_iovec){behind, behind_bytes}, op);
 	if (status == TERN_OK)
-		status = call_with(rpc, params, NULL, op);
+		status = call_with(rpc, params, NULL, (tern_iovec){0}, op);
 	tn_rpc_spare_give(&rpc->spare, args);
 	return status;
 }
@@ -236,7 +245,7 @@ tern_status tn_rpc_call_built(tern_rpc *rpc, const tern_rpc_call_params *params,
 tern_status tern_rpc_call(tern_rpc *rpc, const tern_rpc_call_params *params, tern_op *op)
 {
 	TN_TRY(tn_ctx_usable(rpc->ctx));
-	TN_TRY(check_params(params));
+	TN_TRY(check_params(params, 0));
 	return TN_UNLIKELY(params->hedge_ns) ? tn_rpc_call_hedged(rpc, params, op)
 					     : call_one(rpc, params, op);
 }
