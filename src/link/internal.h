@@ -229,6 +229,8 @@ static inline bool tn_lk_journal_keeps(const tn_lk_lane *lane, uint64_t bytes)
 /* The provider took it; done: at once. */
 void tn_lk_journal_add(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, const tn_link_post *post);
 /* The peer's totals of the lane rose. */
+/* The post of a frame is over, well or not: what its row still has to copy is copied, as long as its op has it. */
+void tn_lk_journal_late(tn_link *link, const tn_lk_wr *wr);
 void tn_lk_journal_prune(tn_link *link, tn_lk_lane *lane);
 /* An immediate was refused by the target: it took no slot. */
 void tn_lk_journal_refused(tn_link *link, const tn_lk_lane *lane, const tn_lk_wr *wr);

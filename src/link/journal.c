@@ -18,6 +18,20 @@
 
 /* ---- rows come ---- */
 
+/*
+ * Longer payloads are copied when their post is over, not before it: the peer works on them meanwhile. Until then their op has
+ * them, for it does not end while a post of it is out; and a lane is drained before anything of its log is sent again.
+ */
+#define LATE_BYTES 1024u
+
+static bool copies_late(tn_link *link, const tn_lk_lane *lane, const tn_lk_wr *wr, tn_lk_note *note)
+{
+	if (wr->kind != TN_WR_DATA || wr->op == TN_NONE || wr->bytes < LATE_BYTES || lane->index != 0)
+		return false;
+	memcpy(note->small, &link->ops[wr->op].sent, sizeof(uint64_t));
+	return true;
+}
+
 static void note_frame(tn_link *link, tn_lk_note *note, const tn_link_post *post)
 {
 	uint64_t n = post->iov[0].bytes - sizeof(tn_frame_head);
@@ -35,7 +49,7 @@ static void note_frame(tn_link *link, tn_lk_note *note, const tn_link_post *post
 	to = tn_lk_bytes_of(link, note);
 	memcpy(to, header + sizeof(tn_frame_head), note->body);
 	to += note->body;
-	for (uint32_t i = 1; i < post->iov_count; i++) {
+	for (uint32_t i = 1; i < post->iov_count && !note->late; i++) {
 		tn_lk_keep(link, to, post->iov[i].base, post->iov[i].bytes, false);
 		to += post->iov[i].bytes;
 	}
@@ -62,6 +76,7 @@ void tn_lk_journal_add(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, const tn_l
 
 		tn_lk_note_notify(note, frame->channel, frame->value, frame->bytes);
 	} else {
+		note->late = copies_late(link, lane, wr, note);
 		note_frame(link, note, post);
 	}
 	if (wr->op != TN_NONE && (type == TN_FRAME_NOTIFY || (wr->last && link->ops[wr->op].need_ack)))
@@ -69,6 +84,32 @@ void tn_lk_journal_add(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, const tn_l
 	tn_lk_note_where(lane, note, true);
 	wr->note = log->tail++;
 	log->next = log->tail;
+}
+
+void tn_lk_journal_late(tn_link *link, const tn_lk_wr *wr)
+{
+	tn_lk_note *note = tn_lk_row(&link->journal[0], wr->note);
+	const tn_lk_op *op = wr->op == TN_NONE ? NULL : &link->ops[wr->op];
+	uint64_t from, left;
+	uint8_t *to;
+
+	/* It may have arrived, and its row be another's by now. */
+	if (!link->resumes || !op || (int32_t)(wr->note - link->journal[0].head) < 0 || !note->late)
+		return;
+	TN_ASSERT(op->kind == TN_OP_MESSAGE && op->wrs > 0 && note->bytes == wr->bytes);
+	memcpy(&from, note->small, sizeof(from));
+	to = tn_lk_bytes_of(link, note) + note->body;
+	left = note->bytes;
+	for (uint32_t i = 0; i < op->msg.count && left > 0; i++) {
+		const tn_link_iov *piece = &op->msg.iov[i];
+		uint64_t skip = TN_MIN(from, piece->bytes), n = TN_MIN(left, piece->bytes - skip);
+
+		tn_lk_keep(link, to, (const uint8_t *)piece->base + skip, n, false);
+		from -= skip;
+		to += n;
+		left -= n;
+	}
+	note->late = false;
 }
 
 /* ---- rows go ---- */
@@ -144,6 +185,7 @@ void tn_lk_journal_settle(tn_link *link, const tn_lk_lane *lane, uint32_t receiv
 			tn_lk_note_arrived(link, note);
 			note->what = TN_NOTE_VOID;
 		} else {
+			TN_ASSERT(!note->late);
 			if (note->orphan)
 				drop_notify(link, note);
 			else

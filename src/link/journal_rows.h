@@ -166,7 +166,7 @@ static TN_ALWAYS_INLINE void tn_lk_note_message(tn_link *link, tn_lk_lane *lane,
 	note->what = TN_NOTE_FRAME;
 	note->type = TN_FRAME_DATA;
 	note->body = body;
-	note->orphan = note->written = false;
+	note->orphan = note->written = note->late = false;
 	note->chan = chan->handle;
 	note->bytes = (uint32_t)left->bytes;
 	note->op = 0;

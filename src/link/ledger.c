@@ -344,8 +344,10 @@ void tn_lk_wr_complete(tn_link *link, tn_lk_wr *wr, tern_status status, uint64_t
 	if (tn_lk_wr_is_bulk(link, wr))
 		tn_lk_bulk_done(link, wr, status, now_ns);
 	link->beside -= wr->beside ? wr->bytes : 0;
-	if (wr->kind == TN_WR_DATA)
+	if (wr->kind == TN_WR_DATA) {
+		tn_lk_journal_late(link, wr);
 		lane->frames--;
+	}
 	if (wr->kind == TN_WR_REDO)
 		link->redo_wrs--;
 	if (chan)

@@ -211,10 +211,11 @@ typedef struct tn_lk_note {
 	uint8_t body;        /* bytes of the frame's header after the head */
 	bool orphan;         /* its op ended before it arrived, and not well */
 	bool written;        /* PUT: the data was sent again */
-	uint32_t chan;       /* handle of ours */
-	uint32_t bytes;      /* payload */
-	uint64_t op;         /* handle, 0 = none: ends, or is acknowledged, when this arrived */
-	uint64_t at, end;    /* in the ring */
+	bool late; /* FRAME: the payload is still to be copied, from its op; small: where it begins there */
+	uint32_t chan;    /* handle of ours */
+	uint32_t bytes;   /* payload */
+	uint64_t op;      /* handle, 0 = none: ends, or is acknowledged, when this arrived */
+	uint64_t at, end; /* in the ring */
 	uint8_t small[16];
 } tn_lk_note;
 

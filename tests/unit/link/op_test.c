@@ -445,6 +445,44 @@ static void owed_frames_first(void **state)
 	pair_fini(&world);
 }
 
+static uint64_t copied;
+
+static tern_status counting_copy(void *to, const void *from, uint64_t bytes, void *arg)
+{
+	(void)arg;
+	memcpy(to, from, bytes);
+	copied += bytes;
+	return TERN_OK;
+}
+
+/* The log has a copy of a long payload when its post is over, of a short one before. */
+static void late_copies(void **state)
+{
+	uint32_t channel;
+	record_op op;
+
+	(void)state;
+	record_init();
+	world.sync = 0; /* no post is over when it returns */
+	world.node[0].config.copy = counting_copy;
+	record_start();
+	channel = open_channel("c", NULL);
+	for (unsigned i = 0; i < 2; i++) {
+		uint64_t bytes = i ? 100000 : 100;
+
+		copied = 0;
+		hold();
+		assert_ok(send_at(0, channel, data, bytes, TN_LINK_LOCAL, &op));
+		pump(0);
+		assert_int_equal(copied, i ? 0 : bytes);
+		assert_false(op.done);
+		let_go();
+		assert_true(op.done);
+		assert_in_range(copied, i ? 1 : bytes, bytes); /* less if the peer said sooner that it came */
+	}
+	pair_fini(&world);
+}
+
 /* Over when it is posted: no op, no wr, and what the device did not take leaves no trace. */
 static void brief_messages(void **state)
 {
@@ -576,6 +614,7 @@ int main(void)
 		cmocka_unit_test(levels),
 		cmocka_unit_test(fast_paths),
 		cmocka_unit_test(owed_frames_first),
+		cmocka_unit_test(late_copies),
 		cmocka_unit_test(brief_messages),
 		cmocka_unit_test(accesses),
 		cmocka_unit_test(accesses_need_caps),
