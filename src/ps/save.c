@@ -14,7 +14,7 @@
 #include "ps/columns.h"
 
 #define PART_BYTES (32ull << 20)
-#define STEPS      256u /* in which the rows of a part are gathered */
+#define STEP_BYTES (32ull << 10) /* of rows gathered at a time */
 
 void tn_save_file_name(char *buf, unsigned size, const char *table, uint32_t server, const char *what)
 {
@@ -87,7 +87,7 @@ static tern_status collect(const tn_record *record, void *arg)
 static tern_status gather(collector *c, tn_cut *cut, uint64_t row_bytes, bool *more)
 {
 	tn_columns *columns = c->columns;
-	uint64_t step = TN_MAX(columns->capacity / STEPS, 1);
+	uint64_t step = TN_MIN(TN_MAX(STEP_BYTES / row_bytes, 1), columns->capacity);
 
 	columns->rows = 0;
 	do {

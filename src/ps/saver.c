@@ -51,7 +51,7 @@ static void let_pushes_go(tern_ps_server *server)
 
 /* ---- the cut ---- */
 
-/* Lock held. */
+/* Lock held, or WORKING and in the thread. */
 static void drop_tables(tn_ps_saver *saver)
 {
 	for (uint32_t i = 0; i < saver->table_count; i++) {
@@ -287,6 +287,7 @@ static void *work(void *arg)
 		status = tn_ps_saver_prepare(saver, &answer);
 	else
 		status = tn_ps_saver_restore(saver, &answer);
+	drop_tables(saver); /* this thread's while it works: handlers don't wait for that */
 	pthread_mutex_lock(&saver->lock);
 	to_idle(saver);
 	pthread_mutex_unlock(&saver->lock);

@@ -38,6 +38,7 @@
 #include "base/os.h"
 #include "channel/ctx_slots.h"
 #include "ps/facts.h"
+#include "ps/pace.h"
 #include "ps/table.h"
 
 #define TN_PS_SAVE         0x70730030u /* the method */
@@ -95,8 +96,7 @@ typedef struct tn_ps_saver {
 	bool joinable;
 	tern_rpc_request *request;
 	tn_ps_save_msg msg;
-	uint64_t pace_start_ns, pace_bytes;
-	bool modest, stands_back; /* there is a rate; nothing but idle cores are taken for it */
+	tn_pace pace;
 	_Atomic bool stop;
 } tn_ps_saver;
 

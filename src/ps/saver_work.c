@@ -18,53 +18,31 @@
 #include "ps/save.h"
 #include "ps/server.h"
 
-#define NAP_NS    (20 * TN_NS_PER_MS)
-#define BEHIND_NS (500 * TN_NS_PER_MS)
+#define NAP_NS (20 * TN_NS_PER_MS) /* before it looks whether it is to stop */
 
 static tern_status stopped(void)
 {
 	return tn_fail(TERN_E_CANCELED, "the save or restore was given up");
 }
 
-/*
- * Who said how fast means that others go first: a thread that serves or waits for an answer takes its core back from the saver
- * at once, as long as the rate is kept so. A saver that has fallen behind takes part like any thread of low priority until it
- * has caught up: on cores that are never idle it would not end.
- */
-bool tn_ps_saver_stands_back(bool now, uint64_t behind_ns)
-{
-	return now ? behind_ns < BEHIND_NS : behind_ns == 0;
-}
-
-static void stand_back(tn_ps_saver *saver, uint64_t behind_ns)
-{
-	bool back = tn_ps_saver_stands_back(saver->stands_back, behind_ns);
-
-	if (!saver->modest || back == saver->stands_back)
-		return;
-	saver->modest = tn_os_thread_idle(back); /* without the right to come back: not again */
-	saver->stands_back = back && saver->modest;
-}
-
 /* So many bytes may be written or read now. */
 static tern_status pace(uint64_t bytes, void *arg)
 {
 	tn_ps_saver *saver = arg;
-	uint64_t rate = saver->msg.rate, due, now;
+	tn_pace *p = &saver->pace;
+	uint64_t rest;
 
-	saver->pace_bytes += bytes;
+	p->bytes += bytes;
 	for (;;) {
 		if (atomic_load(&saver->stop))
 			return stopped();
-		if (rate == 0)
+		if (p->rate == 0)
 			return TERN_OK;
-		due = saver->pace_start_ns +
-		      (uint64_t)((double)saver->pace_bytes / (double)rate * (double)TN_NS_PER_SEC);
-		now = tn_now();
-		stand_back(saver, now - TN_MIN(due, now));
-		if (now >= due)
+		rest = tn_pace_rest(p, tn_now(), tn_cpu_thread_ns());
+		if (rest == 0)
 			return TERN_OK;
-		tn_sleep_ns(TN_MIN(due - now, NAP_NS));
+		tn_sleep_ns(TN_MIN(rest, NAP_NS));
+		tn_pace_rested(p, tn_cpu_thread_ns());
 	}
 }
 
@@ -111,15 +89,9 @@ tern_status tn_ps_saver_write(tn_ps_saver *saver, char **answer)
 	json_t *tables = json_array(), *root = NULL;
 	tern_status status = TERN_OK;
 
-	/* A thread of its own, which ends with the save. */
-	saver->modest = saver->msg.rate != 0;
-	saver->stands_back = false;
-	if (saver->modest) {
+	if (saver->msg.rate) /* others go first; a thread of its own, which ends with the save */
 		tn_os_thread_modest();
-		stand_back(saver, 0);
-	}
-	saver->pace_start_ns = tn_now();
-	saver->pace_bytes = 0;
+	saver->pace = tn_pace_begin(saver->msg.rate, tn_now(), tn_cpu_thread_ns());
 	ckpt.dir = open(saver->msg.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (ckpt.dir < 0)
 		status =
@@ -311,9 +283,7 @@ tern_status tn_ps_saver_restore(tn_ps_saver *saver, char **answer)
 	tern_status status;
 	json_t *root;
 
-	saver->modest = saver->stands_back = false;
-	saver->pace_start_ns = tn_now();
-	saver->pace_bytes = 0;
+	saver->pace = tn_pace_begin(saver->msg.rate, tn_now(), tn_cpu_thread_ns());
 	version = kept(saver, &mine);
 	if (!settled(saver))
 		return moved();

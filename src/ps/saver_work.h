@@ -12,9 +12,6 @@ tern_status tn_ps_saver_write(tn_ps_saver *saver, char **answer);
 tern_status tn_ps_saver_restore(tn_ps_saver *saver, char **answer);
 tern_status tn_ps_saver_prepare(tn_ps_saver *saver, char **answer);
 
-/* Is a saver that is so far behind its rate to leave the cores to others? now: it does. */
-bool tn_ps_saver_stands_back(bool now, uint64_t behind_ns);
-
 /* saver.c: references to all shares into saver->tables. */
 tern_status tn_ps_saver_list(tn_ps_saver *saver);
 

@@ -210,8 +210,10 @@ typedef enum tn_cut_kind {
 tern_status tn_table_cut_as(tn_table *table, tn_cut_kind kind, uint64_t id, tn_cut **cut);
 /* Rows in the cut, exact if no push or erase ran during tn_table_cut. */
 uint64_t tn_cut_rows(const tn_cut *cut);
-/* At least `max` records, less only at the end. *more = false: that was all. One thread at a time. TERN_E_NOMEM: an
-   image could not be saved; the cut is of no use. */
+/*
+ * Up to `max` records, less or none where it would have to look for them for long: a step of some ten microseconds. *more = false: that was
+ * all. One thread at a time. TERN_E_NOMEM: an image could not be saved; the cut is of no use.
+ */
 tern_status tn_cut_next(tn_cut *cut, uint64_t max, tn_record_fn fn, void *arg, bool *more);
 /* Keys that had a row at the cut before and have none in this one: TN_CUT_CHANGES, after the last record. */
 tern_status tn_cut_gone(tn_cut *cut, tern_status (*fn)(uint64_t key, void *arg), void *arg);

@@ -10,21 +10,27 @@
  *
  * Frequencies and last steps are as of the moment of giving: touching a row is no write.
  *
- * Threads: savers any, holding their record; the walk one at a time. Tests: tests/unit/ps/model_test.c.
+ * The walk holds nothing that a writer waits for: it may lose its core anywhere, for long if its thread has a low priority.
+ * Blocks of the side store that are full are handed over by an atomic list; the open one is the writers' until the end.
+ *
+ * Threads: writers any, holding their record; the walk one at a time. Tests: tests/unit/ps/model_test.c.
  */
 #include <inttypes.h>
 #include <stdlib.h>
 
 #include "base/fail.h"
 #include "base/fault.h"
+#include "mem/os_mem.h"
 #include "ps/table_impl.h"
 
 #define SIDE_BYTES (256u << 10)
+#define COPY_BYTES (32u << 10) /* records copied at a time */
+#define LOOKS      1024u       /* at places, at a time */
 
-/* Images of the side store. */
+/* Images of the side store. Pages of their own: malloc's locks are shared with threads that wait for nobody. */
 typedef struct side {
 	struct side *next;
-	uint64_t used, capacity;
+	uint64_t used, given, capacity;
 	_Alignas(8) uint8_t bytes[];
 } side;
 
@@ -33,16 +39,21 @@ struct tn_cut {
 	uint32_t slab_count; /* at the cut */
 	uint64_t places, place;
 	uint64_t rows;
-	uint32_t only; /* records with this mark; 0 = all */
-	bool walked;
-	tn_tier_walk *cold; /* what was in the tier; NULL: nothing, or it was given */
-	tn_map gone;        /* TN_CUT_CHANGES: erased keys that were not given as records */
+	uint32_t only;        /* records with this mark; 0 = all */
+	bool walked, settled; /* all records are taken; and none is being saved any more */
+	uint8_t *copies;      /* the walk's, from its first step on */
+	tn_tier_walk *cold;   /* what was in the tier; NULL: nothing, or it was given */
+	tn_map gone;          /* TN_CUT_CHANGES: erased keys that were not given as records */
 
-	pthread_mutex_t lock; /* of the side store */
-	side *first, *last;
+	pthread_mutex_t lock; /* of writers among each other */
+	side *open;
+	_Atomic(side *) full;
+	side *giving; /* the walk's */
 	_Atomic bool failed;
 
-	_Atomic uint64_t *taken[]; /* of each slab: bits */
+	void *bits; /* pages of their own as well */
+	uint64_t words;
+	_Atomic uint64_t *taken[]; /* of each slab, in bits */
 };
 
 static bool mine(tn_cut *cut, const tn_table *t, uint32_t id)
@@ -67,20 +78,32 @@ void tn_cut_born(tn_cut *cut, tn_table *t, uint32_t id)
 	(void)mine(cut, t, id);
 }
 
-static side *new_side(tn_cut *cut)
+static uint64_t side_bytes(const tn_table *t)
 {
-	uint64_t capacity = TN_MAX(SIDE_BYTES / cut->t->stride, 1) * cut->t->stride;
-	side *s = TN_FAULT("ps.table.side") ? NULL : malloc(sizeof(*s) + capacity);
+	uint64_t images = TN_MAX((SIDE_BYTES - sizeof(side)) / t->stride, 1);
 
+	return sizeof(side) + images * t->stride;
+}
+
+/* Lock held. The open block with room for one more; NULL: no memory. */
+static side *open_side(tn_cut *cut)
+{
+	uint64_t bytes = side_bytes(cut->t);
+	side *s = cut->open;
+
+	if (s && s->used < s->capacity)
+		return s;
+	if (s) {
+		s->next = atomic_load_explicit(&cut->full, memory_order_relaxed);
+		while (!atomic_compare_exchange_weak_explicit(&cut->full, &s->next, s, memory_order_release,
+							      memory_order_relaxed))
+			;
+	}
+	cut->open = s = TN_FAULT("ps.table.side") ? NULL : tn_os_mem_private(bytes, 4096);
 	if (!s)
 		return NULL;
-	*s = (side){.capacity = capacity};
-	if (cut->last)
-		cut->last->next = s;
-	else
-		cut->first = s;
-	cut->last = s;
-	TN_COUNT(cut->t, cut_bytes, sizeof(*s) + capacity);
+	*s = (side){.capacity = bytes - sizeof(*s)};
+	TN_COUNT(cut->t, cut_bytes, bytes);
 	return s;
 }
 
@@ -93,9 +116,7 @@ void tn_cut_save(tn_cut *cut, tn_table *t, uint32_t id, tn_head *head)
 	if (!mine(cut, t, id))
 		return;
 	pthread_mutex_lock(&cut->lock);
-	s = cut->last;
-	if (!s || s->used == s->capacity)
-		s = new_side(cut);
+	s = open_side(cut);
 	if (s) {
 		tn_seq_load(s->bytes + s->used, head, t->stride); /* touches go on meanwhile */
 		s->used += t->stride;
@@ -105,15 +126,20 @@ void tn_cut_save(tn_cut *cut, tn_table *t, uint32_t id, tn_head *head)
 	pthread_mutex_unlock(&cut->lock);
 }
 
-static void free_sides(tn_cut *cut, side *s)
+/* Free it; returns the one behind it. */
+static side *drop_side(tn_cut *cut, side *s)
 {
-	while (s) {
-		side *next = s->next;
+	side *next = s->next;
 
-		TN_COUNT(cut->t, cut_bytes, -(sizeof(*s) + s->capacity));
-		free(s);
-		s = next;
-	}
+	TN_COUNT(cut->t, cut_bytes, -side_bytes(cut->t));
+	tn_os_mem_private_free(s, side_bytes(cut->t));
+	return next;
+}
+
+static void drop_sides(tn_cut *cut, side *s)
+{
+	while (s)
+		s = drop_side(cut, s);
 }
 
 static uint64_t bit_words(const tn_table *t, uint32_t slab)
@@ -123,12 +149,14 @@ static uint64_t bit_words(const tn_table *t, uint32_t slab)
 
 static void destroy(tn_cut *cut)
 {
-	for (uint32_t i = 0; i < cut->slab_count; i++) {
-		if (cut->taken[i])
-			TN_COUNT(cut->t, cut_bytes, -8 * bit_words(cut->t, i));
-		free((void *)cut->taken[i]);
+	if (cut->bits) {
+		TN_COUNT(cut->t, cut_bytes, -8 * cut->words);
+		tn_os_mem_private_free(cut->bits, 8 * cut->words);
 	}
-	free_sides(cut, cut->first);
+	drop_sides(cut, cut->open);
+	drop_sides(cut, atomic_load(&cut->full));
+	drop_sides(cut, cut->giving);
+	free(cut->copies);
 	tn_map_fini(&cut->gone);
 	if (cut->cold)
 		cut->t->tier->ops->walk_end(cut->cold);
@@ -141,20 +169,22 @@ static tn_cut *create(tn_table *t)
 {
 	tn_cut *cut = TN_FAULT("ps.table.cut") ? NULL
 					       : malloc(sizeof(*cut) + t->slab_count * sizeof(cut->taken[0]));
+	_Atomic uint64_t *bits;
 
 	if (!cut)
 		return NULL;
-	*cut = (tn_cut){.t = t, .slab_count = t->slab_count};
-	memset(cut->taken, 0, t->slab_count * sizeof(cut->taken[0]));
+	*cut = (tn_cut){.t = t, .slab_count = t->slab_count, .words = 1};
 	pthread_mutex_init(&cut->lock, NULL);
-	for (uint32_t i = 0; i < cut->slab_count; i++) {
-		cut->taken[i] = calloc(bit_words(t, i), 8);
-		if (!cut->taken[i]) {
-			destroy(cut);
-			return NULL;
-		}
-		TN_COUNT(t, cut_bytes, 8 * bit_words(t, i));
+	for (uint32_t i = 0; i < cut->slab_count; i++)
+		cut->words += bit_words(t, i);
+	cut->bits = bits = tn_os_mem_private(8 * cut->words, 4096);
+	if (!cut->bits) {
+		destroy(cut);
+		return NULL;
 	}
+	TN_COUNT(t, cut_bytes, 8 * cut->words);
+	for (uint32_t i = 0; i < cut->slab_count; bits += bit_words(t, i), i++)
+		cut->taken[i] = bits;
 	if (t->slab_count)
 		cut->places = t->slabs[t->slab_count - 1].first + t->slabs[t->slab_count - 1].places;
 	return cut;
@@ -250,15 +280,15 @@ static tern_status give(tn_cut *cut, const uint8_t *copy, tn_record_fn fn, void 
 	return fn(&r, arg);
 }
 
-/* Up to n records of the walk into copies. Inside the epoch. */
-static uint64_t walk(tn_cut *cut, uint8_t *copies, uint64_t n)
+/* Up to n records of the walk into the copies. Inside the epoch. */
+static uint64_t walk(tn_cut *cut, uint64_t n)
 {
 	tn_table *t = cut->t;
 	uint64_t got = 0, used = TN_MIN(tn_slab_places(t), cut->places);
 
-	for (unsigned looked = 0; cut->place < used && got < n && looked < 65536; cut->place++, looked++) {
+	for (unsigned looked = 0; cut->place < used && got < n && looked < LOOKS; cut->place++, looked++) {
 		tn_head *head;
-		uint8_t *copy = copies + got * t->stride;
+		uint8_t *copy = cut->copies + got * t->stride;
 		uint32_t id;
 
 		if (!tn_slab_walk(t, cut->place, &id) || is_taken(cut, t, id))
@@ -274,35 +304,38 @@ static uint64_t walk(tn_cut *cut, uint8_t *copies, uint64_t n)
 	return got;
 }
 
-static tern_status give_all(tn_cut *cut, const uint8_t *copies, uint64_t n, uint64_t *given, tn_record_fn fn,
-			    void *arg)
+/* What writers saved. Returns how many records it gave, up to n. */
+static tern_status give_saved(tn_cut *cut, uint64_t n, uint64_t *given, tn_record_fn fn, void *arg)
 {
-	for (uint64_t i = 0; i < n; i++) {
-		TN_TRY(give(cut, copies + i * cut->t->stride, fn, arg));
-		++*given;
+	while (*given < n) {
+		side *s = cut->giving;
+
+		if (!s) {
+			s = cut->giving = atomic_exchange_explicit(&cut->full, NULL, memory_order_acquire);
+			if (!s)
+				return TERN_OK;
+		}
+		for (; *given < n && s->given < s->used; s->given += cut->t->stride, ++*given)
+			TN_TRY(give(cut, s->bytes + s->given, fn, arg));
+		if (s->given == s->used)
+			cut->giving = drop_side(cut, s);
 	}
 	return TERN_OK;
 }
 
-/* What the side store has by now. */
-static tern_status drain(tn_cut *cut, uint64_t *given, tn_record_fn fn, void *arg)
+static tern_status give_walked(tn_cut *cut, uint64_t n, tn_record_fn fn, void *arg)
 {
-	tern_status st = TERN_OK;
-	side *first;
+	unsigned slot = tn_epoch_enter(&cut->t->epoch);
+	uint64_t got = walk(cut, n);
 
-	pthread_mutex_lock(&cut->lock);
-	first = cut->first;
-	cut->first = cut->last = NULL;
-	pthread_mutex_unlock(&cut->lock);
-	for (side *s = first; s && st == TERN_OK; s = s->next)
-		st = give_all(cut, s->bytes, s->used / cut->t->stride, given, fn, arg);
-	free_sides(cut, first);
-	return st;
+	tn_epoch_leave(&cut->t->epoch, slot);
+	for (uint64_t i = 0; i < got; i++)
+		TN_TRY(give(cut, cut->copies + i * cut->t->stride, fn, arg));
+	return TERN_OK;
 }
 
 /* Up to n records of what was in the tier. */
-static tern_status give_cold(tn_cut *cut, uint8_t *copy, uint64_t n, uint64_t *given, tn_record_fn fn,
-			     void *arg)
+static tern_status give_cold(tn_cut *cut, uint64_t n, tn_record_fn fn, void *arg)
 {
 	const tn_tier_ops *ops = cut->t->tier->ops;
 	const void *image;
@@ -316,48 +349,62 @@ static tern_status give_cold(tn_cut *cut, uint8_t *copy, uint64_t n, uint64_t *g
 			cut->cold = NULL;
 			return TERN_OK;
 		}
-		memcpy(copy, image, cut->t->stride);
-		memcpy(&head, copy, TN_HEAD_BYTES_NO_META);
+		memcpy(cut->copies, image, cut->t->stride);
+		memcpy(&head, cut->copies, TN_HEAD_BYTES_NO_META);
 		if (cut->only && !(head.version & cut->only))
 			continue;
-		TN_TRY(give(cut, copy, fn, arg));
-		++*given;
+		TN_TRY(give(cut, cut->copies, fn, arg));
 	}
 	return TERN_OK;
 }
 
-#define COPY_BYTES (256ull << 10)
+/* All records are taken; those who save one just now are let finish. Then nobody has the open block. */
+static void settle(tn_cut *cut)
+{
+	tn_epoch_wait(&cut->t->epoch);
+	if (cut->open) {
+		cut->open->next = cut->giving;
+		cut->giving = cut->open;
+		cut->open = NULL;
+	}
+	cut->settled = true;
+}
+
+static bool is_over(const tn_cut *cut)
+{
+	return cut->settled && !cut->giving && !atomic_load_explicit(&cut->full, memory_order_relaxed);
+}
+
+/* What writers saved comes first, so that it is no more than they save in a while. */
+static tern_status give_some(tn_cut *cut, uint64_t n, tn_record_fn fn, void *arg)
+{
+	uint64_t given = 0;
+
+	TN_TRY(give_saved(cut, n, &given, fn, arg));
+	if (given == n)
+		return TERN_OK;
+	if (!cut->walked)
+		return give_walked(cut, n - given, fn, arg);
+	if (cut->cold)
+		return give_cold(cut, n - given, fn, arg);
+	if (!cut->settled)
+		settle(cut);
+	return TERN_OK;
+}
 
 tern_status tn_cut_next(tn_cut *cut, uint64_t max, tn_record_fn fn, void *arg, bool *more)
 {
-	tn_table *t = cut->t;
-	uint64_t given = 0, room = TN_MAX(COPY_BYTES / t->stride, 1);
-	uint8_t *copies = malloc(room * t->stride);
-	tern_status st = copies ? TERN_OK : tn_fail(TERN_E_NOMEM, "no memory for records of a cut");
+	uint64_t room = TN_MAX(COPY_BYTES / cut->t->stride, 1);
 
 	*more = true;
-	while (st == TERN_OK && *more && given < TN_MAX(max, 1)) {
-		if (!cut->walked) {
-			unsigned slot = tn_epoch_enter(&t->epoch);
-			uint64_t n = walk(cut, copies, room);
-
-			tn_epoch_leave(&t->epoch, slot);
-			st = give_all(cut, copies, n, &given, fn, arg);
-		} else if (cut->cold) {
-			st = give_cold(cut, copies, room, &given, fn, arg);
-		} else {
-			/* All records are taken; those who save one just now are let finish. */
-			tn_epoch_wait(&t->epoch);
-			*more = false;
-		}
-		if (st == TERN_OK)
-			st = drain(cut, &given, fn, arg);
-	}
-	free(copies);
-	if (st == TERN_OK && atomic_load(&cut->failed))
-		st = tn_fail(TERN_E_NOMEM, "table \"%s\": no memory to keep an old row for the cut",
-			     t->schema.name);
-	return st;
+	if (!cut->copies && !(cut->copies = malloc(room * cut->t->stride)))
+		return tn_fail(TERN_E_NOMEM, "no memory for records of a cut");
+	TN_TRY(give_some(cut, TN_MIN(TN_MAX(max, 1), room), fn, arg));
+	*more = !is_over(cut);
+	if (atomic_load(&cut->failed))
+		return tn_fail(TERN_E_NOMEM, "table \"%s\": no memory to keep an old row for the cut",
+			       cut->t->schema.name);
+	return TERN_OK;
 }
 
 tern_status tn_cut_gone(tn_cut *cut, tern_status (*fn)(uint64_t key, void *arg), void *arg)

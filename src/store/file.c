@@ -22,7 +22,8 @@
 #include "base/fault.h"
 #include "base/os.h"
 
-#define PIECE (128u << 10) /* written, read or paced at a time: some 50 us of a core */
+#define PIECE       (128u << 10) /* read or written at a time */
+#define PACED_PIECE (32u << 10)  /* written at a time, where there is a pace: some 20 us of a core */
 
 tern_status tn_file_create(tn_file *file, int dir, const char *name, tn_file_pace pace, void *pace_arg)
 {
@@ -70,12 +71,18 @@ static tern_status write_piece(tn_file *file, const uint8_t *data, uint64_t byte
 			return write_failed(file);
 		at += (uint64_t)n;
 	}
-	/* A paced file goes to the disk at its pace as well, not all at once when it is finished. */
-	if (file->pace)
-		(void)sync_file_range(file->fd, (off_t)file->bytes, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
 	file->crc = tn_crc32c(file->crc, data, bytes);
 	file->bytes += bytes;
 	return TERN_OK;
+}
+
+/* A paced file goes to the disk at its pace as well, not all at once when it is finished: its last whole piece. */
+static void send_piece(const tn_file *file, uint64_t before)
+{
+	uint64_t end = file->bytes / PIECE * PIECE;
+
+	if (before < end)
+		(void)sync_file_range(file->fd, (off_t)(end - PIECE), PIECE, SYNC_FILE_RANGE_WRITE);
 }
 
 tern_status tn_file_write(tn_file *file, const void *data, uint64_t bytes)
@@ -83,11 +90,13 @@ tern_status tn_file_write(tn_file *file, const void *data, uint64_t bytes)
 	const uint8_t *from = data;
 
 	while (bytes) {
-		uint64_t n = TN_MIN(bytes, PIECE);
+		uint64_t n = TN_MIN(bytes, file->pace ? PACED_PIECE : PIECE), before = file->bytes;
 
 		if (file->pace)
 			TN_TRY(file->pace(n, file->pace_arg));
 		TN_TRY(write_piece(file, from, n));
+		if (file->pace)
+			send_piece(file, before);
 		from += n;
 		bytes -= n;
 	}

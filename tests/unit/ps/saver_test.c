@@ -406,18 +406,6 @@ static void what_is_known_of_pushes_is_restored(void **state)
 	tn_ps_dedup_free(after);
 }
 
-/* A saver that keeps its rate takes idle cores alone; one that is behind takes part until it has caught up. */
-static void savers_do_not_starve(void **state)
-{
-	(void)state;
-	assert_true(tn_ps_saver_stands_back(true, 0));
-	assert_true(tn_ps_saver_stands_back(true, 499 * TN_NS_PER_MS));
-	assert_false(tn_ps_saver_stands_back(true, 500 * TN_NS_PER_MS));
-	assert_false(tn_ps_saver_stands_back(false, 500 * TN_NS_PER_MS));
-	assert_false(tn_ps_saver_stands_back(false, 1));
-	assert_true(tn_ps_saver_stands_back(false, 0));
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -428,7 +416,6 @@ int main(void)
 		cmocka_unit_test_setup_teardown(leaders_that_die_while_files_are_written, make_dir, drop_dir),
 		cmocka_unit_test_setup_teardown(saves_that_are_given_up_leave_nothing, make_dir, drop_dir),
 		cmocka_unit_test_setup_teardown(a_restore_is_at_all_servers_or_none, make_dir, drop_dir),
-		cmocka_unit_test(savers_do_not_starve),
 		cmocka_unit_test_setup_teardown(damaged_checkpoints_are_refused_whole, make_dir, drop_dir),
 	};
 

@@ -295,6 +295,67 @@ static void a_cut_without_memory_says_so(void **state)
 	tn_table_destroy(t);
 }
 
+#define CUT_ROWS 5000u
+
+static tern_status count_row(const tn_record *record, void *arg)
+{
+	(void)record;
+	++*(uint64_t *)arg;
+	return TERN_OK;
+}
+
+/* Steps until it is over; each gives at most so many, all of them together *rows. */
+static unsigned walk_cut(tn_cut *cut, uint64_t most, uint64_t *rows)
+{
+	unsigned steps = 0;
+
+	*rows = 0;
+	for (bool more = true; more; steps++) {
+		uint64_t n = 0;
+
+		assert_ok(tn_cut_next(cut, most, count_row, &n, &more));
+		assert_true(n <= most);
+		*rows += n;
+	}
+	tn_cut_end(cut);
+	return steps;
+}
+
+/*
+ * Who walks through a cut shares a core with those who pull: also where all rows were written since, and wait in the side store, and
+ * where none of them is wanted.
+ */
+static void steps_of_a_cut_are_short(void **state)
+{
+	tern_table_schema s = schema_of(TERN_OPT_SGD, 8);
+	tn_table *t = table_of(&s);
+	static uint64_t keys[CUT_ROWS];
+	static float rows[CUT_ROWS * 8];
+	tn_push how = {0};
+	uint64_t given;
+	tn_cut *cut;
+
+	(void)state;
+	for (uint64_t i = 0; i < CUT_ROWS; i++)
+		keys[i] = i + 1;
+	assert_ok(tn_table_push(t, keys, rows, CUT_ROWS, &how, NULL));
+	assert_ok(tn_table_cut_as(t, TN_CUT_BASE, 1, &cut));
+	assert_ok(tn_table_push(t, keys, rows, CUT_ROWS, &how, NULL));
+	assert_true(walk_cut(cut, 100, &given) >= CUT_ROWS / 100);
+	assert_int_equal(given, CUT_ROWS);
+	tn_table_acknowledge(t, 1);
+	assert_ok(tn_table_settle(t));
+	assert_ok(tn_table_cut_as(t, TN_CUT_CHANGES, 2, &cut)); /* all: they were pushed after the base */
+	(void)walk_cut(cut, CUT_ROWS, &given);
+	assert_int_equal(given, CUT_ROWS);
+	tn_table_acknowledge(t, 2);
+	assert_ok(tn_table_settle(t));
+	assert_ok(tn_table_cut_as(t, TN_CUT_CHANGES, 3, &cut));
+	assert_true(walk_cut(cut, CUT_ROWS, &given) >= CUT_ROWS / 1024);
+	assert_int_equal(given, 0);
+	tn_table_destroy(t);
+}
+
 /* ---- keys ---- */
 
 /* The inverse of the hash, so that a test can choose where keys go. */
@@ -573,6 +634,7 @@ int main(void)
 		cmocka_unit_test(admission_waits_for_the_nth_request),
 		cmocka_unit_test(failing_allocations_leave_a_table_that_works),
 		cmocka_unit_test(a_cut_without_memory_says_so),
+		cmocka_unit_test(steps_of_a_cut_are_short),
 		cmocka_unit_test(keys_that_collide_cost_no_more_than_a_segment),
 		cmocka_unit_test(all_keys_have_a_slot_and_a_row),
 		cmocka_unit_test(duplicate_keys_are_summed_and_fanned_out),
