@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "base/crypto.h"
 #include "base/time.h"
+#include "link/share.h"
 #include "link/wire.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -23,6 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static struct {
 	tn_link *link;
+	tn_link_store store;
 	void *memory;
 	uint64_t now;
 	bool active, proved, down, has_hello;
@@ -40,8 +42,22 @@ static void must(bool holds)
 		__builtin_trap();
 }
 
+static void *store_get(size_t bytes, void *arg)
+{
+	(void)arg;
+	return aligned_alloc(64, bytes);
+}
+
+static void store_put(void *memory, size_t bytes, void *arg)
+{
+	(void)bytes;
+	(void)arg;
+	free(memory);
+}
+
 static void make_link(const uint8_t *data)
 {
+	tn_store_source source = {.get = store_get, .put = store_put, .each = true};
 	tn_link_provider provider = {.name = "mem",
 				     .caps = TN_LINK_CAP_WRITE | TN_LINK_CAP_READ | TN_LINK_CAP_SEND,
 				     .lane_wrs_max = 64,
@@ -70,6 +86,8 @@ static void make_link(const uint8_t *data)
 	c.ops_max = c.wrs_max = 32;
 	c.providers = &provider;
 	c.provider_count = 1;
+	tn_link_store_init(&f.store, &source, NULL);
+	c.store = &f.store;
 	f.now = TN_NS_PER_SEC;
 	bytes = (tn_link_memory_bytes(&c) + 63) & ~(size_t)63;
 	f.memory = aligned_alloc(64, bytes);
@@ -312,6 +330,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	must(f.down);
 	tn_link_fini(f.link);
+	tn_link_store_fini(&f.store);
 	free(f.memory);
 	return 0;
 }

@@ -95,6 +95,7 @@ struct scale_node {
 	uint32_t held; /* receive slots of all its lanes */
 	tn_link_budget budget;
 	tn_link_arbiter arbiter;
+	tn_link_store store;
 	uint64_t granted;                /* of the model: not arrived */
 	scale_end *asking, **asking_end; /* ends whose peers want more */
 	uint64_t cpu_free;
@@ -132,6 +133,7 @@ void scale_input_push(scale_end *end, scale_input_fn fn, void *arg, uint64_t val
 void scale_woken(void *end);
 /* Take all actions of the link. After anything that was done to it. */
 void scale_pump(scale_end *end);
+void scale_node_store(scale_node *node);
 void scale_link_start(scale *s, scale_end *end, bool active);
 
 /* ---- scale_device.c ---- */

@@ -232,6 +232,26 @@ void scale_woken(void *end)
 	scale_input_push(end, woken_seen, NULL, 0);
 }
 
+static void *store_get(size_t bytes, void *arg)
+{
+	(void)arg;
+	return sim_check_alloc(aligned_alloc(64, bytes), bytes);
+}
+
+static void store_put(void *memory, size_t bytes, void *arg)
+{
+	(void)bytes;
+	(void)arg;
+	free(memory);
+}
+
+void scale_node_store(scale_node *node)
+{
+	tn_store_source source = {.get = store_get, .put = store_put};
+
+	tn_link_store_init(&node->store, &source, NULL);
+}
+
 void scale_link_start(scale *s, scale_end *end, bool active)
 {
 	tn_link_provider provider = {
@@ -260,6 +280,7 @@ void scale_link_start(scale *s, scale_end *end, bool active)
 	config.provider_count = 1;
 	config.wake = scale_woken;
 	config.wake_arg = end;
+	config.store = &end->node->store;
 	end->memory = sim_check_alloc(aligned_alloc(64, (bytes + 63) & ~63ull), bytes);
 	end->wake_at = UINT64_MAX;
 	status = tn_link_init(end->memory, bytes, &config, s->events.now, &end->link);

@@ -190,8 +190,10 @@ static void clean_up(scale *s)
 		free(s->ends[i].extra);
 		free(s->ends[i].memory);
 	}
-	for (uint32_t i = 0; i < s->config.net.hosts; i++)
+	for (uint32_t i = 0; i < s->config.net.hosts; i++) {
+		tn_link_store_fini(&s->nodes[i].store);
 		free(s->nodes[i].inputs);
+	}
 	wr_list_free(s);
 	free(s->ends);
 	free(s->nodes);
@@ -228,6 +230,7 @@ bool scale_run(const scale_config *config, scale_result *result)
 		s.nodes[i].host = i;
 		tn_link_budget_init(&s.nodes[i].budget, config->device_bytes, NULL);
 		tn_link_arbiter_init(&s.nodes[i].arbiter, config->grant_bytes, config->grant_quantum, NULL);
+		scale_node_store(&s.nodes[i]);
 		s.nodes[i].asking_end = &s.nodes[i].asking;
 	}
 	links_make(&s);

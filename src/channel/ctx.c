@@ -146,6 +146,7 @@ tern_status tn_ctx_new_with(const tern_ctx_params *params, const tn_ctx_hooks *h
 	tn_ctx_timers_init(ctx);
 	tn_lock_init(&ctx->table_lock, ctx->single_owner);
 	tn_lock_init(&ctx->details.lock, ctx->single_owner);
+	tn_shell_store_init(ctx);
 	if (status == TERN_OK)
 		status = open_parts(ctx, params);
 	if (status != TERN_OK) {
@@ -236,6 +237,7 @@ static void free_parts(tern_ctx *ctx)
 	tn_listener_close(ctx);
 	tn_stage_fini(&ctx->stage);
 	tn_devices_close(ctx);
+	tn_link_store_fini(&ctx->store);
 	tn_push_fini(ctx);
 	tn_roles_fini(ctx);
 	tn_os_close(&ctx->epoll_fd);

@@ -97,6 +97,8 @@ struct tern_ctx {
 	tn_stage stage;
 	tn_shell_dev devs[TN_CTX_DEVICES_MAX];
 	unsigned dev_count;
+	tn_lock store_lock;
+	tn_link_store store; /* of memory that links borrow */
 	int epoll_fd;
 	char name[TN_NAME_MAX], job[TN_NAME_MAX], transports[TN_NAME_MAX], address[TN_ADDRESS_MAX];
 	tn_secrets secrets;

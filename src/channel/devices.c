@@ -60,19 +60,19 @@ static tn_want want_of(const tn_provider *provider, const tn_options *options)
 	return provider->want ? provider->want(options) : TN_WANT_AUTO;
 }
 
-static void share_take(void *lock)
+void tn_share_lock_take(void *lock)
 {
 	tn_lock_take(lock);
 }
 
-static void share_drop(void *lock)
+void tn_share_lock_drop(void *lock)
 {
 	tn_lock_drop(lock);
 }
 
 static void init_share(tn_shell_dev *sdev)
 {
-	tn_share_lock lock = {share_take, share_drop, &sdev->share_lock};
+	tn_share_lock lock = {tn_share_lock_take, tn_share_lock_drop, &sdev->share_lock};
 	const tn_options *o = sdev->ctx->options;
 	unsigned grants = tn_opt_enum(o, tn_link_option_rows, "grants");
 

@@ -43,6 +43,14 @@ typedef struct tn_shell_dev {
 tern_status tn_devices_open(tern_ctx *ctx, const char *transports, const char *bind_host);
 /* Lanes must be gone. */
 void tn_devices_close(tern_ctx *ctx);
+
+/* A tn_lock as what links share takes it (link/share.h). */
+void tn_share_lock_take(void *lock);
+void tn_share_lock_drop(void *lock);
+
+/* ---- store.c ---- */
+
+void tn_shell_store_init(tern_ctx *ctx);
 /* Is the provider in the comma list (or the list "auto" and not loop)? Index of its place, -1 if not. */
 int tn_transports_rank(const char *transports, const char *name);
 

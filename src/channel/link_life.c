@@ -183,6 +183,7 @@ static tern_status init_machine(tern_link *link, const char *transports)
 	config.log_arg = link;
 	config.wake = wake_link;
 	config.wake_arg = link;
+	config.store = &ctx->store;
 	bytes = tn_link_memory_bytes(&config);
 	bytes = (bytes + 63) & ~(size_t)63;
 	link->memory = aligned_alloc(64, bytes);
@@ -230,6 +231,7 @@ tern_status tn_shell_link_new(tern_ctx *ctx, bool incoming, const char *transpor
 	}
 	tn_lock_drop(&ctx->table_lock);
 	if (status != TERN_OK) {
+		tn_link_fini(link->m);
 		free(link->memory);
 		free(link);
 		return status == TERN_E_STATE ? tn_fail(status, "the context ends")

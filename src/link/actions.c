@@ -9,12 +9,15 @@
 /* Bytes for the control connection: of this one, of the last one again, new ones. */
 static bool next_bytes(tn_link *link, tn_link_action *act)
 {
-	const uint8_t *bytes = link->rejoin_out;
+	const uint8_t *bytes = link->rejoin ? link->rejoin->out : NULL;
 	uint32_t n = link->rejoin_out_bytes;
 
 	if (n == 0 &&
-	    ((link->ctrl_out_bytes == 0 && link->ctrl_again == link->ctrl_tx) || tn_lk_ctrl_gone(link)))
+	    ((link->ctrl_out_bytes == 0 && link->ctrl_again == link->ctrl_tx) || tn_lk_ctrl_gone(link))) {
+		if (TN_UNLIKELY(link->ctrl_out || link->rejoin))
+			tn_lk_ctrl_rest(link);
 		return false;
+	}
 	link->rejoin_out_bytes = 0;
 	if (n == 0)
 		n = tn_lk_ctrl_again(link, &bytes);

@@ -182,8 +182,10 @@ void tn_link_check(const tn_link *link, int level)
 	TN_ASSERT(link->state <= TN_LINK_DOWN);
 	TN_ASSERT(link->wr_live <= link->config.wrs_max && link->op_live <= link->config.ops_max);
 	TN_ASSERT(link->chan_live <= link->config.channels_max);
-	TN_ASSERT(link->ctrl_out_bytes <= sizeof(link->ctrl_out) &&
-		  link->ctrl_in_bytes <= sizeof(link->ctrl_in));
+	TN_ASSERT(link->ctrl_out_bytes <= (link->ctrl_out ? TN_CTRL_OUT_BYTES : 0) &&
+		  link->ctrl_in_bytes <= (link->ctrl_in ? TN_CTRL_IN_BYTES : 0));
+	TN_ASSERT(link->ctrl_kept <= link->ctrl_again && link->ctrl_again <= link->ctrl_tx &&
+		  link->ctrl_tx - link->ctrl_kept <= link->ctrl_log_bytes);
 	TN_ASSERT(!link->settled || link->state >= TN_LINK_DRAINING);
 	TN_ASSERT(link->state != TN_LINK_DOWN ||
 		  (link->op_live == 0 && link->wr_live == 0 && link->lanes_live == 0));

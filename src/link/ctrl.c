@@ -9,8 +9,13 @@ tn_writer tn_lk_out_begin(tn_link *link)
 {
 	tn_writer w;
 
-	tn_writer_init(&w, link->ctrl_out + link->ctrl_out_bytes,
-		       sizeof(link->ctrl_out) - link->ctrl_out_bytes);
+	if (!link->ctrl_out)
+		link->ctrl_out = tn_store_lend(link->config.store, TN_CTRL_OUT_BYTES);
+	if (link->ctrl_out)
+		tn_writer_init(&w, link->ctrl_out + link->ctrl_out_bytes,
+			       TN_CTRL_OUT_BYTES - link->ctrl_out_bytes);
+	else
+		tn_writer_init(&w, NULL, 0);
 	return w;
 }
 
@@ -21,11 +26,45 @@ void tn_lk_out_end(tn_link *link, const tn_writer *w, uint64_t now_ns)
 	if (w->bad) {
 		/* Whole messages are dropped, so that the reason fits. */
 		link->ctrl_out_bytes = 0;
-		tn_lk_fail_link(link, now_ns, TERN_E_PROTOCOL, "%s", "the peer asks for more than it reads");
+		if (link->ctrl_out)
+			tn_lk_fail_link(link, now_ns, TERN_E_PROTOCOL, "%s",
+					"the peer asks for more than it reads");
+		else
+			tn_lk_fail_link(link, now_ns, TERN_E_NOMEM, "%s", "no memory for control messages");
 		return;
 	}
 	link->ctrl_out_bytes += (uint32_t)w->at;
-	TN_ASSERT(link->ctrl_out_bytes <= sizeof(link->ctrl_out));
+	TN_ASSERT(link->ctrl_out_bytes <= TN_CTRL_OUT_BYTES);
+}
+
+static void in_rest(tn_link *link)
+{
+	if (link->ctrl_in_bytes > 0)
+		return;
+	tn_store_back(link->config.store, link->ctrl_in, TN_CTRL_IN_BYTES);
+	link->ctrl_in = NULL;
+}
+
+void tn_lk_ctrl_rest(tn_link *link)
+{
+	if (link->ctrl_out_bytes == 0) {
+		tn_store_back(link->config.store, link->ctrl_out, TN_CTRL_OUT_BYTES);
+		link->ctrl_out = NULL;
+	}
+	if (link->rejoin_out_bytes == 0 && !tn_lk_ctrl_gone(link)) {
+		tn_store_back(link->config.store, link->rejoin, sizeof(*link->rejoin));
+		link->rejoin = NULL;
+	}
+}
+
+void tn_lk_ctrl_fini(tn_link *link)
+{
+	link->ctrl_in_bytes = link->ctrl_out_bytes = link->rejoin_out_bytes = 0;
+	link->ctrl_lost = link->rejoin_wait = false;
+	link->ctrl_kept = link->ctrl_again = link->ctrl_tx;
+	in_rest(link);
+	tn_lk_ctrl_rest(link);
+	tn_lk_ctrl_log_drop(link);
 }
 
 void tn_lk_say_epoch(tn_link *link, tn_ctrl_type type, uint32_t epoch, uint64_t now_ns)
@@ -80,12 +119,11 @@ static uint32_t missing(tn_link *link, tn_ctrl_type *type, uint64_t now_ns)
 	return TN_CTRL_HEAD_BYTES + bytes - link->ctrl_in_bytes;
 }
 
-void tn_link_on_ctrl_bytes(tn_link *link, const void *data, uint64_t n, uint64_t now_ns)
+/* Messages, and a part of one that waits for the rest of it. */
+static void take_bytes(tn_link *link, const uint8_t *bytes, uint64_t n, uint64_t now_ns)
 {
-	const uint8_t *bytes = data;
 	tn_ctrl_type type = 0;
 
-	link->heard = true;
 	if (TN_UNLIKELY(link->rejoin_wait)) {
 		uint64_t used = tn_lk_rejoin_bytes(link, bytes, n, now_ns);
 
@@ -106,6 +144,12 @@ void tn_link_on_ctrl_bytes(tn_link *link, const void *data, uint64_t n, uint64_t
 		}
 		if (n == 0)
 			return;
+		if (!link->ctrl_in)
+			link->ctrl_in = tn_store_lend(link->config.store, TN_CTRL_IN_BYTES);
+		if (!link->ctrl_in) {
+			tn_lk_fail_link(link, now_ns, TERN_E_NOMEM, "%s", "no memory for control messages");
+			return;
+		}
 		want = (uint32_t)TN_MIN((uint64_t)want, n);
 		memcpy(link->ctrl_in + link->ctrl_in_bytes, bytes, want);
 		link->ctrl_in_bytes += want;
@@ -113,4 +157,11 @@ void tn_link_on_ctrl_bytes(tn_link *link, const void *data, uint64_t n, uint64_t
 		bytes += want;
 		n -= want;
 	}
+}
+
+void tn_link_on_ctrl_bytes(tn_link *link, const void *data, uint64_t n, uint64_t now_ns)
+{
+	link->heard = true;
+	take_bytes(link, data, n, now_ns);
+	in_rest(link);
 }

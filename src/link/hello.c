@@ -107,6 +107,10 @@ static tern_status send_hello(tn_link *link, uint64_t now_ns)
 	memcpy(hello.nonce, link->config.nonce, sizeof(hello.nonce));
 	memcpy(hello.name, link->name, sizeof(hello.name));
 	tn_wire_put_hello(&w, &hello);
+	if (!link->ctrl_out) { /* it ends here */
+		tn_lk_out_end(link, &w, now_ns);
+		return TERN_OK;
+	}
 	TN_ASSERT(!w.bad && w.at <= TN_CTRL_HEAD_BYTES + TN_CTRL_HELLO_BYTES);
 	link->hello_own_bytes = (uint32_t)(w.at - TN_CTRL_HEAD_BYTES);
 	memcpy(link->hello_own, w.buf + TN_CTRL_HEAD_BYTES, link->hello_own_bytes);

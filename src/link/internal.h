@@ -38,6 +38,9 @@ const char *tn_lk_message(tn_link *link, tn_ctrl_type type, const uint8_t *paylo
 /* A writer at the end of the output; _end gives it back and fails the link if it overflowed. */
 tn_writer tn_lk_out_begin(tn_link *link);
 void tn_lk_out_end(tn_link *link, const tn_writer *w, uint64_t now_ns);
+/* Nothing is in the buffers of the control connection any more: they are given back. */
+void tn_lk_ctrl_rest(tn_link *link);
+void tn_lk_ctrl_fini(tn_link *link);
 /* A message that is an epoch alone. */
 void tn_lk_say_epoch(tn_link *link, tn_ctrl_type type, uint32_t epoch, uint64_t now_ns);
 const char *tn_lk_hello_message(tn_link *link, tn_ctrl_type type, const uint8_t *payload, uint32_t bytes,
@@ -63,6 +66,12 @@ void tn_lk_redial_timeout(tn_link *link, uint64_t now_ns);
 void tn_lk_rejoin_begin(tn_link *link, uint64_t now_ns);
 /* Bytes while REJOINED is awaited; returns how many it took. */
 uint64_t tn_lk_rejoin_bytes(tn_link *link, const uint8_t *bytes, uint64_t n, uint64_t now_ns);
+
+void tn_lk_ctrl_log_drop(tn_link *link);
+/* The peer has received all that went out before the PING of this number. */
+void tn_lk_ctrl_ponged(tn_link *link, uint64_t number);
+/* Much is kept that the peer may have received. */
+bool tn_lk_ctrl_unsure(const tn_link *link);
 
 /* ---- wiring.c ---- */
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The protocol between two nodes as a pure state machine: bytes, completions and time in; actions out. It
- * knows no OS, clock, thread or device and allocates nothing after init; buffers, keys and user pointers
- * only pass through. Its wire format and rules are in docs/protocol/link.md.
+ * knows no OS, clock, thread or device; what it needs now and then it borrows of the node's store, and never for one
+ * operation; buffers, keys and user pointers only pass through. Its wire format and rules are in docs/protocol/link.md.
  *
  *   link      one conversation with one incarnation of a peer, over one control connection (bytes) and
  *   lane      ordered paths of one provider. Lane 0 carries all frames (messages, credits, ...); lanes
@@ -169,6 +169,8 @@ typedef struct tn_link_config {
 	/* Copies from memory that ops name, where plain memcpy (NULL) can't: of a GPU. */
 	tern_status (*copy)(void *to, const void *from, uint64_t bytes, void *arg);
 	void *copy_arg;
+	/* The memory of the node's links, beyond what tn_link_init is given (share.h). It outlives the link. */
+	struct tn_link_store *store;
 	/* Another link of the device made room for this one: run it soon. Called under that one's lock. */
 	void (*wake)(void *arg);
 	void *wake_arg;
@@ -183,7 +185,10 @@ size_t tn_link_memory_bytes(const tn_link_config *config);
 /* TERN_E_INVALID (detail text says what). The link starts in INIT (active: DIAL, waits for on_ctrl_up). */
 tern_status tn_link_init(void *memory, size_t bytes, const tn_link_config *config, uint64_t now_ns,
 			 tn_link **link);
-/* Wipe secrets. Only before on_ctrl_up or after TN_ACT_LINK_DOWN. Frees nothing: the caller owns the memory. */
+/*
+ * Wipe secrets, and give back what was borrowed of the store. Only before on_ctrl_up or after TN_ACT_LINK_DOWN. The caller
+ * owns the memory of the link itself; views of it may still be asked for.
+ */
 void tn_link_fini(tn_link *link);
 
 /* ---- actions ---- */

@@ -103,6 +103,8 @@ static const char *check_config(const tn_link_config *c)
 	static const uint8_t zero[TN_LINK_ID_BYTES];
 	const char *wrong = NULL;
 
+	if (!c->store)
+		return "no store of memory";
 	if (!memcmp(c->incarnation, zero, sizeof(zero)))
 		return "the incarnation is zero";
 	if (c->channels_max == 0 || c->channels_max > TN_LINK_CHANNELS_MAX)
@@ -182,7 +184,7 @@ tern_status tn_link_init(void *memory, size_t bytes, const tn_link_config *confi
 		wrong = "too little memory, or not aligned to 64 bytes";
 	if (wrong)
 		return tn_fail(TERN_E_INVALID, "link: %s", wrong);
-	memset(link, 0, offsetof(tn_link, ctrl_in));
+	memset(link, 0, sizeof(*link));
 	link->config = *config;
 	memcpy(link->providers, config->providers, config->provider_count * sizeof(link->providers[0]));
 	for (uint32_t i = 0; i < config->provider_count; i++)
@@ -222,6 +224,7 @@ void tn_link_fini(tn_link *link)
 	tn_crypto_wipe(link->session, sizeof(link->session));
 	for (uint32_t i = 0; i < TN_LANE_SLOTS; i++)
 		tn_crypto_wipe(link->lanes[i].token, sizeof(link->lanes[i].token));
+	tn_lk_ctrl_fini(link);
 }
 
 /* ---- views ---- */

@@ -203,7 +203,7 @@ void tn_lk_lane_failed(tn_link *link, tn_lk_lane *lane, tern_status status, cons
 		return;
 	if (tn_lk_ctrl_gone(link)) {
 		reason(link, TERN_E_PEER_LOST, "control connection lost: %.150s; then lane %u broke",
-		       link->lost_text, lane->index);
+		       link->rejoin->lost_text, lane->index);
 		tn_lk_drain(link, now_ns, false);
 		return;
 	}
@@ -234,7 +234,7 @@ void tn_link_on_ctrl_down(tn_link *link, tern_status status, const char *detail,
 	    tn_lk_ctrl_may_return(link, status, text, now_ns))
 		return;
 	if (tn_lk_ctrl_gone(link)) {
-		text = link->lost_text;
+		text = link->rejoin->lost_text;
 		status = TERN_E_PEER_LOST;
 	}
 	link->ctrl_closed = true;
@@ -296,8 +296,12 @@ static const char *on_ping(tn_link *link, tn_ctrl_type type, const uint8_t *payl
 	const char *wrong = tn_wire_get_ping(payload, bytes, &number);
 	tn_writer w;
 
-	if (wrong || type == TN_CTRL_PONG)
+	if (wrong)
 		return wrong;
+	if (type == TN_CTRL_PONG) {
+		tn_lk_ctrl_ponged(link, number);
+		return NULL;
+	}
 	w = tn_lk_out_begin(link);
 	tn_wire_put_ping(&w, TN_CTRL_PONG, number);
 	tn_lk_out_end(link, &w, now_ns);
@@ -456,11 +460,12 @@ static void keepalive_tick(tn_link *link, uint64_t now_ns)
 	}
 	tn_lk_arm(link, TN_TIMER_KEEPALIVE, tn_deadline(now_ns, link->config.keepalive_ns));
 	tn_lk_numbers_look(link, now_ns);
-	if (link->misses == 0)
+	if (link->misses == 0 && !tn_lk_ctrl_unsure(link))
 		return;
 	w = tn_lk_out_begin(link);
 	tn_wire_put_ping(&w, TN_CTRL_PING, ++link->ping_number);
 	tn_lk_out_end(link, &w, now_ns);
+	link->ping_at = link->ctrl_tx + link->ctrl_out_bytes;
 	tn_count_own(&link->counters.pings, 1);
 }
 

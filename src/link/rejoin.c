@@ -10,7 +10,10 @@
  *	both send again what the other had not received, then go on
  *
  *	ctrl_tx, ctrl_rx   bytes of the stream so far; REJOIN and REJOINED do not count
- *	ctrl_log           the last bytes of ctrl_tx; what is older can't be sent again, and ends the link
+ *	ctrl_kept          what is before is not kept: the peer had it, or it was too much. It can't be sent again; if it has
+ *	                   to, that ends the link
+ *	ctrl_again         what goes again begins there; = ctrl_tx: nothing
+ *	ping_at            where the last PING ended: its PONG says that the peer has all before it
  *	number             rises with each REJOIN, so that an old one is worth nothing
  *
  * Who refuses the dial, or does not know the session, is not the peer any more. Lanes that break meanwhile end the
@@ -58,7 +61,7 @@ static tern_status say(tn_link *link)
 
 	TN_TRY(session_id(link, own.session));
 	TN_TRY(prove(link, link->config.active, &own, own.mac));
-	tn_writer_init(&w, link->rejoin_out, sizeof(link->rejoin_out));
+	tn_writer_init(&w, link->rejoin->out, sizeof(link->rejoin->out));
 	tn_wire_put_rejoin(&w, link->config.active ? TN_CTRL_REJOIN : TN_CTRL_REJOINED, &own);
 	link->rejoin_out_bytes = (uint32_t)w.at;
 	return TERN_OK;
@@ -66,19 +69,69 @@ static tern_status say(tn_link *link)
 
 /* ---- the stream ---- */
 
+void tn_lk_ctrl_log_drop(tn_link *link)
+{
+	tn_store_back(link->config.store, link->ctrl_log, link->ctrl_log_bytes);
+	link->ctrl_log = NULL;
+	link->ctrl_log_bytes = 0;
+}
+
+/* Room for n more; without memory for it nothing is kept. */
+static bool log_room(tn_link *link, uint32_t n)
+{
+	uint64_t kept = link->ctrl_tx - link->ctrl_kept;
+	uint32_t bytes = kept + n <= TN_CTRL_LOG_FIRST ? TN_CTRL_LOG_FIRST : TN_CTRL_LOG_BYTES;
+	uint8_t *log;
+
+	if (bytes <= link->ctrl_log_bytes)
+		return true;
+	log = tn_store_lend(link->config.store, bytes);
+	for (uint64_t at = link->ctrl_kept; log && at < link->ctrl_tx; at++)
+		log[at % bytes] = link->ctrl_log[at % link->ctrl_log_bytes];
+	tn_lk_ctrl_log_drop(link);
+	link->ctrl_log = log;
+	link->ctrl_log_bytes = log ? bytes : 0;
+	return log != NULL;
+}
+
 void tn_lk_ctrl_sent(tn_link *link, const uint8_t *bytes, uint32_t n)
 {
-	for (uint32_t i = 0; i < n; i++)
-		link->ctrl_log[(link->ctrl_tx + i) % TN_CTRL_LOG_BYTES] = bytes[i];
+	bool kept = link->rejoins && log_room(link, n);
+
+	for (uint32_t i = 0; i < n && kept; i++)
+		link->ctrl_log[(link->ctrl_tx + i) % link->ctrl_log_bytes] = bytes[i];
 	link->ctrl_tx += n;
 	link->ctrl_again = link->ctrl_tx;
+	if (!kept)
+		link->ctrl_kept = link->ctrl_tx;
+	else if (link->ctrl_tx - link->ctrl_kept > link->ctrl_log_bytes)
+		link->ctrl_kept = link->ctrl_tx - link->ctrl_log_bytes;
+}
+
+void tn_lk_ctrl_ponged(tn_link *link, uint64_t number)
+{
+	if (number != link->ping_number || link->ping_at > link->ctrl_again)
+		return;
+	link->ctrl_kept = TN_MAX(link->ctrl_kept, link->ping_at);
+	if (link->ctrl_kept == link->ctrl_tx)
+		tn_lk_ctrl_log_drop(link);
+}
+
+/* Answers to the peer's PINGs are many, and nothing says that they came. */
+bool tn_lk_ctrl_unsure(const tn_link *link)
+{
+	return link->ctrl_tx - link->ctrl_kept > TN_CTRL_LOG_FIRST / 2;
 }
 
 uint32_t tn_lk_ctrl_again(tn_link *link, const uint8_t **bytes)
 {
-	uint64_t at = link->ctrl_again % TN_CTRL_LOG_BYTES;
-	uint32_t n = (uint32_t)TN_MIN(link->ctrl_tx - link->ctrl_again, TN_CTRL_LOG_BYTES - at);
+	uint64_t at;
+	uint32_t n;
 
+	if (link->ctrl_again == link->ctrl_tx)
+		return 0;
+	at = link->ctrl_again % link->ctrl_log_bytes;
+	n = (uint32_t)TN_MIN(link->ctrl_tx - link->ctrl_again, link->ctrl_log_bytes - at);
 	*bytes = link->ctrl_log + at;
 	link->ctrl_again += n;
 	return n;
@@ -87,7 +140,7 @@ uint32_t tn_lk_ctrl_again(tn_link *link, const uint8_t **bytes)
 /* The peer had so much of it. */
 static bool go_on(tn_link *link, uint64_t received, uint64_t now_ns)
 {
-	if (received > link->ctrl_tx || link->ctrl_tx - received > TN_CTRL_LOG_BYTES) {
+	if (received > link->ctrl_tx || received < link->ctrl_kept) {
 		tn_lk_fail_link(link, now_ns, TERN_E_PEER_LOST, "%s",
 				"more control messages were lost with their connection than are kept");
 		return false;
@@ -115,12 +168,19 @@ bool tn_lk_ctrl_gone(const tn_link *link)
 	return link->ctrl_lost || link->rejoin_wait;
 }
 
+static bool borrow(tn_link *link)
+{
+	if (!link->rejoin)
+		link->rejoin = tn_store_lend(link->config.store, sizeof(*link->rejoin));
+	return link->rejoin != NULL;
+}
+
 bool tn_lk_ctrl_may_return(tn_link *link, tern_status status, const char *text, uint64_t now_ns)
 {
 	bool again = tn_lk_ctrl_gone(link);
 
 	/* Without lanes nothing says that the peer lives; and who refuses is not there. */
-	if (!link->rejoins || !stands(link) || (again && status == TERN_E_REFUSED))
+	if (!link->rejoins || !stands(link) || (again && status == TERN_E_REFUSED) || !borrow(link))
 		return false;
 	link->ctrl_lost = true;
 	link->ctrl_up = link->rejoin_wait = false;
@@ -129,7 +189,7 @@ bool tn_lk_ctrl_may_return(tn_link *link, tern_status status, const char *text, 
 		tn_lk_arm(link, TN_TIMER_DIAL, now_ns + DIAL_PAUSE_NS);
 		return true;
 	}
-	snprintf(link->lost_text, sizeof(link->lost_text), "%s", text);
+	snprintf(link->rejoin->lost_text, sizeof(link->rejoin->lost_text), "%s", text);
 	tn_lk_log(link, TN_LOG_WARN, "control connection lost: %s", text);
 	tn_lk_arm(link, TN_TIMER_REDIAL, tn_deadline(now_ns, link->config.redial_ns));
 	link->dial_due = link->config.active;
@@ -139,7 +199,7 @@ bool tn_lk_ctrl_may_return(tn_link *link, tern_status status, const char *text, 
 void tn_lk_redial_timeout(tn_link *link, uint64_t now_ns)
 {
 	tn_lk_fail_link(link, now_ns, TERN_E_PEER_LOST,
-			"control connection lost: %s; not back within %llu ms (link.redial)", link->lost_text,
+			"control connection lost: %s; not back within %llu ms (link.redial)", link->rejoin->lost_text,
 			(unsigned long long)(link->config.redial_ns / TN_NS_PER_MS));
 }
 
@@ -185,14 +245,14 @@ uint64_t tn_lk_rejoin_bytes(tn_link *link, const uint8_t *bytes, uint64_t n, uin
 		const char *wrong = NULL;
 
 		if (link->rejoin_in_bytes >= TN_CTRL_HEAD_BYTES) {
-			wrong = tn_wire_ctrl_head(link->rejoin_in, false, &type, &length);
+			wrong = tn_wire_ctrl_head(link->rejoin->in, false, &type, &length);
 			want += length;
-			if (!wrong && want > sizeof(link->rejoin_in))
+			if (!wrong && want > sizeof(link->rejoin->in))
 				wrong = "an answer to REJOIN that is too long";
 		}
 		if (!wrong && link->rejoin_in_bytes == want) {
 			link->rejoin_in_bytes = 0;
-			wrong = answer(link, type, link->rejoin_in + TN_CTRL_HEAD_BYTES, length, now_ns);
+			wrong = answer(link, type, link->rejoin->in + TN_CTRL_HEAD_BYTES, length, now_ns);
 			if (!wrong)
 				continue;
 		}
@@ -203,7 +263,7 @@ uint64_t tn_lk_rejoin_bytes(tn_link *link, const uint8_t *bytes, uint64_t n, uin
 		if (used == n)
 			return used;
 		want = (uint32_t)TN_MIN((uint64_t)(want - link->rejoin_in_bytes), n - used);
-		memcpy(link->rejoin_in + link->rejoin_in_bytes, bytes + used, want);
+		memcpy(link->rejoin->in + link->rejoin_in_bytes, bytes + used, want);
 		link->rejoin_in_bytes += want;
 		used += want;
 	}
@@ -221,7 +281,9 @@ bool tn_link_rejoin(tn_link *link, const void *rejoin, uint64_t bytes, uint64_t 
 	    !proves(link, true, &said))
 		return false;
 	link->rejoin_number = said.number;
-	if (go_on(link, said.received, now_ns) && say(link) != TERN_OK)
+	if (!borrow(link))
+		tn_lk_fail_link(link, now_ns, TERN_E_NOMEM, "%s", "no memory to take the connection back");
+	else if (go_on(link, said.received, now_ns) && say(link) != TERN_OK)
 		tn_lk_fail_link(link, now_ns, TERN_E_INTERNAL, "%s", "libcrypto refuses HMAC");
 	return true;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the links of one device share: a budget of bytes in flight, and an arbiter that grants what may come in. The
- * shell makes one of each for a device, names them in the provider of each of its links, and ends them after those.
+ * shell makes one of each for a device, names them in the provider of each of its links, and ends them after those. And
+ * what those of a node share: a store of memory, named in their configuration.
  *
  * Budget   taken = sum over links of their bulk in flight <= cap, unless one piece alone exceeds it
  *           (links of several threads may exceed it by a piece each)
@@ -31,15 +32,22 @@
  *   It leaves with all of them, or says that it keeps them, since its peer uses them or cannot do without: then the next one
  *   is asked.
  *
+ * Store, of the memory that links need now and then: while they are born, connect, repair, speak on the control connection
+ *   lent       bytes of the blocks that links have
+ *   held       bytes of the memory that the shell gave, in slabs: lent, or free for the next one
+ *   A block is lent when a link begins what needs it, and given back when that is over: never for one operation. Equal bytes
+ *   that many links have, their configuration, are kept once (tn_store_share).
+ *
  * Threads: links run under locks of their own, any number at once. Totals are atomic; the queue is under `lock`, which
  * the shell supplies (no functions: one thread). It is taken under a link's lock, and nothing is taken under it but
  * what wake needs. wake(arg) of another link may be called with both held: it may only tell its shell to run it.
- * Tests: tests/unit/link/window_test.c, grants_test.c, pool_test.c, quota_test.c, pair_test.c.
+ * Tests: tests/unit/link/window_test.c, grants_test.c, pool_test.c, quota_test.c, store_test.c, pair_test.c.
  */
 #ifndef TN_LINK_SHARE_H
 #define TN_LINK_SHARE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/counters.h"
@@ -217,5 +225,45 @@ void tn_quota_keep(tn_link_quota *quota, tn_quota_seat *seat, uint64_t now_ns);
 /* Some may have rested meanwhile. */
 void tn_quota_look(tn_link_quota *quota, uint64_t now_ns);
 bool tn_quota_sums_hold(tn_link_quota *quota);
+
+/* ---- memory ---- */
+
+#define TN_STORE_CLASSES 17
+
+/* Memory in whole cache lines, aligned to one; NULL: none. */
+typedef struct tn_store_source {
+	void *(*get)(size_t bytes, void *arg);
+	void (*put)(void *memory, size_t bytes, void *arg);
+	void *arg;
+	bool each; /* each block comes from get by itself, so that a tool sees who uses one that he gave back */
+} tn_store_source;
+
+typedef struct tn_store_class {
+	void *free;         /* the first of those that were given back */
+	uint8_t *rest;      /* of the last slab */
+	size_t rest_bytes;
+} tn_store_class;
+
+typedef struct tn_link_store {
+	tn_share_lock lock;
+	tn_store_source source;
+	/* under the lock */
+	uint64_t lent, held;
+	tn_store_class classes[TN_STORE_CLASSES];
+	void *slabs;
+	tn_list shared;
+} tn_link_store;
+
+/* lock may be NULL. */
+void tn_link_store_init(tn_link_store *store, const tn_store_source *source, const tn_share_lock *lock);
+/* All was given back. */
+void tn_link_store_fini(tn_link_store *store);
+/* A block, aligned to a cache line, with any content; NULL: no memory. */
+void *tn_store_lend(tn_link_store *store, size_t bytes);
+/* NULL is no block. bytes: as it was lent. */
+void tn_store_back(tn_link_store *store, void *block, size_t bytes);
+/* A copy of these bytes, the same one for all who have equal ones; NULL: no memory. */
+const void *tn_store_share(tn_link_store *store, const void *bytes, size_t n);
+void tn_store_unshare(tn_link_store *store, const void *copy);
 
 #endif

@@ -49,7 +49,9 @@
 #define TN_WR_RESERVE      8u
 #define TN_CTRL_OUT_BYTES  (2 * TN_CTRL_BYTES_MAX)
 #define TN_WR_HEADER_BYTES 128
-#define TN_CTRL_LOG_BYTES  4096u
+#define TN_CTRL_IN_BYTES   (TN_CTRL_HEAD_BYTES + TN_CTRL_BYTES_MAX)
+#define TN_CTRL_LOG_BYTES  4096u /* of the stream that went out: kept at most, and at first */
+#define TN_CTRL_LOG_FIRST  256u
 
 /* ---- lanes ---- */
 
@@ -420,6 +422,13 @@ typedef struct tn_lk_spare {
 	tn_lk_addr addr[TN_LINK_LANES_MAX];
 } tn_lk_spare;
 
+/* What is said when a control connection comes back (rejoin.c). */
+typedef struct tn_lk_rejoin {
+	uint8_t out[TN_CTRL_HEAD_BYTES + TN_CTRL_REJOIN_BYTES];
+	uint8_t in[TN_CTRL_HELLO_BYTES];
+	char lost_text[TN_LINK_TEXT_MAX];
+} tn_lk_rejoin;
+
 /* How a provider did since its lanes were last up. */
 typedef struct tn_lk_health {
 	bool worked;
@@ -519,6 +528,7 @@ struct tn_link {
 	bool peer_ask, peer_known, peer_answered, up_due;
 	bool reach_ask, reach_wait;
 	uint32_t reach_provider;
+	uint8_t *ctrl_in, *ctrl_out; /* TN_CTRL_IN_BYTES, TN_CTRL_OUT_BYTES; NULL while nothing is in them */
 	uint32_t ctrl_in_bytes, ctrl_out_bytes;
 	uint64_t ping_number;
 	uint32_t misses;
@@ -528,12 +538,11 @@ struct tn_link {
 	bool dial_due, rejoin_wait; /* dialer: connect; REJOINED is awaited */
 	bool rejoin_ask;            /* acceptor: the first message is REJOIN, in hello_peer */
 	uint32_t rejoin_number;
-	uint64_t ctrl_tx, ctrl_rx,
-		ctrl_again; /* ctrl_again: what goes again begins there; = ctrl_tx: nothing */
+	uint64_t ctrl_tx, ctrl_rx, ctrl_again, ctrl_kept, ping_at; /* rejoin.c */
+	uint32_t ctrl_log_bytes;
+	uint8_t *ctrl_log;     /* a ring; NULL while nothing is kept */
+	tn_lk_rejoin *rejoin;  /* while the control connection is away, or coming back */
 	uint32_t rejoin_in_bytes, rejoin_out_bytes;
-	uint8_t rejoin_out[TN_CTRL_HEAD_BYTES + TN_CTRL_REJOIN_BYTES];
-	uint8_t rejoin_in[TN_CTRL_HELLO_BYTES];
-	char lost_text[TN_LINK_TEXT_MAX];
 	/* ---- hello ---- */
 	uint8_t secrets[TN_SECRETS_MAX][TN_SHA256_BYTES]; /* hashed; the first all zero if there is none */
 	uint32_t secret_count;                            /* 1 or 2 */
@@ -595,14 +604,7 @@ struct tn_link {
 	uint32_t redo_wrs; /* writes of the log that are out */
 	tn_wire_resume resume;
 	tn_lk_addr addr[TN_LINK_LANES_MAX];
-	/*
-	 * ---- buffers: used from the beginning, mostly no further; what was never used is never touched, and so costs
-	 * no memory. Their bytes have no meaning beyond the counts above.
-	 */
-	uint8_t ctrl_in[TN_CTRL_HEAD_BYTES + TN_CTRL_BYTES_MAX];
-	uint8_t ctrl_log[TN_CTRL_LOG_BYTES];
-	uint8_t ctrl_out[TN_CTRL_OUT_BYTES];
 };
-_Static_assert(sizeof(struct tn_link) <= 36u << 10, "README.md says what a link takes");
+_Static_assert(sizeof(struct tn_link) <= 19u << 10, "README.md says what a link takes");
 
 #endif

@@ -347,8 +347,10 @@ static void make_rivals(const int dialer[2], const uint8_t inc[2], uint8_t node1
 
 static void drop_rivals(void)
 {
-	for (int i = 0; i < 4; i++)
+	for (int i = 0; i < 4; i++) {
+		tn_link_fini(pool[i / 2][i % 2]);
 		free(memories[i]);
+	}
 }
 
 static void rivals(void **state)

@@ -17,6 +17,7 @@ static void config_errors(void **state)
 	fresh();
 	good = world.node[0].config;
 	assert_ok(tn_link_init(memory, sizeof(memory), &good, 0, &link));
+	tn_link_fini(link);
 	assert_true(tn_link_memory_bytes(&good) < sizeof(memory));
 #define BAD(field, value)                                                                    \
 	bad = good;                                                                          \
