@@ -45,8 +45,8 @@ static bool next_ctrl(tn_link *link, tn_link_action *act)
 	if (link->rejoin_ask) {
 		link->rejoin_ask = false;
 		act->type = TN_ACT_REJOIN;
-		act->ctrl.bytes = link->hello_peer;
-		act->ctrl.n = link->hello_peer_bytes;
+		act->ctrl.bytes = link->birth->hello_peer;
+		act->ctrl.n = link->birth->hello_peer_bytes;
 		return true;
 	}
 	if (link->peer_ask) {

@@ -232,9 +232,9 @@ tern_status tn_link_channel_open(tn_link *link, const char *service, void *user,
 			       "the link is not up (%s)", tn_link_state_name(link->state));
 	if (!good_name(service))
 		return tn_fail(TERN_E_INVALID, "a service name has 1 to %d bytes", TN_NAME_MAX - 1);
-	if (link->opened >= link->peer_setup.channels_max)
+	if (link->opened >= link->peer_setup->channels_max)
 		return tn_fail(TERN_E_LIMIT, "the peer takes %u channels: raise link.channels_max there",
-			       link->peer_setup.channels_max);
+			       link->peer_setup->channels_max);
 	chan = chan_new(link, TN_CHAN_OPENING);
 	if (!chan)
 		return tn_fail(TERN_E_LIMIT,

@@ -25,7 +25,7 @@ static void check_wrs(const tn_link *link, recount *n)
 
 		if (wr->kind == TN_WR_FREE || i == link->posting)
 			continue;
-		lane = &link->lanes[wr->lane];
+		lane = link->lanes[wr->lane];
 		TN_ASSERT(lane->state == TN_LANE_UP || lane->state == TN_LANE_CLOSE ||
 			  lane->state == TN_LANE_CLOSING);
 		n->wr_live++;
@@ -40,9 +40,20 @@ static void check_wrs(const tn_link *link, recount *n)
 	TN_ASSERT(n->in_flight == link->in_flight && n->beside == link->beside);
 }
 
+/* One that is FREE has no handle any more. */
+static uint32_t slot_of(const tn_link *link, const tn_lk_lane *lane)
+{
+	uint32_t slot = 0;
+
+	while (slot < TN_LANE_SLOTS && link->lanes[slot] != lane)
+		slot++;
+	TN_ASSERT(slot < TN_LANE_SLOTS);
+	return slot;
+}
+
 static void check_lane(const tn_link *link, const tn_lk_lane *lane, const recount *n)
 {
-	uint32_t slot = tn_lk_lane_slot(link, lane);
+	uint32_t slot = slot_of(link, lane);
 	uint32_t last = lane->peer_seen;
 
 	TN_ASSERT(lane->handle % TN_LANE_SLOTS == slot);
@@ -68,9 +79,9 @@ static void check_lane(const tn_link *link, const tn_lk_lane *lane, const recoun
 static void check_lanes(const tn_link *link, recount *n)
 {
 	for (uint32_t i = 0; i < TN_LANE_SLOTS; i++) {
-		const tn_lk_lane *lane = &link->lanes[i];
+		const tn_lk_lane *lane = link->lanes[i];
 
-		if (lane->state == TN_LANE_FREE)
+		if (!lane || lane->state == TN_LANE_FREE)
 			continue;
 		n->lanes_live++;
 		n->lane_work += lane->state == TN_LANE_CREATE || lane->state == TN_LANE_CONNECT ||
@@ -146,7 +157,7 @@ static void check_turns(const tn_link *link, const tn_lk_chan *chan, recount *n)
 	TN_ASSERT(!tn_list_linked(&chan->msg_node) || chan->msg_turn > 0);
 	if (!tn_list_linked(&chan->xfer_node))
 		return;
-	lane = tn_lk_lane_slot(link, link->by_index[chan->ready_lane]);
+	lane = slot_of(link, link->by_index[chan->ready_lane]);
 	TN_ASSERT(chan->turn[chan->ready_class] > 0);
 	n->xfer_ready++;
 	n->bulk_ready += chan->ready_class == TN_CLASS_BULK;
@@ -169,7 +180,7 @@ static void check_chans(const tn_link *link, recount *n)
 	}
 	for (uint32_t i = 0; i < TN_LANE_SLOTS; i++)
 		for (uint32_t c = 0; c < TN_CLASSES; c++)
-			TN_ASSERT(link->lanes[i].ready_count[c] == n->lane_ready[i][c]);
+			TN_ASSERT((link->lanes[i] ? link->lanes[i]->ready_count[c] : 0) == n->lane_ready[i][c]);
 	TN_ASSERT(n->chan_live == link->chan_live && n->opened == link->opened &&
 		  n->xfer_ready == link->xfer_ready && n->bulk_ready == link->bulk_ready);
 	for (uint32_t i = 0; i < link->name_high; i++)

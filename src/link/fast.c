@@ -248,7 +248,7 @@ static tn_link_fast_result keep(tn_link *link, tn_lk_chan *chan, tn_lk_wr *wr, c
 	if (fast->phase == PHASE_FLAG) {
 		op->sent = op->length;
 		op->silent = !link->remote_done;
-		tn_lk_xfer_begin(link, chan, op, &link->lanes[wr->lane]);
+		tn_lk_xfer_begin(link, chan, op, link->lanes[wr->lane]);
 		tn_lk_xfer_to_tails(link, chan, op);
 	} else {
 		tn_list_push_back(fast->phase == PHASE_MESSAGE ? &chan->msgs : &chan->xfers, &op->node);
@@ -281,7 +281,7 @@ tn_link_fast_result tn_link_fast_posted(tn_link *link, tn_link_fast *fast, tern_
 {
 	tn_lk_chan *chan = &link->chans[fast->channel & 0xffff];
 	tn_lk_wr *wr = &link->wrs[(uint32_t)fast->post.cookie];
-	tn_lk_lane *lane = &link->lanes[wr->lane];
+	tn_lk_lane *lane = link->lanes[wr->lane];
 
 	TN_ASSERT(link->posting == (uint32_t)fast->post.cookie && chan->handle == fast->channel);
 	link->posting = TN_NONE;
@@ -331,7 +331,7 @@ TN_ALWAYS_INLINE tn_link_fast_result tn_link_fast_sent(tn_link *link, tn_link_fa
 	wr->op = TN_NONE;
 	left = (tn_lk_left){wr->header, fast->post.iov + 1, fast->post.iov_count - 1, fast->post.bytes,
 			    fast->host};
-	tn_lk_consume_message(link, &link->lanes[wr->lane], chan, &left);
+	tn_lk_consume_message(link, link->lanes[wr->lane], chan, &left);
 	wr->kind = TN_WR_FREE;
 	return TN_FAST_COMPLETE;
 }

@@ -230,7 +230,7 @@ void tn_lk_grants_up(tn_link *link)
 
 	TN_ASSERT(!g->seat.joined && g->standing == 0 && g->used == g->done);
 	*g = (tn_lk_grants){.seat = seat, .unit = TN_GRANT_UNIT_MIN};
-	g->tx = both && (link->peer_setup.providers[link->peer_provider].caps & TN_LINK_CAP_GRANTS);
+	g->tx = both && (link->peer_setup->providers[link->peer_provider].caps & TN_LINK_CAP_GRANTS);
 	g->rx = both && link->providers[link->provider].arbiter;
 	if (!g->rx)
 		return;

@@ -112,22 +112,22 @@ static tern_status send_hello(tn_link *link, uint64_t now_ns)
 		return TERN_OK;
 	}
 	TN_ASSERT(!w.bad && w.at <= TN_CTRL_HEAD_BYTES + TN_CTRL_HELLO_BYTES);
-	link->hello_own_bytes = (uint32_t)(w.at - TN_CTRL_HEAD_BYTES);
-	memcpy(link->hello_own, w.buf + TN_CTRL_HEAD_BYTES, link->hello_own_bytes);
+	link->birth->hello_own_bytes = (uint32_t)(w.at - TN_CTRL_HEAD_BYTES);
+	memcpy(link->birth->hello_own, w.buf + TN_CTRL_HEAD_BYTES, link->birth->hello_own_bytes);
 	tn_lk_out_end(link, &w, now_ns);
 	return TERN_OK;
 }
 
 static tern_status auth_mac(const tn_link *link, bool dialer, uint32_t secret, uint8_t mac[TN_HMAC_BYTES])
 {
-	return labelled_mac(link->secrets[secret], auth_label(dialer), link->transcript, TN_SHA256_BYTES,
+	return labelled_mac(link->birth->secrets[secret], auth_label(dialer), link->birth->transcript, TN_SHA256_BYTES,
 			    mac);
 }
 
 /* MACs that a dialer sends: an old acceptor takes one. */
 static uint32_t dialer_macs(const tn_link *link)
 {
-	return link->peer.features & TN_FEATURE_ROTATE ? link->secret_count : 1;
+	return link->peer.features & TN_FEATURE_ROTATE ? link->birth->secret_count : 1;
 }
 
 /* A dialer proves all it knows, an acceptor the one that the dialer proved. */
@@ -162,12 +162,12 @@ static tern_status make_transcript(tn_link *link)
 {
 	uint8_t both[2 * TN_CTRL_HELLO_BYTES];
 	bool own_first = link->config.active;
-	uint32_t first = own_first ? link->hello_own_bytes : link->hello_peer_bytes;
-	uint32_t second = own_first ? link->hello_peer_bytes : link->hello_own_bytes;
+	uint32_t first = own_first ? link->birth->hello_own_bytes : link->birth->hello_peer_bytes;
+	uint32_t second = own_first ? link->birth->hello_peer_bytes : link->birth->hello_own_bytes;
 
-	memcpy(both, own_first ? link->hello_own : link->hello_peer, first);
-	memcpy(both + first, own_first ? link->hello_peer : link->hello_own, second);
-	return tn_sha256(both, first + second, link->transcript);
+	memcpy(both, own_first ? link->birth->hello_own : link->birth->hello_peer, first);
+	memcpy(both + first, own_first ? link->birth->hello_peer : link->birth->hello_own, second);
+	return tn_sha256(both, first + second, link->birth->transcript);
 }
 
 static void arm_step(tn_link *link, uint64_t now_ns)
@@ -178,6 +178,15 @@ static void arm_step(tn_link *link, uint64_t now_ns)
 static void crypto_failed(tn_link *link, uint64_t now_ns)
 {
 	tn_lk_fail_link(link, now_ns, TERN_E_INTERNAL, "%s", "libcrypto refuses SHA-256 or HMAC");
+}
+
+void tn_lk_birth_over(tn_link *link)
+{
+	if (!link->birth)
+		return;
+	tn_crypto_wipe(link->birth, sizeof(*link->birth));
+	tn_store_back(link->config.store, link->birth, sizeof(*link->birth));
+	link->birth = NULL;
 }
 
 void tn_lk_hello_start(tn_link *link, uint64_t now_ns)
@@ -234,15 +243,15 @@ static const char *on_hello(tn_link *link, const uint8_t *payload, uint32_t byte
 	tn_wire_hello hello;
 	const char *wrong;
 
-	if (link->state != TN_LINK_HELLO || link->hello_peer_bytes)
+	if (link->state != TN_LINK_HELLO || link->birth->hello_peer_bytes)
 		return "a second HELLO";
 	wrong = tn_wire_get_hello(payload, bytes, &hello);
 	if (wrong)
 		return wrong;
 	if (!acceptable(link, &hello, now_ns))
 		return NULL;
-	memcpy(link->hello_peer, payload, bytes);
-	link->hello_peer_bytes = bytes;
+	memcpy(link->birth->hello_peer, payload, bytes);
+	link->birth->hello_peer_bytes = bytes;
 	memcpy(link->peer.node, hello.node, sizeof(hello.node));
 	memcpy(link->peer.incarnation, hello.incarnation, sizeof(hello.incarnation));
 	memcpy(link->peer.name, hello.name, sizeof(hello.name));
@@ -291,7 +300,7 @@ static tern_status find_secret(tn_link *link, const uint8_t *macs, uint32_t coun
 	uint8_t want[TN_HMAC_BYTES];
 	uint32_t found = TN_NONE;
 
-	for (uint32_t own = 0; own < link->secret_count; own++) {
+	for (uint32_t own = 0; own < link->birth->secret_count; own++) {
 		TN_TRY(auth_mac(link, !link->config.active, own, want));
 		for (uint32_t i = 0; i < count; i++) {
 			bool equal = tn_crypto_equal(want, macs + (size_t)i * TN_HMAC_BYTES, sizeof(want));
@@ -322,7 +331,7 @@ static const char *on_auth(tn_link *link, const uint8_t *payload, uint32_t bytes
 		return NULL;
 	}
 	if (made == TERN_OK)
-		made = labelled_mac(link->secrets[link->peer.secret], "tern session", link->transcript,
+		made = labelled_mac(link->birth->secrets[link->peer.secret], "tern session", link->birth->transcript,
 				    TN_SHA256_BYTES, link->session);
 	if (made == TERN_OK && !link->config.active)
 		made = send_auth(link, now_ns);
@@ -336,16 +345,51 @@ static const char *on_auth(tn_link *link, const uint8_t *payload, uint32_t bytes
 	return NULL;
 }
 
+/* As much as there is of it; NULL: no memory. */
+static tn_lk_peer_setup *keep_setup(tn_link *link, const tn_wire_setup *said)
+{
+	size_t at = sizeof(tn_lk_peer_setup) + said->provider_count * sizeof(tn_lk_peer_device), bytes = at;
+	tn_lk_peer_setup *setup;
+
+	for (uint32_t i = 0; i < said->provider_count; i++)
+		bytes += said->providers[i].address_bytes;
+	setup = tn_store_lend(link->config.store, bytes);
+	if (!setup)
+		return NULL;
+	*setup = (tn_lk_peer_setup){(uint32_t)bytes, said->channels_max, said->provider_count};
+	for (uint32_t i = 0; i < said->provider_count; i++) {
+		const tn_wire_provider *p = &said->providers[i];
+		tn_lk_peer_device *row = &setup->providers[i];
+
+		memcpy(row->name, p->name, sizeof(row->name));
+		row->write_bytes_max = p->write_bytes_max;
+		row->send_bytes_max = p->send_bytes_max;
+		row->caps = p->caps;
+		row->address_bytes = p->address_bytes;
+		row->address_at = (uint16_t)at;
+		memcpy((uint8_t *)setup + at, p->address, p->address_bytes);
+		at += p->address_bytes;
+	}
+	TN_ASSERT(at == bytes && bytes <= UINT16_MAX);
+	return setup;
+}
+
 static const char *on_setup(tn_link *link, const uint8_t *payload, uint32_t bytes, uint64_t now_ns)
 {
+	tn_wire_setup setup;
 	const char *wrong;
 
 	if (link->state != TN_LINK_SETUP)
 		return "SETUP at a wrong time";
-	wrong = tn_wire_get_setup(payload, bytes, &link->peer_setup);
-	if (!wrong)
+	wrong = tn_wire_get_setup(payload, bytes, &setup);
+	if (wrong)
+		return wrong;
+	link->peer_setup = keep_setup(link, &setup);
+	if (link->peer_setup)
 		tn_lk_wiring_start(link, now_ns);
-	return wrong;
+	else
+		tn_lk_fail_link(link, now_ns, TERN_E_NOMEM, "%s", "no memory for the peer's devices");
+	return NULL;
 }
 
 const char *tn_lk_hello_message(tn_link *link, tn_ctrl_type type, const uint8_t *payload, uint32_t bytes,

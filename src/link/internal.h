@@ -51,6 +51,8 @@ tern_status tn_lk_session_mac(const tn_link *link, const char *label, const void
 /* Fill the secret of a lane. */
 void tn_lk_lane_token(tn_link *link, tn_lk_lane *lane);
 void tn_lk_hello_start(tn_link *link, uint64_t now_ns);
+/* What hello alone needs is wiped and given back; once. */
+void tn_lk_birth_over(tn_link *link);
 
 /* ---- rejoin.c ---- */
 
@@ -90,7 +92,8 @@ TN_COLD void tn_lk_wiring_implied(tn_link *link, uint64_t now_ns);
 void tn_lk_attempt_failed(tn_link *link, tern_status status, const char *text, uint64_t now_ns);
 /* One of the epoch's lanes is connected; any lane is gone. */
 void tn_lk_wiring_lane_up(tn_link *link, uint64_t now_ns);
-void tn_lk_wiring_lane_gone(tn_link *link);
+void tn_lk_wiring_lane_gone(tn_link *link, uint64_t now_ns);
+void tn_lk_wiring_fini(tn_link *link);
 /* Lanes for one with the provider, if this side dials. */
 uint32_t tn_lk_lanes_wanted(const tn_link *link, uint32_t provider);
 /* Its lanes found no room: true if it is to be tried with one alone, which the dialer does until lanes break. */
@@ -101,6 +104,12 @@ static inline void tn_lk_attempt_past(tn_link *link, uint32_t epoch, uint32_t pr
 	link->past_epoch = epoch;
 	link->past_provider = provider;
 }
+/* Of its device, as SETUP said it. */
+static inline const uint8_t *tn_lk_peer_address(const tn_link *link, const tn_lk_peer_device *device)
+{
+	return (const uint8_t *)link->peer_setup + device->address_at;
+}
+
 /* The peer's row of the provider; TN_NONE: it has none, or one that carries no frames. */
 uint32_t tn_lk_peer_provider(const tn_link *link, uint32_t provider);
 
@@ -111,13 +120,19 @@ const char *tn_lk_lane_state_name(tn_lk_lane_state state);
 /* NULL for a stale handle. */
 static inline tn_lk_lane *tn_lk_lane_get(tn_link *link, uint32_t handle)
 {
-	tn_lk_lane *lane = &link->lanes[handle % TN_LANE_SLOTS];
+	tn_lk_lane *lane = link->lanes[handle % TN_LANE_SLOTS];
 
-	return handle && lane->handle == handle ? lane : NULL;
+	return handle && lane && lane->handle == handle ? lane : NULL;
 }
-/* n lanes of an epoch in state CREATE. False: not enough slots are free now. */
-bool tn_lk_lanes_make(tn_link *link, uint32_t epoch, uint32_t provider, uint32_t n,
+/* n lanes of an epoch in state CREATE. TERN_AGAIN: not enough slots are free now. TERN_E_NOMEM. */
+tern_status tn_lk_lanes_make(tn_link *link, uint32_t epoch, uint32_t provider, uint32_t n,
 		      tn_lk_lane *by_index[TN_LINK_LANES_MAX]);
+/* Rows that nobody needs any more are given back; all. */
+void tn_lk_lanes_rest(tn_link *link);
+void tn_lk_lanes_fini(tn_link *link);
+/* For the addresses of so many lanes; NULL: no memory. */
+tn_lk_addr *tn_lk_addrs_lend(tn_link *link, uint32_t lanes);
+void tn_lk_addrs_back(tn_link *link, tn_lk_addr *addr, uint32_t lanes);
 /* If it was made and the peer's address is known. */
 void tn_lk_lane_connect(tn_link *link, tn_lk_lane *lane);
 void tn_lk_lane_close(tn_link *link, tn_lk_lane *lane);
@@ -147,7 +162,8 @@ const char *tn_lk_spare_message(tn_link *link, tn_ctrl_type type, const uint8_t 
 				uint64_t now_ns);
 void tn_lk_spare_unwired(tn_link *link, tern_status status, const char *why, uint64_t now_ns);
 void tn_lk_spare_reach(tn_link *link, tern_status status, const char *text, uint64_t now_ns);
-void tn_lk_spare_make(tn_link *link);
+void tn_lk_spare_make(tn_link *link, uint64_t now_ns);
+void tn_lk_spare_fini(tn_link *link);
 void tn_lk_spare_lane_up(tn_link *link, uint64_t now_ns);
 void tn_lk_spare_failed(tn_link *link, tern_status status, const char *text, uint64_t now_ns);
 /* Give it up, and tell the peer; nothing if there is none. */
@@ -574,7 +590,8 @@ static inline uint32_t tn_lk_chan_index(const tn_link *link, const tn_lk_chan *c
 
 static inline uint32_t tn_lk_lane_slot(const tn_link *link, const tn_lk_lane *lane)
 {
-	return (uint32_t)(lane - link->lanes);
+	(void)link;
+	return lane->handle % TN_LANE_SLOTS;
 }
 
 /* ---- sums.c ---- */

@@ -72,23 +72,86 @@ void tn_lk_lane_close(tn_link *link, tn_lk_lane *lane)
 void tn_lk_lanes_close(tn_link *link)
 {
 	for (uint32_t i = 0; i < TN_LANE_SLOTS; i++)
-		if (!tn_lk_is_spare(link, &link->lanes[i]))
-			tn_lk_lane_close(link, &link->lanes[i]);
+		if (link->lanes[i] && !tn_lk_is_spare(link, link->lanes[i]))
+			tn_lk_lane_close(link, link->lanes[i]);
 }
 
-bool tn_lk_lanes_make(tn_link *link, uint32_t epoch, uint32_t provider, uint32_t n,
-		      tn_lk_lane *by_index[TN_LINK_LANES_MAX])
+/* ---- rows ---- */
+
+static bool in_use(const tn_link *link, const tn_lk_lane *lane)
+{
+	for (uint32_t i = 0; i < link->lane_count; i++)
+		if (link->by_index[i] == lane)
+			return true;
+	return lane->state != TN_LANE_FREE;
+}
+
+static void row_back(tn_link *link, uint32_t slot)
+{
+	if (link->lanes[slot])
+		tn_crypto_wipe(link->lanes[slot]->token, sizeof(link->lanes[slot]->token));
+	tn_store_back(link->config.store, link->lanes[slot], sizeof(tn_lk_lane));
+	link->lanes[slot] = NULL;
+}
+
+void tn_lk_lanes_rest(tn_link *link)
+{
+	for (uint32_t i = 0; i < TN_LANE_SLOTS; i++)
+		if (link->lanes[i] && !in_use(link, link->lanes[i]))
+			row_back(link, i);
+}
+
+void tn_lk_lanes_fini(tn_link *link)
+{
+	link->lane_count = 0;
+	for (uint32_t i = 0; i < TN_LANE_SLOTS; i++)
+		row_back(link, i);
+}
+
+/* So many free slots have a row. */
+static bool rows_lent(tn_link *link, uint32_t n)
+{
+	for (uint32_t slot = 0; slot < TN_LANE_SLOTS && n > 0; slot++) {
+		if (!link->lanes[slot]) {
+			link->lanes[slot] = tn_store_lend(link->config.store, sizeof(tn_lk_lane));
+			if (!link->lanes[slot])
+				return false;
+			memset(link->lanes[slot], 0, sizeof(tn_lk_lane));
+		}
+		n -= link->lanes[slot]->state == TN_LANE_FREE;
+	}
+	return true;
+}
+
+tn_lk_addr *tn_lk_addrs_lend(tn_link *link, uint32_t lanes)
+{
+	tn_lk_addr *addr = tn_store_lend(link->config.store, lanes * sizeof(*addr));
+
+	if (addr)
+		memset(addr, 0, lanes * sizeof(*addr));
+	return addr;
+}
+
+void tn_lk_addrs_back(tn_link *link, tn_lk_addr *addr, uint32_t lanes)
+{
+	tn_store_back(link->config.store, addr, lanes * sizeof(*addr));
+}
+
+tern_status tn_lk_lanes_make(tn_link *link, uint32_t epoch, uint32_t provider, uint32_t n,
+			     tn_lk_lane *by_index[TN_LINK_LANES_MAX])
 {
 	uint32_t slot = 0;
 
 	if (TN_LANE_SLOTS - link->lanes_live < n)
-		return false;
+		return TERN_AGAIN;
+	if (!rows_lent(link, n))
+		return TERN_E_NOMEM;
 	for (uint32_t i = 0; i < n; i++) {
 		tn_lk_lane *lane;
 
-		while (link->lanes[slot].state != TN_LANE_FREE)
+		while (link->lanes[slot]->state != TN_LANE_FREE)
 			slot++;
-		lane = &link->lanes[slot];
+		lane = link->lanes[slot];
 		memset(lane, 0, offsetof(tn_lk_lane, acks));
 		tn_list_init(&lane->acks);
 		for (uint32_t c = 0; c < TN_CLASSES; c++)
@@ -103,15 +166,23 @@ bool tn_lk_lanes_make(tn_link *link, uint32_t epoch, uint32_t provider, uint32_t
 		by_index[i] = lane;
 		tn_lk_lane_set_state(link, lane, TN_LANE_CREATE);
 	}
-	return true;
+	return TERN_OK;
+}
+
+/* NULL: it is not awaited any more. */
+static const tn_lk_addr *addr_of(const tn_link *link, const tn_lk_lane *lane)
+{
+	bool spare = tn_lk_is_spare(link, lane);
+	const tn_lk_addr *addr = spare ? link->spare.addr : link->addr;
+
+	return addr && lane->index < (spare ? link->spare.lanes : link->addr_lanes) ? &addr[lane->index] : NULL;
 }
 
 void tn_lk_lane_connect(tn_link *link, tn_lk_lane *lane)
 {
-	const tn_lk_addr *addr =
-		tn_lk_is_spare(link, lane) ? &link->spare.addr[lane->index] : &link->addr[lane->index];
+	const tn_lk_addr *addr = addr_of(link, lane);
 
-	if (lane->state != TN_LANE_CREATED || !addr->has)
+	if (lane->state != TN_LANE_CREATED || !addr || !addr->has)
 		return;
 	lane->first = lane->granted = addr->grant;
 	tn_lk_lane_set_state(link, lane, TN_LANE_CONNECT);
@@ -210,14 +281,16 @@ void tn_link_on_lane_gone(tn_link *link, uint32_t handle, uint64_t now_ns)
 	for (uint32_t i = 0; lane->wrs > 0 && i < link->wr_high; i++) {
 		tn_lk_wr *wr = &link->wrs[i];
 
-		if (wr->kind != TN_WR_FREE && &link->lanes[wr->lane] == lane)
+		if (wr->kind != TN_WR_FREE && link->lanes[wr->lane] == lane)
 			tn_lk_wr_complete(link, wr, TERN_E_FLUSHED, now_ns);
 	}
 	tn_lk_lane_set_state(link, lane, TN_LANE_FREE);
 	tn_lk_recover_step(link, now_ns);
-	tn_lk_wiring_lane_gone(link);
+	tn_lk_wiring_lane_gone(link, now_ns);
 	if (link->spare.active && link->spare.wait)
-		tn_lk_spare_make(link);
+		tn_lk_spare_make(link, now_ns);
+	if (link->state == TN_LINK_UP)
+		tn_lk_lanes_rest(link);
 }
 
 /* ---- actions ---- */
@@ -225,9 +298,9 @@ void tn_link_on_lane_gone(tn_link *link, uint32_t handle, uint64_t now_ns)
 static void fill_lane(const tn_link *link, const tn_lk_lane *lane, tn_link_action *act)
 {
 	bool spare = tn_lk_is_spare(link, lane);
-	const tn_lk_addr *addr = spare ? &link->spare.addr[lane->index] : &link->addr[lane->index];
-	const tn_wire_provider *peer =
-		&link->peer_setup.providers[spare ? link->spare.peer_provider : link->peer_provider];
+	const tn_lk_addr *addr = addr_of(link, lane);
+	const tn_lk_peer_device *peer =
+		&link->peer_setup->providers[spare ? link->spare.peer_provider : link->peer_provider];
 
 	act->lane.lane = lane->handle;
 	act->lane.user = lane->user;
@@ -238,18 +311,18 @@ static void fill_lane(const tn_link *link, const tn_lk_lane *lane, tn_link_actio
 	act->lane.extra = (int32_t)lane->my_extra;
 	act->lane.active = link->config.active;
 	act->lane.token = lane->token;
-	act->lane.peer_device = peer->address;
+	act->lane.peer_device = tn_lk_peer_address(link, peer);
 	act->lane.peer_device_bytes = peer->address_bytes;
-	act->lane.peer_lane = addr->blob;
-	act->lane.peer_lane_bytes = addr->bytes;
+	act->lane.peer_lane = addr ? addr->blob : NULL;
+	act->lane.peer_lane_bytes = addr ? addr->bytes : 0;
 	act->lane.timeout_ns = link->config.lane_timeout_ns;
 }
 
 static bool next_reach(tn_link *link, tn_link_action *act)
 {
 	bool spare = !link->reach_ask;
-	const tn_wire_provider *peer =
-		&link->peer_setup.providers[spare ? link->spare.peer_provider : link->peer_provider];
+	const tn_lk_peer_device *peer =
+		&link->peer_setup->providers[spare ? link->spare.peer_provider : link->peer_provider];
 
 	*(spare ? &link->spare.reach_ask : &link->reach_ask) = false;
 	*(spare ? &link->spare.reach_wait : &link->reach_wait) = true;
@@ -260,7 +333,7 @@ static bool next_reach(tn_link *link, tn_link_action *act)
 			  : link->config.active ? tn_lk_lanes_wanted(link, link->provider)
 						: link->wire_lanes;
 	act->lane.active = link->config.active;
-	act->lane.peer_device = peer->address;
+	act->lane.peer_device = tn_lk_peer_address(link, peer);
 	act->lane.peer_device_bytes = peer->address_bytes;
 	return true;
 }
@@ -282,9 +355,9 @@ bool tn_lk_next_lane(tn_link *link, tn_link_action *act)
 		return false;
 	for (unsigned s = 0; s < TN_COUNT_OF(steps); s++) {
 		for (uint32_t i = 0; i < TN_LANE_SLOTS; i++) {
-			tn_lk_lane *lane = &link->lanes[i];
+			tn_lk_lane *lane = link->lanes[i];
 
-			if (lane->state != steps[s].from)
+			if (!lane || lane->state != steps[s].from)
 				continue;
 			if (lane->state == TN_LANE_CREATE)
 				tn_lk_lane_token(link, lane);

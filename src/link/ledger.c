@@ -237,7 +237,7 @@ static void commit_credit(tn_link *link, tn_lk_wr *wr)
 
 void tn_lk_commit(tn_link *link, tn_lk_wr *wr, const tn_link_post *post, bool done)
 {
-	tn_lk_lane *lane = &link->lanes[wr->lane];
+	tn_lk_lane *lane = link->lanes[wr->lane];
 	tn_lk_chan *chan = wr->chan == TN_NONE ? NULL : &link->chans[wr->chan];
 	tn_lk_op *op = wr->op == TN_NONE ? NULL : &link->ops[wr->op];
 
@@ -333,7 +333,7 @@ static void wr_failed(tn_link *link, tn_lk_lane *lane, tn_lk_wr *wr, tn_lk_op *o
 
 void tn_lk_wr_complete(tn_link *link, tn_lk_wr *wr, tern_status status, uint64_t now_ns)
 {
-	tn_lk_lane *lane = &link->lanes[wr->lane];
+	tn_lk_lane *lane = link->lanes[wr->lane];
 	tn_lk_chan *chan = wr->chan == TN_NONE ? NULL : &link->chans[wr->chan];
 	tn_lk_op *op = wr->op == TN_NONE ? NULL : &link->ops[wr->op];
 	uint32_t handle = chan ? chan->handle : 0;
@@ -377,7 +377,7 @@ void tn_link_on_wr_done(tn_link *link, uint64_t cookie, tern_status status, uint
 		tn_count_own(&link->counters.stale, 1);
 		return;
 	}
-	lane = &link->lanes[wr->lane];
+	lane = link->lanes[wr->lane];
 	if (status == TERN_OK && (int32_t)(wr->serial - lane->tx_arrived) > 0)
 		lane->tx_arrived = wr->serial;
 	tn_lk_wr_complete(link, wr, status, now_ns);
@@ -388,7 +388,7 @@ void tn_link_on_wr_done(tn_link *link, uint64_t cookie, tern_status status, uint
 
 static void refused(tn_link *link, tn_lk_wr *wr, tern_status status, uint64_t now_ns)
 {
-	tn_lk_lane *lane = &link->lanes[wr->lane];
+	tn_lk_lane *lane = link->lanes[wr->lane];
 	tn_lk_op *op = wr->op == TN_NONE ? NULL : &link->ops[wr->op];
 
 	if (status == TERN_AGAIN) {

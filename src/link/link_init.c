@@ -142,11 +142,6 @@ static void init_lists(tn_link *link)
 	tn_list_init(&link->events);
 	tn_list_init(&link->ctl);
 	tn_list_init(&link->msg_ready);
-	for (uint32_t i = 0; i < TN_LANE_SLOTS; i++) {
-		tn_list_init(&link->lanes[i].acks);
-		for (uint32_t c = 0; c < TN_CLASSES; c++)
-			tn_list_init(&link->lanes[i].ready[c]);
-	}
 }
 
 static void init_log(tn_link *link, uint8_t *ring, tn_lk_note *rows)
@@ -160,15 +155,29 @@ static void init_log(tn_link *link, uint8_t *ring, tn_lk_note *rows)
 	}
 }
 
-static tern_status take_secrets(tn_link *link, const tn_link_config *config)
+static tern_status take_secrets(tn_lk_birth *birth, const tn_link_config *config)
 {
-	link->secret_count = 1;
+	birth->secret_count = 1;
 	if (config->secret_bytes)
-		TN_TRY(tn_sha256(config->secret, config->secret_bytes, link->secrets[0]));
+		TN_TRY(tn_sha256(config->secret, config->secret_bytes, birth->secrets[0]));
 	if (!config->secret_next_bytes)
 		return TERN_OK;
-	link->secret_count = 2;
-	return tn_sha256(config->secret_next, config->secret_next_bytes, link->secrets[1]);
+	birth->secret_count = 2;
+	return tn_sha256(config->secret_next, config->secret_next_bytes, birth->secrets[1]);
+}
+
+static tern_status begin_birth(tn_link *link, const tn_link_config *config)
+{
+	tern_status status;
+
+	link->birth = tn_store_lend(config->store, sizeof(*link->birth));
+	if (!link->birth)
+		return tn_fail(TERN_E_NOMEM, "no memory for a link");
+	memset(link->birth, 0, sizeof(*link->birth));
+	status = take_secrets(link->birth, config);
+	if (status != TERN_OK)
+		tn_lk_birth_over(link);
+	return status;
 }
 
 tern_status tn_link_init(void *memory, size_t bytes, const tn_link_config *config, uint64_t now_ns,
@@ -200,7 +209,7 @@ tern_status tn_link_init(void *memory, size_t bytes, const tn_link_config *confi
 	link->quota_seat = (tn_quota_seat){.wake = config->wake, .arg = config->wake_arg};
 	if (config->channel_ops_max == 0)
 		link->config.channel_ops_max = TN_MAX(config->ops_max / 2, 1u);
-	TN_TRY(take_secrets(link, config));
+	TN_TRY(begin_birth(link, config));
 	link->wrs = (tn_lk_wr *)((uint8_t *)memory + at[0]);
 	link->ops = (tn_lk_op *)((uint8_t *)memory + at[1]);
 	link->chans = (tn_lk_chan *)((uint8_t *)memory + at[2]);
@@ -220,10 +229,11 @@ tern_status tn_link_init(void *memory, size_t bytes, const tn_link_config *confi
 
 void tn_link_fini(tn_link *link)
 {
-	tn_crypto_wipe(link->secrets, sizeof(link->secrets));
+	tn_lk_birth_over(link);
 	tn_crypto_wipe(link->session, sizeof(link->session));
-	for (uint32_t i = 0; i < TN_LANE_SLOTS; i++)
-		tn_crypto_wipe(link->lanes[i].token, sizeof(link->lanes[i].token));
+	tn_lk_spare_fini(link);
+	tn_lk_lanes_fini(link);
+	tn_lk_wiring_fini(link);
 	tn_lk_ctrl_fini(link);
 }
 

@@ -321,11 +321,11 @@ const char *tn_lk_message(tn_link *link, tn_ctrl_type type, const uint8_t *paylo
 	if (link->state >= TN_LINK_DRAINING)
 		return NULL;
 	if (type == TN_CTRL_REJOIN) {
-		if (link->config.active || link->state != TN_LINK_HELLO || link->hello_peer_bytes ||
+		if (link->config.active || link->state != TN_LINK_HELLO || link->birth->hello_peer_bytes ||
 		    bytes != TN_CTRL_REJOIN_BYTES)
 			return "REJOIN at a wrong time";
-		memcpy(link->hello_peer, payload, bytes);
-		link->hello_peer_bytes = bytes;
+		memcpy(link->birth->hello_peer, payload, bytes);
+		link->birth->hello_peer_bytes = bytes;
 		link->rejoin_ask = true;
 		return NULL;
 	}

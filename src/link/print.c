@@ -28,9 +28,9 @@ TN_PRINTF(2, 3) static void put(out *o, const char *fmt, ...)
 static void put_lanes(const tn_link *link, out *o)
 {
 	for (uint32_t i = 0; i < TN_LANE_SLOTS; i++) {
-		const tn_lk_lane *l = &link->lanes[i];
+		const tn_lk_lane *l = link->lanes[i];
 
-		if (l->state == TN_LANE_FREE)
+		if (!l || l->state == TN_LANE_FREE)
 			continue;
 		put(o,
 		    "  lane %u epoch %u %s%s: credits %u (granted %u consumed %u) ours: granted %u told %u "

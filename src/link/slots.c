@@ -141,7 +141,7 @@ static const char *on_relinquished(tn_link *link, const tn_frame *frame)
 
 uint32_t tn_link_lane_slots(const tn_link *link, uint32_t handle)
 {
-	const tn_lk_lane *lane = &link->lanes[handle % TN_LANE_SLOTS];
+	const tn_lk_lane *lane = link->lanes[handle % TN_LANE_SLOTS];
 
 	TN_ASSERT(lane->handle == handle);
 	return lane->my_first + lane->my_extra;

@@ -96,11 +96,19 @@ bool tn_lk_held_back(const tn_link *link, uint32_t provider, uint64_t now_ns)
 
 /* ---- giving up ---- */
 
+void tn_lk_spare_fini(tn_link *link)
+{
+	tn_lk_addrs_back(link, link->spare.addr, link->spare.lanes);
+	link->spare.addr = NULL;
+}
+
 static void forget(tn_link *link)
 {
 	for (uint32_t i = 0; i < TN_LANE_SLOTS; i++)
-		if (link->lanes[i].state != TN_LANE_FREE && tn_lk_is_spare(link, &link->lanes[i]))
-			tn_lk_lane_close(link, &link->lanes[i]);
+		if (link->lanes[i] && link->lanes[i]->state != TN_LANE_FREE &&
+		    tn_lk_is_spare(link, link->lanes[i]))
+			tn_lk_lane_close(link, link->lanes[i]);
+	tn_lk_spare_fini(link);
 	link->spare.active = link->spare.reach_ask = link->spare.reach_wait = link->spare.wait = false;
 	tn_lk_disarm(link, TN_TIMER_SPARE);
 	tn_lk_hold(link, false);
@@ -108,12 +116,14 @@ static void forget(tn_link *link)
 
 static void ask(tn_link *link, uint32_t epoch, uint32_t provider, uint32_t peer, uint32_t lanes)
 {
+	tn_lk_spare_fini(link);
 	memset(&link->spare, 0, sizeof(link->spare));
 	link->spare.active = link->spare.reach_ask = true;
 	link->spare.epoch = epoch;
 	link->spare.provider = provider;
 	link->spare.peer_provider = peer;
 	link->spare.lanes = lanes;
+	link->spare.addr = tn_lk_addrs_lend(link, lanes);
 }
 
 static void next_candidate(tn_link *link, uint64_t now_ns)
@@ -254,13 +264,17 @@ const char *tn_lk_spare_wire(tn_link *link, const tn_wire_wire *wire, uint32_t o
 	return NULL;
 }
 
-void tn_lk_spare_make(tn_link *link)
+void tn_lk_spare_make(tn_link *link, uint64_t now_ns)
 {
 	tn_lk_spare *spare = &link->spare;
+	tern_status made =
+		tn_lk_lanes_make(link, spare->epoch, spare->provider, spare->lanes, spare->by_index);
 
-	spare->wait = !tn_lk_lanes_make(link, spare->epoch, spare->provider, spare->lanes, spare->by_index);
-	if (!spare->wait)
+	spare->wait = made == TERN_AGAIN;
+	if (made == TERN_OK)
 		spare->count = spare->lanes;
+	else if (made != TERN_AGAIN)
+		tn_lk_spare_failed(link, made, "no memory for lanes", now_ns);
 }
 
 void tn_lk_spare_reach(tn_link *link, tern_status status, const char *text, uint64_t now_ns)
@@ -269,6 +283,10 @@ void tn_lk_spare_reach(tn_link *link, tern_status status, const char *text, uint
 	tn_writer w;
 
 	spare->reach_wait = false;
+	if (status == TERN_OK && !spare->addr) {
+		status = TERN_E_NOMEM;
+		text = "no memory for the peer's lanes";
+	}
 	if (status != TERN_OK) {
 		tn_lk_spare_drop(link, status, text && text[0] ? text : tern_status_text(status), now_ns);
 		return;
@@ -282,7 +300,7 @@ void tn_lk_spare_reach(tn_link *link, tern_status status, const char *text, uint
 			tn_lk_arm(link, TN_TIMER_SPARE, tn_deadline(now_ns, link->config.lane_timeout_ns));
 	}
 	if (spare->active)
-		tn_lk_spare_make(link);
+		tn_lk_spare_make(link, now_ns);
 }
 
 static void maybe_ready(tn_link *link, uint64_t now_ns)

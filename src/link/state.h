@@ -3,7 +3,7 @@
  * The state of a link: its tables, their equations, the diagrams of their rows. Files of this layer only; what works
  * on it is in internal.h.
  *
- *   lanes[]   slots of lanes; by_index[] the lane_count lanes of the epoch in force
+ *   lanes[]   slots of lanes, with a row each while it is used; by_index[] the lane_count lanes of the epoch in force
  *   chans[]   rows of channels, lowest index first; a handle is generation << 16 | index
  *   names[]   rows of names of services, shared, held while a channel opens or is refused
  *   ops[]     rows of operations; a handle is generation << 32 | index
@@ -419,8 +419,32 @@ typedef struct tn_lk_spare {
 	uint32_t epoch, provider, peer_provider;
 	uint32_t lanes, count; /* count: 0 before they are made */
 	tn_lk_lane *by_index[TN_LINK_LANES_MAX];
-	tn_lk_addr addr[TN_LINK_LANES_MAX];
+	tn_lk_addr *addr; /* one each; NULL: no memory for them */
 } tn_lk_spare;
+
+/* Until the link is up for the first time (hello.c). */
+typedef struct tn_lk_birth {
+	uint8_t secrets[TN_SECRETS_MAX][TN_SHA256_BYTES]; /* hashed; the first all zero if there is none */
+	uint32_t secret_count;                            /* 1 or 2 */
+	uint8_t transcript[TN_SHA256_BYTES];
+	uint32_t hello_own_bytes, hello_peer_bytes;
+	uint8_t hello_own[TN_CTRL_HELLO_BYTES], hello_peer[TN_CTRL_HELLO_BYTES];
+} tn_lk_birth;
+
+/* What the peer said of itself in SETUP: a block of `bytes`, the addresses behind the rows. */
+typedef struct tn_lk_peer_device {
+	char name[TN_LINK_PROVIDER_NAME];
+	uint64_t write_bytes_max, send_bytes_max;
+	uint32_t caps;
+	uint16_t address_bytes, address_at; /* at: from the block's beginning */
+} tn_lk_peer_device;
+
+typedef struct tn_lk_peer_setup {
+	uint32_t bytes;
+	uint32_t channels_max;
+	uint32_t provider_count;
+	tn_lk_peer_device providers[];
+} tn_lk_peer_setup;
 
 /* What is said when a control connection comes back (rejoin.c). */
 typedef struct tn_lk_rejoin {
@@ -493,7 +517,7 @@ struct tn_link {
 	tn_link_counters counters;
 	tn_link_config config;
 	tn_lk_spare spare;
-	tn_lk_lane lanes[TN_LANE_SLOTS];
+	tn_lk_lane *lanes[TN_LANE_SLOTS]; /* NULL, or a row; one that is FREE keeps its totals for recover.c */
 	/* ---- work ---- */
 	tn_timers timers;
 	tn_timer timer[TN_TIMER_COUNT];
@@ -536,7 +560,7 @@ struct tn_link {
 	bool rejoins;               /* both sides can, and it is wanted */
 	bool ctrl_lost;             /* it ended and may come back */
 	bool dial_due, rejoin_wait; /* dialer: connect; REJOINED is awaited */
-	bool rejoin_ask;            /* acceptor: the first message is REJOIN, in hello_peer */
+	bool rejoin_ask;            /* acceptor: the first message is REJOIN, in birth->hello_peer */
 	uint32_t rejoin_number;
 	uint64_t ctrl_tx, ctrl_rx, ctrl_again, ctrl_kept, ping_at; /* rejoin.c */
 	uint32_t ctrl_log_bytes;
@@ -544,14 +568,10 @@ struct tn_link {
 	tn_lk_rejoin *rejoin;  /* while the control connection is away, or coming back */
 	uint32_t rejoin_in_bytes, rejoin_out_bytes;
 	/* ---- hello ---- */
-	uint8_t secrets[TN_SECRETS_MAX][TN_SHA256_BYTES]; /* hashed; the first all zero if there is none */
-	uint32_t secret_count;                            /* 1 or 2 */
+	tn_lk_birth *birth; /* NULL: it was up */
 	uint8_t session[TN_SHA256_BYTES];
-	uint8_t transcript[TN_SHA256_BYTES];
-	uint8_t hello_own[TN_CTRL_HELLO_BYTES], hello_peer[TN_CTRL_HELLO_BYTES];
-	uint32_t hello_own_bytes, hello_peer_bytes;
 	tn_link_peer peer;
-	tn_wire_setup peer_setup;
+	tn_lk_peer_setup *peer_setup; /* from WIRING on */
 	char name[TN_NAME_MAX], job[TN_NAME_MAX];
 	tn_link_provider providers[TN_LINK_PROVIDERS_MAX];
 	/* ---- wiring ---- */
@@ -603,8 +623,9 @@ struct tn_link {
 	uint32_t rewires;  /* times that no provider worked since the lanes broke */
 	uint32_t redo_wrs; /* writes of the log that are out */
 	tn_wire_resume resume;
-	tn_lk_addr addr[TN_LINK_LANES_MAX];
+	tn_lk_addr *addr; /* of addr_lanes, while an epoch is wired */
+	uint32_t addr_lanes;
 };
-_Static_assert(sizeof(struct tn_link) <= 19u << 10, "README.md says what a link takes");
+_Static_assert(sizeof(struct tn_link) <= 8u << 10, "README.md says what a link takes");
 
 #endif

@@ -38,8 +38,8 @@ static uint32_t find_provider(const tn_link_provider *rows, uint32_t count, cons
 
 static uint32_t find_peer_provider(const tn_link *link, const char *name)
 {
-	for (uint32_t i = 0; i < link->peer_setup.provider_count; i++)
-		if (!strcmp(link->peer_setup.providers[i].name, name))
+	for (uint32_t i = 0; i < link->peer_setup->provider_count; i++)
+		if (!strcmp(link->peer_setup->providers[i].name, name))
 			return i;
 	return TN_NONE;
 }
@@ -49,7 +49,7 @@ uint32_t tn_lk_peer_provider(const tn_link *link, uint32_t provider)
 	const uint32_t need = TN_LINK_CAP_SEND | TN_LINK_CAP_WRITE;
 	uint32_t peer = find_peer_provider(link, link->providers[provider].name);
 
-	return peer != TN_NONE && (link->peer_setup.providers[peer].caps & need) == need ? peer : TN_NONE;
+	return peer != TN_NONE && (link->peer_setup->providers[peer].caps & need) == need ? peer : TN_NONE;
 }
 
 uint32_t tn_lk_lanes_wanted(const tn_link *link, uint32_t provider)
@@ -139,15 +139,35 @@ void tn_lk_wiring_start(tn_link *link, uint64_t now_ns)
 
 /* ---- an attempt ---- */
 
-static void make_lanes(tn_link *link)
+static void make_lanes(tn_link *link, uint64_t now_ns)
 {
-	link->wire_wait =
-		!tn_lk_lanes_make(link, link->epoch, link->provider, link->wire_lanes, link->by_index);
-	if (!link->wire_wait)
+	tern_status made =
+		tn_lk_lanes_make(link, link->epoch, link->provider, link->wire_lanes, link->by_index);
+
+	link->wire_wait = made == TERN_AGAIN;
+	if (made == TERN_OK)
 		link->lane_count = link->wire_lanes;
+	else if (made != TERN_AGAIN)
+		tn_lk_attempt_failed(link, made, "no memory for lanes", now_ns);
 }
 
-static void begin_epoch(tn_link *link, uint32_t epoch, uint32_t lanes)
+/* The peer's addresses are not needed, or those of another epoch are. */
+static void addrs_drop(tn_link *link)
+{
+	tn_lk_addrs_back(link, link->addr, link->addr_lanes);
+	link->addr = NULL;
+	link->addr_lanes = 0;
+}
+
+void tn_lk_wiring_fini(tn_link *link)
+{
+	addrs_drop(link);
+	if (link->peer_setup)
+		tn_store_back(link->config.store, link->peer_setup, link->peer_setup->bytes);
+	link->peer_setup = NULL;
+}
+
+static bool begin_epoch(tn_link *link, uint32_t epoch, uint32_t lanes, uint64_t now_ns)
 {
 	tn_lk_lanes_close(link);
 	link->lane_count = 0;
@@ -156,7 +176,12 @@ static void begin_epoch(tn_link *link, uint32_t epoch, uint32_t lanes)
 	link->wire_active = true;
 	link->wired_sent = link->wired_received = false;
 	link->narrow = link->widen = link->widen_sent = false;
-	memset(link->addr, 0, sizeof(link->addr));
+	addrs_drop(link);
+	link->addr = tn_lk_addrs_lend(link, lanes);
+	link->addr_lanes = lanes;
+	if (!link->addr)
+		tn_lk_fail_link(link, now_ns, TERN_E_NOMEM, "%s", "no memory for the peer's lanes");
+	return link->addr != NULL;
 }
 
 /* The provider had no success: the next one is tried, or the same with one lane. */
@@ -234,7 +259,8 @@ void tn_link_on_reach(tn_link *link, uint32_t provider, tern_status status, cons
 			try_next(link, now_ns);
 			return;
 		}
-		begin_epoch(link, link->epoch_last + 1, tn_lk_lanes_wanted(link, link->provider));
+		if (!begin_epoch(link, link->epoch_last + 1, tn_lk_lanes_wanted(link, link->provider), now_ns))
+			return;
 		arm_wiring(link, now_ns);
 		w = tn_lk_out_begin(link);
 		tn_wire_put_wire(&w, link->epoch, p->name, link->wire_lanes);
@@ -244,7 +270,7 @@ void tn_link_on_reach(tn_link *link, uint32_t provider, tern_status status, cons
 		return;
 	}
 	if (tn_lk_wiring(link))
-		make_lanes(link);
+		make_lanes(link, now_ns);
 }
 
 /* ---- the end of an attempt that went well ---- */
@@ -259,7 +285,7 @@ static uint64_t frame_of_all(const tn_link *link)
 
 		if (peer != TN_NONE)
 			bytes = TN_MIN(bytes, TN_MIN(link->providers[i].send_bytes_max,
-						     link->peer_setup.providers[peer].send_bytes_max));
+						     link->peer_setup->providers[peer].send_bytes_max));
 	}
 	return bytes;
 }
@@ -267,7 +293,7 @@ static uint64_t frame_of_all(const tn_link *link)
 static void go_up(tn_link *link, uint64_t now_ns)
 {
 	const tn_link_provider *own = &link->providers[link->provider];
-	const tn_wire_provider *peer = &link->peer_setup.providers[link->peer_provider];
+	const tn_lk_peer_device *peer = &link->peer_setup->providers[link->peer_provider];
 	bool again = link->was_up;
 
 	link->caps = own->caps & peer->caps;
@@ -298,6 +324,9 @@ static void go_up(tn_link *link, uint64_t now_ns)
 	}
 	link->told_provider = link->provider;
 	link->moving = false;
+	addrs_drop(link);
+	tn_lk_lanes_rest(link);
+	tn_lk_birth_over(link);
 	tn_lk_flow_up(link);
 	tn_lk_reshape_up(link, now_ns);
 	if (again) {
@@ -330,7 +359,10 @@ void tn_lk_wiring_adopt(tn_link *link, uint64_t now_ns)
 	link->peer_provider = spare->peer_provider;
 	link->wire_lanes = link->lane_count = spare->lanes;
 	memcpy(link->by_index, spare->by_index, sizeof(link->by_index));
-	memcpy(link->addr, spare->addr, sizeof(link->addr));
+	addrs_drop(link);
+	link->addr = spare->addr;
+	link->addr_lanes = spare->lanes;
+	spare->addr = NULL;
 	link->wire_active = true;
 	link->wired_sent = link->wired_received = false;
 	tn_lk_reshape_adopt(link);
@@ -364,7 +396,8 @@ static const char *on_wire(tn_link *link, const uint8_t *payload, uint32_t bytes
 		return "WIRE with a provider that was not offered";
 	if (link->wired_sent || !tn_lk_wiring(link))
 		return tn_lk_spare_wire(link, &wire, own, peer, now_ns);
-	begin_epoch(link, wire.epoch, wire.lanes);
+	if (!begin_epoch(link, wire.epoch, wire.lanes, now_ns))
+		return NULL;
 	link->reach_wait = false;
 	ask_reach(link, own, peer);
 	arm_wiring(link, now_ns);
@@ -386,6 +419,8 @@ static const char *on_lane_addr(tn_link *link, const uint8_t *payload, uint32_t 
 	if (!spare && ((addr.epoch != link->epoch && !TN_MUTANT(18)) || !link->wire_active))
 		return NULL; /* of an attempt that failed meanwhile */
 	rows = spare ? link->spare.addr : link->addr;
+	if (spare && !rows)
+		return NULL; /* there was no memory for it: it is given up soon */
 	if ((!spare && !tn_lk_wiring(link)) || addr.lane >= (spare ? link->spare.lanes : link->wire_lanes) ||
 	    rows[addr.lane].has)
 		return "LANE_ADDR of a lane that is not awaited";
@@ -477,8 +512,8 @@ void tn_lk_wiring_lane_up(tn_link *link, uint64_t now_ns)
 	maybe_up(link, now_ns);
 }
 
-void tn_lk_wiring_lane_gone(tn_link *link)
+void tn_lk_wiring_lane_gone(tn_link *link, uint64_t now_ns)
 {
 	if (link->wire_wait && tn_lk_wiring(link))
-		make_lanes(link);
+		make_lanes(link, now_ns);
 }
