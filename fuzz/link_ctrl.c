@@ -245,7 +245,7 @@ static void right_setup(void)
 	tn_writer w;
 
 	tn_writer_init(&w, buf, sizeof(buf));
-	tn_wire_put_setup(&w, 4, &provider, 1);
+	tn_wire_put_setup(&w, 4, &provider, 1, 0);
 	hear(buf, w.at);
 }
 

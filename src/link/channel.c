@@ -47,7 +47,7 @@ static tn_lk_chan *chan_new(tn_link *link, tn_lk_chan_state state)
 	tn_lk_chan *chan;
 	uint32_t index = link->chan_free, handle;
 
-	if (link->chan_live == link->config.channels_max)
+	if (link->chan_live == link->config->channels_max)
 		return NULL;
 	if (index != TN_NONE) {
 		chan = &link->chans[index];
@@ -239,12 +239,12 @@ tern_status tn_link_channel_open(tn_link *link, const char *service, void *user,
 	if (!chan)
 		return tn_fail(TERN_E_LIMIT,
 			       "all %u channels of the link are in use: raise link.channels_max",
-			       link->config.channels_max);
+			       link->config->channels_max);
 	chan->opener = true;
 	link->opened++;
 	chan->user = user;
 	chan->message_max = message_bytes_max ? message_bytes_max : UINT64_MAX;
-	chan->rx_window = link->config.channel_window_bytes;
+	chan->rx_window = link->config->channel_window_bytes;
 	tn_lk_name_set(link, chan, service);
 	tn_lk_chan_owe(link, chan, TN_CTL_OPEN);
 	*channel = chan->handle;
@@ -262,7 +262,7 @@ tern_status tn_link_channel_accept(tn_link *link, uint32_t channel, void *user, 
 	}
 	chan->user = user;
 	chan->message_max = message_bytes_max ? message_bytes_max : UINT64_MAX;
-	chan->rx_window = link->config.channel_window_bytes;
+	chan->rx_window = link->config->channel_window_bytes;
 	set_state(link, chan, TN_CHAN_OPEN);
 	tn_lk_chan_owe(link, chan, TN_CTL_OK);
 	return TERN_OK;
@@ -346,7 +346,7 @@ void tn_link_channel_pause(tn_link *link, uint32_t channel)
 void tn_lk_chan_window(tn_link *link, tn_lk_chan *chan)
 {
 	if (chan->state == TN_CHAN_OPEN && !chan->paused && !chan->close_received &&
-	    chan->rx_window - chan->rx_bytes < link->config.channel_window_bytes / 2)
+	    chan->rx_window - chan->rx_bytes < link->config->channel_window_bytes / 2)
 		tn_lk_chan_owe(link, chan, TN_CTL_WINDOW);
 }
 
@@ -367,10 +367,10 @@ static const char *on_open(tn_link *link, const tn_frame *frame)
 	tn_lk_chan *chan = chan_new(link, TN_CHAN_INCOMING);
 
 	if (!chan) {
-		uint32_t at = (link->fail_head + link->fail_count) % link->config.channels_max;
+		uint32_t at = (link->fail_head + link->fail_count) % link->config->channels_max;
 
 		/* The peer opens at most as many as our SETUP allows. */
-		if (link->fail_count == link->config.channels_max)
+		if (link->fail_count == link->config->channels_max)
 			return "more OPENs than channels";
 		link->fails[at] = (tn_lk_fail){.channel = frame->channel, .status = TERN_E_LIMIT};
 		link->fail_count++;
@@ -514,7 +514,7 @@ bool tn_lk_next_event(tn_link *link, tn_link_action *act)
 	act->channel.status = bit == TN_EVENT_CLOSED ? chan->status : TERN_OK;
 	act->channel.detail = bit != TN_EVENT_CLOSED               ? ""
 			      : chan->status == TERN_E_PEER_CLOSED ? "the peer closed the channel"
-			      : link->settled                      ? link->detail
+			      : link->settled                      ? tn_lk_text(link->detail)
 								   : tn_lk_name(link, chan);
 	if (chan->events == 0)
 		tn_list_remove(&chan->event_node);

@@ -180,7 +180,8 @@ static void check_chans(const tn_link *link, recount *n)
 	}
 	for (uint32_t i = 0; i < TN_LANE_SLOTS; i++)
 		for (uint32_t c = 0; c < TN_CLASSES; c++)
-			TN_ASSERT((link->lanes[i] ? link->lanes[i]->ready_count[c] : 0) == n->lane_ready[i][c]);
+			TN_ASSERT((link->lanes[i] ? link->lanes[i]->ready_count[c] : 0) ==
+				  n->lane_ready[i][c]);
 	TN_ASSERT(n->chan_live == link->chan_live && n->opened == link->opened &&
 		  n->xfer_ready == link->xfer_ready && n->bulk_ready == link->bulk_ready);
 	for (uint32_t i = 0; i < link->name_high; i++)
@@ -191,8 +192,8 @@ static void check_chans(const tn_link *link, recount *n)
 void tn_link_check(const tn_link *link, int level)
 {
 	TN_ASSERT(link->state <= TN_LINK_DOWN);
-	TN_ASSERT(link->wr_live <= link->config.wrs_max && link->op_live <= link->config.ops_max);
-	TN_ASSERT(link->chan_live <= link->config.channels_max);
+	TN_ASSERT(link->wr_live <= link->config->wrs_max && link->op_live <= link->config->ops_max);
+	TN_ASSERT(link->chan_live <= link->config->channels_max);
 	TN_ASSERT(link->ctrl_out_bytes <= (link->ctrl_out ? TN_CTRL_OUT_BYTES : 0) &&
 		  link->ctrl_in_bytes <= (link->ctrl_in ? TN_CTRL_IN_BYTES : 0));
 	TN_ASSERT(link->ctrl_kept <= link->ctrl_again && link->ctrl_again <= link->ctrl_tx &&
@@ -200,8 +201,8 @@ void tn_link_check(const tn_link *link, int level)
 	TN_ASSERT(!link->settled || link->state >= TN_LINK_DRAINING);
 	TN_ASSERT(link->state != TN_LINK_DOWN ||
 		  (link->op_live == 0 && link->wr_live == 0 && link->lanes_live == 0));
-	TN_ASSERT(link->window <= link->config.window_bytes &&
-		  (!link->adaptive || link->window >= link->config.window_min_bytes));
+	TN_ASSERT(link->window <= link->config->window_bytes &&
+		  (!link->adaptive || link->window >= link->config->window_min_bytes));
 	TN_ASSERT(link->budget_seat.queued == tn_list_linked(&link->budget_seat.node));
 	TN_ASSERT(link->state == TN_LINK_UP || !link->budget_seat.queued);
 	TN_ASSERT(link->quota_seat.joined == (link->quota != NULL));

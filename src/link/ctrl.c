@@ -10,7 +10,7 @@ tn_writer tn_lk_out_begin(tn_link *link)
 	tn_writer w;
 
 	if (!link->ctrl_out)
-		link->ctrl_out = tn_store_lend(link->config.store, TN_CTRL_OUT_BYTES);
+		link->ctrl_out = tn_store_lend(link->config->store, TN_CTRL_OUT_BYTES);
 	if (link->ctrl_out)
 		tn_writer_init(&w, link->ctrl_out + link->ctrl_out_bytes,
 			       TN_CTRL_OUT_BYTES - link->ctrl_out_bytes);
@@ -41,18 +41,18 @@ static void in_rest(tn_link *link)
 {
 	if (link->ctrl_in_bytes > 0)
 		return;
-	tn_store_back(link->config.store, link->ctrl_in, TN_CTRL_IN_BYTES);
+	tn_store_back(link->config->store, link->ctrl_in, TN_CTRL_IN_BYTES);
 	link->ctrl_in = NULL;
 }
 
 void tn_lk_ctrl_rest(tn_link *link)
 {
 	if (link->ctrl_out_bytes == 0) {
-		tn_store_back(link->config.store, link->ctrl_out, TN_CTRL_OUT_BYTES);
+		tn_store_back(link->config->store, link->ctrl_out, TN_CTRL_OUT_BYTES);
 		link->ctrl_out = NULL;
 	}
 	if (link->rejoin_out_bytes == 0 && !tn_lk_ctrl_gone(link)) {
-		tn_store_back(link->config.store, link->rejoin, sizeof(*link->rejoin));
+		tn_store_back(link->config->store, link->rejoin, sizeof(*link->rejoin));
 		link->rejoin = NULL;
 	}
 }
@@ -77,7 +77,7 @@ void tn_lk_say_epoch(tn_link *link, tn_ctrl_type type, uint32_t epoch, uint64_t 
 
 void tn_link_on_ctrl_up(tn_link *link, uint64_t now_ns)
 {
-	if (tn_lk_ctrl_gone(link) && link->config.active) {
+	if (tn_lk_ctrl_gone(link) && link->active) {
 		tn_lk_rejoin_begin(link, now_ns);
 		return;
 	}
@@ -145,7 +145,7 @@ static void take_bytes(tn_link *link, const uint8_t *bytes, uint64_t n, uint64_t
 		if (n == 0)
 			return;
 		if (!link->ctrl_in)
-			link->ctrl_in = tn_store_lend(link->config.store, TN_CTRL_IN_BYTES);
+			link->ctrl_in = tn_store_lend(link->config->store, TN_CTRL_IN_BYTES);
 		if (!link->ctrl_in) {
 			tn_lk_fail_link(link, now_ns, TERN_E_NOMEM, "%s", "no memory for control messages");
 			return;

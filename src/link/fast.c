@@ -35,8 +35,8 @@ static TN_ALWAYS_INLINE tn_lk_chan *open_channel(tn_link *link, uint32_t channel
 
 	if (TN_UNLIKELY(!may_send(link, chan, channel)))
 		return NULL;
-	if (TN_UNLIKELY(link->wr_live + TN_WR_RESERVE >= link->config.wrs_max || !tn_lk_has_op_row(link) ||
-			chan->ops >= link->config.channel_ops_max))
+	if (TN_UNLIKELY(link->wr_live + TN_WR_RESERVE >= link->config->wrs_max || !tn_lk_has_op_row(link) ||
+			chan->ops >= link->config->channel_ops_max))
 		return NULL;
 	return chan;
 }
@@ -85,7 +85,7 @@ TN_ALWAYS_INLINE bool tn_link_fast_send(tn_link *link, uint32_t channel, const t
 		total += iov[i].bytes;
 	}
 	if (TN_UNLIKELY(!tn_lk_lane_ready(link, lane) || tn_lk_credits(lane) <= TN_CREDIT_RESERVE ||
-			lane->frames >= link->config.lane_data_frames ||
+			lane->frames >= link->config->lane_data_frames ||
 			tn_lk_fragment_bytes(link, chan, total, true) != total ||
 			total > chan->peer_message_max ||
 			total + TN_FRAME_COST > chan->tx_window - chan->tx_sent ||

@@ -226,15 +226,15 @@ void tn_lk_grants_up(tn_link *link)
 {
 	tn_lk_grants *g = &link->grants;
 	bool both = link->peer.features & TN_FEATURE_GRANTS;
-	tn_arbiter_seat seat = {.wake = link->config.wake, .arg = link->config.wake_arg};
+	tn_arbiter_seat seat = {.wake = link->config->wake, .arg = link->budget_seat.arg};
 
 	TN_ASSERT(!g->seat.joined && g->standing == 0 && g->used == g->done);
 	*g = (tn_lk_grants){.seat = seat, .unit = TN_GRANT_UNIT_MIN};
 	g->tx = both && (link->peer_setup->providers[link->peer_provider].caps & TN_LINK_CAP_GRANTS);
-	g->rx = both && link->providers[link->provider].arbiter;
+	g->rx = both && link->shared->providers[link->provider].arbiter;
 	if (!g->rx)
 		return;
-	g->arbiter = link->providers[link->provider].arbiter;
+	g->arbiter = link->shared->providers[link->provider].arbiter;
 	tn_arbiter_join(g->arbiter, &g->seat);
 	link->credit_due |= TN_DUE_GRANT;
 }

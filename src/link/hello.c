@@ -65,7 +65,7 @@ static tern_status job_hash(const tn_link *link, uint8_t out[16])
 {
 	uint8_t digest[TN_SHA256_BYTES];
 
-	TN_TRY(tn_sha256(link->job, strlen(link->job), digest));
+	TN_TRY(tn_sha256(link->shared->job, strlen(link->shared->job), digest));
 	memcpy(out, digest, 16);
 	return TERN_OK;
 }
@@ -74,19 +74,19 @@ static tern_status job_hash(const tn_link *link, uint8_t out[16])
 
 static uint64_t features_of(const tn_link *link)
 {
-	uint64_t off = link->config.features_off | (link->config.recover_ns ? 0 : TN_FEATURE_RESUME);
+	uint64_t off = link->config->features_off | (link->config->recover_ns ? 0 : TN_FEATURE_RESUME);
 
-	if (!link->config.recover_ns || !link->config.probe_ns)
+	if (!link->config->recover_ns || !link->config->probe_ns)
 		off |= TN_FEATURE_MOVE;
-	if ((off & TN_FEATURE_MOVE) || !link->config.lane_idle_ns)
+	if ((off & TN_FEATURE_MOVE) || !link->config->lane_idle_ns)
 		off |= TN_FEATURE_LANES;
 	if (off & TN_FEATURE_LANES)
 		off |= TN_FEATURE_NARROW;
-	if (!link->config.redial_ns)
+	if (!link->config->redial_ns)
 		off |= TN_FEATURE_REJOIN;
-	if (!link->config.checksum)
+	if (!link->config->checksum)
 		off |= TN_FEATURE_SUMS;
-	if (!link->config.grants)
+	if (!link->config->grants)
 		off |= TN_FEATURE_GRANTS;
 	return TN_WIRE_FEATURES & ~off;
 }
@@ -97,15 +97,15 @@ static tern_status send_hello(tn_link *link, uint64_t now_ns)
 		.version = TN_WIRE_VERSION,
 		.version_min = TN_WIRE_VERSION_MIN,
 		.features = features_of(link),
-		.flags = link->config.secret_bytes ? TN_HELLO_SECRET : 0,
+		.flags = link->config->secret_bytes ? TN_HELLO_SECRET : 0,
 	};
 	tn_writer w = tn_lk_out_begin(link);
 
 	TN_TRY(job_hash(link, hello.job));
-	memcpy(hello.node, link->config.node, sizeof(hello.node));
-	memcpy(hello.incarnation, link->config.incarnation, sizeof(hello.incarnation));
-	memcpy(hello.nonce, link->config.nonce, sizeof(hello.nonce));
-	memcpy(hello.name, link->name, sizeof(hello.name));
+	memcpy(hello.node, link->config->node, sizeof(hello.node));
+	memcpy(hello.incarnation, link->config->incarnation, sizeof(hello.incarnation));
+	memcpy(hello.nonce, link->birth->nonce, sizeof(hello.nonce));
+	memcpy(hello.name, link->shared->name, sizeof(hello.name));
 	tn_wire_put_hello(&w, &hello);
 	if (!link->ctrl_out) { /* it ends here */
 		tn_lk_out_end(link, &w, now_ns);
@@ -120,8 +120,8 @@ static tern_status send_hello(tn_link *link, uint64_t now_ns)
 
 static tern_status auth_mac(const tn_link *link, bool dialer, uint32_t secret, uint8_t mac[TN_HMAC_BYTES])
 {
-	return labelled_mac(link->birth->secrets[secret], auth_label(dialer), link->birth->transcript, TN_SHA256_BYTES,
-			    mac);
+	return labelled_mac(link->birth->secrets[secret], auth_label(dialer), link->birth->transcript,
+			    TN_SHA256_BYTES, mac);
 }
 
 /* MACs that a dialer sends: an old acceptor takes one. */
@@ -133,7 +133,7 @@ static uint32_t dialer_macs(const tn_link *link)
 /* A dialer proves all it knows, an acceptor the one that the dialer proved. */
 static tern_status send_auth(tn_link *link, uint64_t now_ns)
 {
-	bool dialer = link->config.active;
+	bool dialer = link->active;
 	uint32_t first = dialer ? 0 : link->peer.secret, count = dialer ? dialer_macs(link) : 1;
 	uint8_t macs[TN_SECRETS_MAX][TN_HMAC_BYTES];
 	tn_writer w = tn_lk_out_begin(link);
@@ -150,10 +150,10 @@ static void send_setup(tn_link *link, uint64_t now_ns)
 	tn_writer w = tn_lk_out_begin(link);
 
 	/* An older peer knows no grants. */
-	for (uint32_t i = 0; i < link->config.provider_count; i++)
-		if (!(link->peer.features & TN_FEATURE_GRANTS))
-			link->providers[i].caps &= ~(uint32_t)TN_LINK_CAP_GRANTS;
-	tn_wire_put_setup(&w, link->config.channels_max, link->providers, link->config.provider_count);
+	uint32_t hidden = link->peer.features & TN_FEATURE_GRANTS ? 0 : (uint32_t)TN_LINK_CAP_GRANTS;
+
+	tn_wire_put_setup(&w, link->config->channels_max, link->shared->providers,
+			  link->config->provider_count, hidden);
 	tn_lk_out_end(link, &w, now_ns);
 }
 
@@ -161,7 +161,7 @@ static void send_setup(tn_link *link, uint64_t now_ns)
 static tern_status make_transcript(tn_link *link)
 {
 	uint8_t both[2 * TN_CTRL_HELLO_BYTES];
-	bool own_first = link->config.active;
+	bool own_first = link->active;
 	uint32_t first = own_first ? link->birth->hello_own_bytes : link->birth->hello_peer_bytes;
 	uint32_t second = own_first ? link->birth->hello_peer_bytes : link->birth->hello_own_bytes;
 
@@ -172,7 +172,7 @@ static tern_status make_transcript(tn_link *link)
 
 static void arm_step(tn_link *link, uint64_t now_ns)
 {
-	tn_lk_arm(link, TN_TIMER_STEP, tn_deadline(now_ns, link->config.step_timeout_ns));
+	tn_lk_arm(link, TN_TIMER_STEP, tn_deadline(now_ns, link->config->step_timeout_ns));
 }
 
 static void crypto_failed(tn_link *link, uint64_t now_ns)
@@ -185,7 +185,7 @@ void tn_lk_birth_over(tn_link *link)
 	if (!link->birth)
 		return;
 	tn_crypto_wipe(link->birth, sizeof(*link->birth));
-	tn_store_back(link->config.store, link->birth, sizeof(*link->birth));
+	tn_store_back(link->config->store, link->birth, sizeof(*link->birth));
 	link->birth = NULL;
 }
 
@@ -193,7 +193,7 @@ void tn_lk_hello_start(tn_link *link, uint64_t now_ns)
 {
 	tn_link_set_state(link, TN_LINK_HELLO);
 	arm_step(link, now_ns);
-	if (link->config.active && send_hello(link, now_ns) != TERN_OK)
+	if (link->active && send_hello(link, now_ns) != TERN_OK)
 		crypto_failed(link, now_ns);
 }
 
@@ -203,14 +203,14 @@ void tn_lk_hello_start(tn_link *link, uint64_t now_ns)
 static bool acceptable(tn_link *link, const tn_wire_hello *hello, uint64_t now_ns)
 {
 	static const uint8_t zero[TN_LINK_ID_BYTES];
-	bool secret = link->config.secret_bytes != 0;
+	bool secret = link->config->secret_bytes != 0;
 	uint8_t job[16];
 
 	if (hello->version_min > TN_WIRE_VERSION || hello->version < TN_WIRE_VERSION_MIN) {
 		tn_lk_fail_link(
 			link, now_ns, TERN_E_VERSION,
 			"%s '%s' speaks wire version %u to %u, its peer %u to %u: upgrade the older one",
-			link->config.active ? "dialer" : "listener", link->name, TN_WIRE_VERSION_MIN,
+			link->active ? "dialer" : "listener", link->shared->name, TN_WIRE_VERSION_MIN,
 			TN_WIRE_VERSION, hello->version_min, hello->version);
 		return false;
 	}
@@ -220,15 +220,16 @@ static bool acceptable(tn_link *link, const tn_wire_hello *hello, uint64_t now_n
 	}
 	if (memcmp(job, hello->job, sizeof(job))) {
 		tn_lk_fail_link(link, now_ns, TERN_E_COOKIE,
-				"'%s' (job '%.60s') and '%s' belong to different jobs", link->name, link->job,
-				hello->name);
+				"'%s' (job '%.60s') and '%s' belong to different jobs", link->shared->name,
+				link->shared->job, hello->name);
 		return false;
 	}
 	if (secret != !!(hello->flags & TN_HELLO_SECRET)) {
 		tn_lk_fail_link(link, now_ns, TERN_E_AUTH,
 				"'%s' has %s shared secret and '%s' has %s: set TERN_CTX_SECRET or "
 				"TERN_CTX_SECRET_FILE alike on both",
-				link->name, secret ? "a" : "no", hello->name, secret ? "none" : "one");
+				link->shared->name, secret ? "a" : "no", hello->name,
+				secret ? "none" : "one");
 		return false;
 	}
 	if (!memcmp(hello->incarnation, zero, sizeof(zero))) {
@@ -258,7 +259,7 @@ static const char *on_hello(tn_link *link, const uint8_t *payload, uint32_t byte
 	link->peer.version = TN_MIN(hello.version, (uint16_t)TN_WIRE_VERSION);
 	link->peer.features = hello.features & features_of(link);
 	link->sums = (link->peer.features & TN_FEATURE_SUMS) != 0;
-	if (link->config.checksum && !link->sums)
+	if (link->config->checksum && !link->sums)
 		tn_lk_log(link, TN_LOG_WARN, "no checksums: the peer does not want them (link.checksum)");
 	link->number_mask = link->peer.features & TN_FEATURE_NUMBERS ? (uint16_t)UINT16_MAX : 0;
 	link->resumes = (link->peer.features & TN_FEATURE_RESUME) != 0;
@@ -282,13 +283,13 @@ void tn_link_on_peer_answer(tn_link *link, tern_status status, const char *text,
 		tn_lk_fail_link(link, now_ns, status, "%s", text ? text : tern_status_text(status));
 		return;
 	}
-	if (!link->config.active)
+	if (!link->active)
 		made = send_hello(link, now_ns);
 	if (made == TERN_OK)
 		made = make_transcript(link);
 	tn_link_set_state(link, TN_LINK_AUTH);
 	arm_step(link, now_ns);
-	if (made == TERN_OK && link->config.active)
+	if (made == TERN_OK && link->active)
 		made = send_auth(link, now_ns);
 	if (made != TERN_OK)
 		crypto_failed(link, now_ns);
@@ -301,7 +302,7 @@ static tern_status find_secret(tn_link *link, const uint8_t *macs, uint32_t coun
 	uint32_t found = TN_NONE;
 
 	for (uint32_t own = 0; own < link->birth->secret_count; own++) {
-		TN_TRY(auth_mac(link, !link->config.active, own, want));
+		TN_TRY(auth_mac(link, !link->active, own, want));
 		for (uint32_t i = 0; i < count; i++) {
 			bool equal = tn_crypto_equal(want, macs + (size_t)i * TN_HMAC_BYTES, sizeof(want));
 
@@ -317,7 +318,7 @@ static tern_status find_secret(tn_link *link, const uint8_t *macs, uint32_t coun
 
 static const char *on_auth(tn_link *link, const uint8_t *payload, uint32_t bytes, uint64_t now_ns)
 {
-	bool two = !link->config.active && (link->peer.features & TN_FEATURE_ROTATE);
+	bool two = !link->active && (link->peer.features & TN_FEATURE_ROTATE);
 	tern_status made;
 
 	if (link->state != TN_LINK_AUTH || (bytes != TN_HMAC_BYTES && !(two && bytes == 2 * TN_HMAC_BYTES)))
@@ -327,13 +328,13 @@ static const char *on_auth(tn_link *link, const uint8_t *payload, uint32_t bytes
 		tn_lk_fail_link(link, now_ns, TERN_E_AUTH,
 				"'%s' and '%s' have different shared secrets: set TERN_CTX_SECRET or "
 				"TERN_CTX_SECRET_FILE alike on both",
-				link->name, link->peer.name);
+				link->shared->name, link->peer.name);
 		return NULL;
 	}
 	if (made == TERN_OK)
-		made = labelled_mac(link->birth->secrets[link->peer.secret], "tern session", link->birth->transcript,
-				    TN_SHA256_BYTES, link->session);
-	if (made == TERN_OK && !link->config.active)
+		made = labelled_mac(link->birth->secrets[link->peer.secret], "tern session",
+				    link->birth->transcript, TN_SHA256_BYTES, link->session);
+	if (made == TERN_OK && !link->active)
 		made = send_auth(link, now_ns);
 	if (made != TERN_OK) {
 		crypto_failed(link, now_ns);
@@ -353,7 +354,7 @@ static tn_lk_peer_setup *keep_setup(tn_link *link, const tn_wire_setup *said)
 
 	for (uint32_t i = 0; i < said->provider_count; i++)
 		bytes += said->providers[i].address_bytes;
-	setup = tn_store_lend(link->config.store, bytes);
+	setup = tn_store_lend(link->config->store, bytes);
 	if (!setup)
 		return NULL;
 	*setup = (tn_lk_peer_setup){(uint32_t)bytes, said->channels_max, said->provider_count};

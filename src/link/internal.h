@@ -13,6 +13,19 @@
 /* The only writer of link->state. */
 void tn_link_set_state(tn_link *link, tn_link_state to);
 TN_PRINTF(3, 4) void tn_lk_log(const tn_link *link, int level, const char *fmt, ...);
+static inline bool tn_lk_armed(const tn_link *link, unsigned which)
+{
+	return link->timer_at[which] != TN_TIME_NEVER;
+}
+
+/* A text of TN_LINK_TEXT_MAX, empty if it was none; false: no memory. NULL is "" for who reads it. */
+bool tn_lk_text_lend(tn_link *link, char **text);
+void tn_lk_text_back(tn_link *link, char **text);
+static inline const char *tn_lk_text(const char *text)
+{
+	return text ? text : "";
+}
+
 /* End the link: tell the peer (if the control connection is up), close lanes, settle ops. Idempotent. */
 TN_COLD TN_PRINTF(4, 5) void tn_lk_fail_link(tn_link *link, uint64_t now_ns, tern_status status,
 					     const char *fmt, ...);
@@ -126,7 +139,7 @@ static inline tn_lk_lane *tn_lk_lane_get(tn_link *link, uint32_t handle)
 }
 /* n lanes of an epoch in state CREATE. TERN_AGAIN: not enough slots are free now. TERN_E_NOMEM. */
 tern_status tn_lk_lanes_make(tn_link *link, uint32_t epoch, uint32_t provider, uint32_t n,
-		      tn_lk_lane *by_index[TN_LINK_LANES_MAX]);
+			     tn_lk_lane *by_index[TN_LINK_LANES_MAX]);
 /* Rows that nobody needs any more are given back; all. */
 void tn_lk_lanes_rest(tn_link *link);
 void tn_lk_lanes_fini(tn_link *link);
@@ -164,6 +177,7 @@ void tn_lk_spare_unwired(tn_link *link, tern_status status, const char *why, uin
 void tn_lk_spare_reach(tn_link *link, tern_status status, const char *text, uint64_t now_ns);
 void tn_lk_spare_make(tn_link *link, uint64_t now_ns);
 void tn_lk_spare_fini(tn_link *link);
+void tn_lk_health_fini(tn_link *link);
 void tn_lk_spare_lane_up(tn_link *link, uint64_t now_ns);
 void tn_lk_spare_failed(tn_link *link, tern_status status, const char *text, uint64_t now_ns);
 /* Give it up, and tell the peer; nothing if there is none. */
@@ -399,7 +413,7 @@ const char *tn_lk_op_state_name(tn_lk_op_state state);
 
 static inline bool tn_lk_has_op_row(const tn_link *link)
 {
-	return link->op_live < link->config.ops_max;
+	return link->op_live < link->config->ops_max;
 }
 
 /* ---- tx.c: what to post next; ledger.c: what that means ---- */

@@ -89,9 +89,9 @@ static inline void tn_lk_keep(tn_link *link, uint8_t *to, const void *from, uint
 		return;
 	if (host && bytes == 8) /* a word needs no call */
 		memcpy(to, from, 8);
-	else if (host || !link->config.copy)
+	else if (host || !link->config->copy)
 		memcpy(to, from, bytes);
-	else if (link->config.copy(to, from, bytes, link->config.copy_arg) != TERN_OK)
+	else if (link->config->copy(to, from, bytes, link->config->copy_arg) != TERN_OK)
 		link->torn = true;
 }
 

@@ -90,7 +90,7 @@ static void row_back(tn_link *link, uint32_t slot)
 {
 	if (link->lanes[slot])
 		tn_crypto_wipe(link->lanes[slot]->token, sizeof(link->lanes[slot]->token));
-	tn_store_back(link->config.store, link->lanes[slot], sizeof(tn_lk_lane));
+	tn_store_back(link->config->store, link->lanes[slot], sizeof(tn_lk_lane));
 	link->lanes[slot] = NULL;
 }
 
@@ -113,7 +113,7 @@ static bool rows_lent(tn_link *link, uint32_t n)
 {
 	for (uint32_t slot = 0; slot < TN_LANE_SLOTS && n > 0; slot++) {
 		if (!link->lanes[slot]) {
-			link->lanes[slot] = tn_store_lend(link->config.store, sizeof(tn_lk_lane));
+			link->lanes[slot] = tn_store_lend(link->config->store, sizeof(tn_lk_lane));
 			if (!link->lanes[slot])
 				return false;
 			memset(link->lanes[slot], 0, sizeof(tn_lk_lane));
@@ -125,7 +125,7 @@ static bool rows_lent(tn_link *link, uint32_t n)
 
 tn_lk_addr *tn_lk_addrs_lend(tn_link *link, uint32_t lanes)
 {
-	tn_lk_addr *addr = tn_store_lend(link->config.store, lanes * sizeof(*addr));
+	tn_lk_addr *addr = tn_store_lend(link->config->store, lanes * sizeof(*addr));
 
 	if (addr)
 		memset(addr, 0, lanes * sizeof(*addr));
@@ -134,7 +134,7 @@ tn_lk_addr *tn_lk_addrs_lend(tn_link *link, uint32_t lanes)
 
 void tn_lk_addrs_back(tn_link *link, tn_lk_addr *addr, uint32_t lanes)
 {
-	tn_store_back(link->config.store, addr, lanes * sizeof(*addr));
+	tn_store_back(link->config->store, addr, lanes * sizeof(*addr));
 }
 
 tern_status tn_lk_lanes_make(tn_link *link, uint32_t epoch, uint32_t provider, uint32_t n,
@@ -175,7 +175,8 @@ static const tn_lk_addr *addr_of(const tn_link *link, const tn_lk_lane *lane)
 	bool spare = tn_lk_is_spare(link, lane);
 	const tn_lk_addr *addr = spare ? link->spare.addr : link->addr;
 
-	return addr && lane->index < (spare ? link->spare.lanes : link->addr_lanes) ? &addr[lane->index] : NULL;
+	return addr && lane->index < (spare ? link->spare.lanes : link->addr_lanes) ? &addr[lane->index]
+										    : NULL;
 }
 
 void tn_lk_lane_connect(tn_link *link, tn_lk_lane *lane)
@@ -309,13 +310,13 @@ static void fill_lane(const tn_link *link, const tn_lk_lane *lane, tn_link_actio
 	act->lane.epoch = lane->epoch;
 	act->lane.provider = lane->provider;
 	act->lane.extra = (int32_t)lane->my_extra;
-	act->lane.active = link->config.active;
+	act->lane.active = link->active;
 	act->lane.token = lane->token;
 	act->lane.peer_device = tn_lk_peer_address(link, peer);
 	act->lane.peer_device_bytes = peer->address_bytes;
 	act->lane.peer_lane = addr ? addr->blob : NULL;
 	act->lane.peer_lane_bytes = addr ? addr->bytes : 0;
-	act->lane.timeout_ns = link->config.lane_timeout_ns;
+	act->lane.timeout_ns = link->config->lane_timeout_ns;
 }
 
 static bool next_reach(tn_link *link, tn_link_action *act)
@@ -329,10 +330,10 @@ static bool next_reach(tn_link *link, tn_link_action *act)
 	memset(&act->lane, 0, sizeof(act->lane));
 	act->type = TN_ACT_REACH;
 	act->lane.provider = spare ? link->spare.provider : link->provider;
-	act->lane.lanes = spare                 ? link->spare.lanes
-			  : link->config.active ? tn_lk_lanes_wanted(link, link->provider)
-						: link->wire_lanes;
-	act->lane.active = link->config.active;
+	act->lane.lanes = spare          ? link->spare.lanes
+			  : link->active ? tn_lk_lanes_wanted(link, link->provider)
+					 : link->wire_lanes;
+	act->lane.active = link->active;
 	act->lane.peer_device = tn_lk_peer_address(link, peer);
 	act->lane.peer_device_bytes = peer->address_bytes;
 	return true;

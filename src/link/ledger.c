@@ -17,7 +17,7 @@ tn_lk_wr *tn_lk_wr_peek(tn_link *link)
 	uint32_t index = link->wr_free;
 	tn_lk_wr *wr;
 
-	TN_ASSERT(link->wr_live < link->config.wrs_max);
+	TN_ASSERT(link->wr_live < link->config->wrs_max);
 	if (index != TN_NONE)
 		return &link->wrs[index];
 	wr = &link->wrs[link->wr_high];
@@ -209,7 +209,7 @@ static void commit_xfer(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_lk
 static void commit_ctl(tn_link *link, tn_lk_chan *chan, tn_lk_wr *wr)
 {
 	if (!chan) {
-		link->fail_head = (link->fail_head + 1) % link->config.channels_max;
+		link->fail_head = (link->fail_head + 1) % link->config->channels_max;
 		link->fail_count--;
 		return;
 	}
@@ -394,7 +394,7 @@ static void refused(tn_link *link, tn_lk_wr *wr, tern_status status, uint64_t no
 	if (status == TERN_AGAIN) {
 		lane->stalled = true;
 		tn_count_own(&link->counters.again, 1);
-		tn_lk_arm(link, TN_TIMER_RETRY, now_ns + link->config.retry_ns);
+		tn_lk_arm(link, TN_TIMER_RETRY, now_ns + link->config->retry_ns);
 		return;
 	}
 	/* A message's buffers may be what the device refuses; the link's own frames are not to blame. */

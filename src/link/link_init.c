@@ -166,6 +166,30 @@ static tern_status take_secrets(tn_lk_birth *birth, const tn_link_config *config
 	return tn_sha256(config->secret_next, config->secret_next_bytes, birth->secrets[1]);
 }
 
+/* What the links of a node have in common; NULL: no memory. */
+static const tn_lk_shared *share_config(const tn_link_config *config)
+{
+	size_t bytes = offsetof(tn_lk_shared, providers[config->provider_count]);
+	tn_lk_shared own, *s = &own;
+
+	memset(&own, 0, sizeof(own));
+	s->config = *config;
+	s->config.active = false;
+	memset(s->config.nonce, 0, sizeof(s->config.nonce));
+	s->config.secret = s->config.secret_next = NULL;
+	s->config.log_arg = s->config.wake_arg = NULL;
+	s->config.name = s->config.job = NULL;
+	s->config.providers = NULL;
+	if (config->channel_ops_max == 0)
+		s->config.channel_ops_max = TN_MAX(config->ops_max / 2, 1u);
+	snprintf(s->name, sizeof(s->name), "%s", config->name ? config->name : "");
+	snprintf(s->job, sizeof(s->job), "%s", config->job ? config->job : "");
+	memcpy(s->providers, config->providers, config->provider_count * sizeof(s->providers[0]));
+	for (uint32_t i = 0; i < config->provider_count; i++)
+		s->providers[i].caps |= s->providers[i].arbiter ? TN_LINK_CAP_GRANTS : 0;
+	return tn_store_share(config->store, s, bytes);
+}
+
 static tern_status begin_birth(tn_link *link, const tn_link_config *config)
 {
 	tern_status status;
@@ -174,6 +198,7 @@ static tern_status begin_birth(tn_link *link, const tn_link_config *config)
 	if (!link->birth)
 		return tn_fail(TERN_E_NOMEM, "no memory for a link");
 	memset(link->birth, 0, sizeof(*link->birth));
+	memcpy(link->birth->nonce, config->nonce, sizeof(config->nonce));
 	status = take_secrets(link->birth, config);
 	if (status != TERN_OK)
 		tn_lk_birth_over(link);
@@ -186,6 +211,7 @@ tern_status tn_link_init(void *memory, size_t bytes, const tn_link_config *confi
 	const char *wrong = check_config(config);
 	tn_link *link = memory;
 	size_t at[TABLES];
+	tern_status status;
 
 	(void)now_ns;
 	*out = NULL;
@@ -194,22 +220,19 @@ tern_status tn_link_init(void *memory, size_t bytes, const tn_link_config *confi
 	if (wrong)
 		return tn_fail(TERN_E_INVALID, "link: %s", wrong);
 	memset(link, 0, sizeof(*link));
-	link->config = *config;
-	memcpy(link->providers, config->providers, config->provider_count * sizeof(link->providers[0]));
-	for (uint32_t i = 0; i < config->provider_count; i++)
-		link->providers[i].caps |= link->providers[i].arbiter ? TN_LINK_CAP_GRANTS : 0;
-	link->config.providers = link->providers;
-	snprintf(link->name, sizeof(link->name), "%s", config->name ? config->name : "");
-	snprintf(link->job, sizeof(link->job), "%s", config->job ? config->job : "");
-	link->config.name = link->name;
-	link->config.job = link->job;
-	link->config.secret = link->config.secret_next = NULL;
+	link->active = config->active;
+	link->log_arg = config->log_arg;
+	link->shared = share_config(config);
+	if (!link->shared)
+		return tn_fail(TERN_E_NOMEM, "no memory for a link's configuration");
 	link->window = config->window_bytes;
 	link->budget_seat = (tn_budget_seat){.wake = config->wake, .arg = config->wake_arg};
 	link->quota_seat = (tn_quota_seat){.wake = config->wake, .arg = config->wake_arg};
-	if (config->channel_ops_max == 0)
-		link->config.channel_ops_max = TN_MAX(config->ops_max / 2, 1u);
-	TN_TRY(begin_birth(link, config));
+	status = begin_birth(link, config);
+	if (status != TERN_OK) {
+		tn_store_unshare(config->store, link->shared);
+		return status;
+	}
 	link->wrs = (tn_lk_wr *)((uint8_t *)memory + at[0]);
 	link->ops = (tn_lk_op *)((uint8_t *)memory + at[1]);
 	link->chans = (tn_lk_chan *)((uint8_t *)memory + at[2]);
@@ -220,6 +243,8 @@ tern_status tn_link_init(void *memory, size_t bytes, const tn_link_config *confi
 	link->wr_free = link->op_free = link->chan_free = link->name_free = TN_NONE;
 	link->posting = link->provider = TN_NONE;
 	init_lists(link);
+	for (unsigned i = 0; i < TN_TIMER_COUNT; i++)
+		link->timer_at[i] = TN_TIME_NEVER;
 	memcpy(&link->rand.state, config->nonce, sizeof(link->rand.state));
 	link->told_provider = TN_NONE;
 	link->state = config->active ? TN_LINK_DIAL : TN_LINK_INIT;
@@ -229,12 +254,19 @@ tern_status tn_link_init(void *memory, size_t bytes, const tn_link_config *confi
 
 void tn_link_fini(tn_link *link)
 {
+	if (!link->shared)
+		return;
 	tn_lk_birth_over(link);
 	tn_crypto_wipe(link->session, sizeof(link->session));
 	tn_lk_spare_fini(link);
 	tn_lk_lanes_fini(link);
 	tn_lk_wiring_fini(link);
 	tn_lk_ctrl_fini(link);
+	tn_lk_health_fini(link);
+	tn_lk_text_back(link, &link->detail);
+	tn_lk_text_back(link, &link->reason);
+	tn_store_unshare(link->config->store, link->shared);
+	link->shared = NULL;
 }
 
 /* ---- views ---- */
@@ -256,7 +288,7 @@ tern_status tn_link_status(const tn_link *link)
 
 const char *tn_link_detail(const tn_link *link)
 {
-	return link->detail;
+	return tn_lk_text(link->detail);
 }
 
 const tn_link_peer *tn_link_get_peer(const tn_link *link)
@@ -271,7 +303,9 @@ uint32_t tn_link_provider_index(const tn_link *link)
 
 const char *tn_link_provider_reason(const tn_link *link)
 {
-	return link->reason;
+	return link->reason                                ? link->reason
+	       : link->was_up || link->state == TN_LINK_UP ? "the first choice of both"
+							   : "";
 }
 
 uint32_t tn_link_caps(const tn_link *link)
@@ -311,13 +345,13 @@ tn_link_rivalry tn_link_rivals(const tn_link *older, const tn_link *newer, tern_
 		return TN_RIVALS_DROP_OLD;
 	}
 	/* Only while one of them is not up yet did both dial at once; later a second link is on purpose. */
-	if (older->config.active == newer->config.active || older->state >= TN_LINK_UP)
+	if (older->active == newer->active || older->state >= TN_LINK_UP)
 		return TN_RIVALS_NOT;
-	order = memcmp(older->config.incarnation, a->incarnation, TN_LINK_ID_BYTES);
+	order = memcmp(older->config->incarnation, a->incarnation, TN_LINK_ID_BYTES);
 	if (order == 0)
 		return TN_RIVALS_NOT; /* a node that dials itself */
-	dialed_by_us = older->config.active ? older : newer;
-	dialed_by_peer = older->config.active ? newer : older;
+	dialed_by_us = older->active ? older : newer;
+	dialed_by_peer = older->active ? newer : older;
 	*status = TERN_E_EXISTS;
 	if (order < 0)
 		return dialed_by_peer == older ? TN_RIVALS_DROP_OLD : TN_RIVALS_DROP_NEW;

@@ -66,13 +66,13 @@ void tn_lk_log(const tn_link *link, int level, const char *fmt, ...)
 	va_list args;
 	int at;
 
-	if (!link->config.log)
+	if (!link->config->log)
 		return;
 	at = snprintf(line, sizeof(line), "%s: ", link->peer.name[0] ? link->peer.name : "peer");
 	va_start(args, fmt);
 	vsnprintf(line + at, sizeof(line) - (size_t)at, fmt, args);
 	va_end(args);
-	link->config.log(level, line, link->config.log_arg);
+	link->config->log(level, line, link->log_arg);
 }
 
 void tn_link_set_state(tn_link *link, tn_link_state to)
@@ -86,20 +86,45 @@ void tn_link_set_state(tn_link *link, tn_link_state to)
 
 void tn_lk_arm(tn_link *link, unsigned which, uint64_t at_ns)
 {
-	tn_timer_set(&link->timers, &link->timer[which], at_ns);
+	uint64_t next = TN_TIME_NEVER;
+
+	link->timer_at[which] = at_ns;
+	for (unsigned i = 0; i < TN_TIMER_COUNT; i++)
+		next = TN_MIN(next, link->timer_at[i]);
+	if (next != TN_TIME_NEVER)
+		tn_timer_set(&link->timers, &link->timer, next);
+	else
+		tn_timer_cancel(&link->timers, &link->timer);
 }
 
 void tn_lk_disarm(tn_link *link, unsigned which)
 {
-	tn_timer_cancel(&link->timers, &link->timer[which]);
+	if (tn_lk_armed(link, which))
+		tn_lk_arm(link, which, TN_TIME_NEVER);
 }
 
 /* ---- the end ---- */
 
+bool tn_lk_text_lend(tn_link *link, char **text)
+{
+	if (*text)
+		return true;
+	*text = tn_store_lend(link->config->store, TN_LINK_TEXT_MAX);
+	if (*text)
+		(*text)[0] = '\0';
+	return *text != NULL;
+}
+
+void tn_lk_text_back(tn_link *link, char **text)
+{
+	tn_store_back(link->config->store, *text, TN_LINK_TEXT_MAX);
+	*text = NULL;
+}
+
 /* Nobody answered: whoever dialed is told, and dials again or not. That is his to say, once, and not for each try. */
 static bool no_answer(const tn_link *link)
 {
-	return link->config.active && !link->was_up &&
+	return link->active && !link->was_up &&
 	       (link->status == TERN_E_REFUSED || link->status == TERN_E_PEER_LOST ||
 		link->status == TERN_E_DEADLINE);
 }
@@ -118,7 +143,8 @@ static void settle(tn_link *link)
 	tn_lk_disarm(link, TN_TIMER_VERDICT);
 	link->ctrl_closing = !link->ctrl_closed;
 	tn_lk_log(link, expected(link) ? TN_LOG_INFO : TN_LOG_WARN, "link ends: %s%s%s",
-		  tern_status_text(link->status), link->detail[0] ? ": " : "", link->detail);
+		  tern_status_text(link->status), link->detail && link->detail[0] ? ": " : "",
+		  tn_lk_text(link->detail));
 	tn_lk_ops_end(link);
 	tn_lk_chans_end(link);
 }
@@ -146,7 +172,7 @@ void tn_lk_drain(tn_link *link, uint64_t now_ns, bool verdict)
 	tn_lk_lanes_close(link);
 	if (verdict && link->ctrl_up && !link->ctrl_closed) {
 		link->verdict_pending = true;
-		tn_lk_arm(link, TN_TIMER_VERDICT, now_ns + link->config.verdict_ns);
+		tn_lk_arm(link, TN_TIMER_VERDICT, now_ns + link->config->verdict_ns);
 		return;
 	}
 	settle(link);
@@ -155,7 +181,8 @@ void tn_lk_drain(tn_link *link, uint64_t now_ns, bool verdict)
 static void set_reason(tn_link *link, tern_status status, const char *fmt, va_list args)
 {
 	link->status = status;
-	vsnprintf(link->detail, sizeof(link->detail), fmt, args);
+	if (tn_lk_text_lend(link, &link->detail))
+		vsnprintf(link->detail, TN_LINK_TEXT_MAX, fmt, args);
 }
 
 TN_PRINTF(3, 4) static void reason(tn_link *link, tern_status status, const char *fmt, ...)
@@ -175,7 +202,7 @@ static void tell_peer(tn_link *link, uint64_t now_ns)
 	if (!link->ctrl_up || link->ctrl_closed)
 		return;
 	w = tn_lk_out_begin(link);
-	tn_wire_put_refuse(&w, status, link->detail);
+	tn_wire_put_refuse(&w, status, tn_lk_text(link->detail));
 	if (!w.bad)
 		tn_lk_out_end(link, &w, now_ns);
 }
@@ -214,13 +241,13 @@ void tn_lk_lane_failed(tn_link *link, tn_lk_lane *lane, tern_status status, cons
 	}
 	if (tn_lk_can_recover(link, status)) {
 		snprintf(why, sizeof(why), "lane %u (%s) broke: %.150s", lane->index,
-			 link->providers[lane->provider].name,
+			 link->shared->providers[lane->provider].name,
 			 detail && detail[0] ? detail : tern_status_text(status));
 		tn_lk_recover(link, status, why, now_ns);
 		return;
 	}
 	reason(link, link->state == TN_LINK_CLOSING ? link->status : TERN_E_LANE,
-	       "lane %u (%s) broke: %s%s%s", lane->index, link->providers[lane->provider].name,
+	       "lane %u (%s) broke: %s%s%s", lane->index, link->shared->providers[lane->provider].name,
 	       tern_status_text(status), detail && detail[0] ? ": " : "", detail ? detail : "");
 	tell_peer(link, now_ns);
 	tn_lk_drain(link, now_ns, link->state == TN_LINK_UP);
@@ -321,7 +348,7 @@ const char *tn_lk_message(tn_link *link, tn_ctrl_type type, const uint8_t *paylo
 	if (link->state >= TN_LINK_DRAINING)
 		return NULL;
 	if (type == TN_CTRL_REJOIN) {
-		if (link->config.active || link->state != TN_LINK_HELLO || link->birth->hello_peer_bytes ||
+		if (link->active || link->state != TN_LINK_HELLO || link->birth->hello_peer_bytes ||
 		    bytes != TN_CTRL_REJOIN_BYTES)
 			return "REJOIN at a wrong time";
 		memcpy(link->birth->hello_peer, payload, bytes);
@@ -373,7 +400,7 @@ static void begin_closing(tn_link *link, uint64_t now_ns, tern_status status, co
 	tn_lk_spare_drop(link, TERN_E_PEER_CLOSED, "the link closes", now_ns);
 	tn_link_set_state(link, TN_LINK_CLOSING);
 	tn_lk_flow_down(link);
-	tn_lk_arm(link, TN_TIMER_CLOSE, now_ns + link->config.close_timeout_ns);
+	tn_lk_arm(link, TN_TIMER_CLOSE, now_ns + link->config->close_timeout_ns);
 	tn_lk_ops_stop_queued(link, ops);
 }
 
@@ -438,7 +465,7 @@ bool tn_lk_next_down(tn_link *link, tn_link_action *act)
 	tn_link_set_state(link, TN_LINK_DOWN);
 	act->type = TN_ACT_LINK_DOWN;
 	act->link.status = link->status;
-	act->link.detail = link->detail;
+	act->link.detail = tn_lk_text(link->detail);
 	return true;
 }
 
@@ -451,14 +478,15 @@ static void keepalive_tick(tn_link *link, uint64_t now_ns)
 	if (link->heard) {
 		link->heard = false;
 		link->misses = 0;
-	} else if (++link->misses >= link->config.keepalive_misses) {
+	} else if (++link->misses >= link->config->keepalive_misses) {
 		tn_lk_fail_link(link, now_ns, TERN_E_PEER_LOST,
 				"nothing heard for %u keepalive intervals of %llu ms: the peer or its host "
 				"stands still",
-				link->misses, (unsigned long long)(link->config.keepalive_ns / TN_NS_PER_MS));
+				link->misses,
+				(unsigned long long)(link->config->keepalive_ns / TN_NS_PER_MS));
 		return;
 	}
-	tn_lk_arm(link, TN_TIMER_KEEPALIVE, tn_deadline(now_ns, link->config.keepalive_ns));
+	tn_lk_arm(link, TN_TIMER_KEEPALIVE, tn_deadline(now_ns, link->config->keepalive_ns));
 	tn_lk_numbers_look(link, now_ns);
 	if (link->misses == 0 && !tn_lk_ctrl_unsure(link))
 		return;
@@ -479,7 +507,7 @@ static void link_timer(tn_link *link, unsigned which, uint64_t now_ns)
 			tn_lk_fail_link(link, now_ns, TERN_E_DEADLINE,
 					"no answer in step %s of hello within %llu ms",
 					tn_link_state_name(link->state),
-					(unsigned long long)(link->config.step_timeout_ns / TN_NS_PER_MS));
+					(unsigned long long)(link->config->step_timeout_ns / TN_NS_PER_MS));
 		break;
 	case TN_TIMER_KEEPALIVE:
 		keepalive_tick(link, now_ns);
@@ -499,7 +527,7 @@ static void link_timer(tn_link *link, unsigned which, uint64_t now_ns)
 		break;
 	case TN_TIMER_REWIRE:
 		link->provider_next = 0;
-		link->reason[0] = 0;
+		tn_lk_text_back(link, &link->reason);
 		tn_lk_wiring_again(link, now_ns);
 		break;
 	case TN_TIMER_PROBE:
@@ -519,11 +547,24 @@ static void link_timer(tn_link *link, unsigned which, uint64_t now_ns)
 		break;
 	case TN_TIMER_RECOVER:
 		tn_lk_fail_link(link, now_ns, TERN_E_LANE, "no new lanes within %llu ms (link.recover)",
-				(unsigned long long)(link->config.recover_ns / TN_NS_PER_MS));
+				(unsigned long long)(link->config->recover_ns / TN_NS_PER_MS));
 		break;
 	default:
 		TN_UNREACHABLE();
 	}
+}
+
+/* The earliest of them is due. */
+static void first_timer(tn_link *link, uint64_t now_ns)
+{
+	unsigned first = 0;
+
+	for (unsigned i = 1; i < TN_TIMER_COUNT; i++)
+		if (link->timer_at[i] < link->timer_at[first])
+			first = i;
+	TN_ASSERT(link->timer_at[first] <= now_ns);
+	tn_lk_disarm(link, first);
+	link_timer(link, first, now_ns);
 }
 
 void tn_link_on_time(tn_link *link, uint64_t now_ns)
@@ -531,8 +572,8 @@ void tn_link_on_time(tn_link *link, uint64_t now_ns)
 	tn_timer *timer;
 
 	while ((timer = tn_timer_expire(&link->timers, now_ns))) {
-		if (timer >= link->timer && timer < link->timer + TN_TIMER_COUNT)
-			link_timer(link, (unsigned)(timer - link->timer), now_ns);
+		if (timer == &link->timer)
+			first_timer(link, now_ns);
 		else
 			tn_lk_op_stop(link, TN_CONTAINER_OF(timer, tn_lk_op, timer), TERN_E_DEADLINE);
 	}

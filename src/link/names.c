@@ -21,7 +21,7 @@ static uint32_t row_of(tn_link *link, const char *text)
 	if (index != TN_NONE) {
 		link->name_free = link->names[index].next_free;
 	} else {
-		TN_ASSERT(link->name_high < link->config.channels_max);
+		TN_ASSERT(link->name_high < link->config->channels_max);
 		index = link->name_high++;
 		link->names[index].refs = 0;
 	}

@@ -202,7 +202,7 @@ bool tn_lk_next_done(tn_link *link, tn_link_action *act)
 	act->done.op = tn_lk_op_handle(link, op);
 	act->done.status = op->status;
 	act->done.length = op->status == TERN_OK ? op->length : 0;
-	act->done.detail = op->status != TERN_OK && link->settled ? link->detail : "";
+	act->done.detail = op->status != TERN_OK && link->settled ? tn_lk_text(link->detail) : "";
 	op_free(link, op);
 	return true;
 }
@@ -228,7 +228,7 @@ static tern_status admit(tn_link *link, uint32_t channel, bool over, tn_lk_chan 
 	tn_lk_chan *chan = tn_lk_chan_get(link, channel);
 
 	if (link->state >= TN_LINK_CLOSING && link->status != TERN_OK)
-		return tn_fail(link->status, "%s", link->detail);
+		return tn_fail(link->status, "%s", tn_lk_text(link->detail));
 	if (!tn_lk_alive(link) || link->close_wanted || !chan || chan->released)
 		return tn_fail(TERN_E_STATE, "the channel or its link is closed");
 	if (chan->spoilt)
@@ -239,7 +239,7 @@ static tern_status admit(tn_link *link, uint32_t channel, bool over, tn_lk_chan 
 			       "the peer closed the channel");
 	if (chan->state != TN_CHAN_OPEN && chan->state != TN_CHAN_OPENING)
 		return tn_fail(TERN_E_STATE, "the channel was not accepted yet");
-	if (!tn_lk_has_op_row(link) || (chan->ops >= link->config.channel_ops_max && !over))
+	if (!tn_lk_has_op_row(link) || (chan->ops >= link->config->channel_ops_max && !over))
 		return TERN_AGAIN;
 	*out = chan;
 	return TERN_OK;

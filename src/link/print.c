@@ -87,10 +87,11 @@ size_t tn_link_print(const tn_link *link, char *buf, size_t bytes)
 	put(&o,
 	    "link '%s' -> '%s' %s %s%s%s epoch %u lanes %u in flight %" PRIu64 "/%" PRIu64
 	    "%s wrs %u ops %u channels %u\n",
-	    link->name, link->peer.name, tn_link_state_name(link->state), tern_status_name(link->status),
-	    link->detail[0] ? ": " : "", link->detail, link->epoch, link->lane_count, link->in_flight,
-	    link->window, link->budget_seat.queued ? " (waits for the device)" : "", link->wr_live,
-	    link->op_live, link->chan_live);
+	    link->shared ? link->shared->name : "", link->peer.name, tn_link_state_name(link->state),
+	    tern_status_name(link->status), link->detail && link->detail[0] ? ": " : "",
+	    tn_lk_text(link->detail), link->epoch, link->lane_count, link->in_flight, link->window,
+	    link->budget_seat.queued ? " (waits for the device)" : "", link->wr_live, link->op_live,
+	    link->chan_live);
 	put(&o,
 	    "  ctrl%s%s out %u; bye %d/%d closed %d/%d; credit due %x; transfers ready %u; settled %d "
 	    "verdict %d\n",

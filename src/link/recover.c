@@ -63,8 +63,8 @@ static void begin(tn_link *link, uint64_t now_ns)
 		}
 		tn_link_set_state(link, TN_LINK_RECOVERING);
 		link->rewires = link->provider_next = link->few = 0;
-		link->reason[0] = 0;
-		tn_lk_arm(link, TN_TIMER_RECOVER, tn_deadline(now_ns, link->config.recover_ns));
+		tn_lk_text_back(link, &link->reason);
+		tn_lk_arm(link, TN_TIMER_RECOVER, tn_deadline(now_ns, link->config->recover_ns));
 	}
 	link->draining = true;
 	link->resume_sent = link->resume_received = false;
@@ -83,7 +83,7 @@ static void begin(tn_link *link, uint64_t now_ns)
 /* Both have agreed on a move: the end of the old lanes is no fault, however it is seen first. */
 static void note_planned(tn_link *link)
 {
-	link->moving |= link->hold && link->spare.move_sent && !link->config.active;
+	link->moving |= link->hold && link->spare.move_sent && !link->active;
 }
 
 void tn_lk_recover(tn_link *link, tern_status status, const char *why, uint64_t now_ns)

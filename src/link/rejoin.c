@@ -60,9 +60,9 @@ static tern_status say(tn_link *link)
 	tn_writer w;
 
 	TN_TRY(session_id(link, own.session));
-	TN_TRY(prove(link, link->config.active, &own, own.mac));
+	TN_TRY(prove(link, link->active, &own, own.mac));
 	tn_writer_init(&w, link->rejoin->out, sizeof(link->rejoin->out));
-	tn_wire_put_rejoin(&w, link->config.active ? TN_CTRL_REJOIN : TN_CTRL_REJOINED, &own);
+	tn_wire_put_rejoin(&w, link->active ? TN_CTRL_REJOIN : TN_CTRL_REJOINED, &own);
 	link->rejoin_out_bytes = (uint32_t)w.at;
 	return TERN_OK;
 }
@@ -71,7 +71,7 @@ static tern_status say(tn_link *link)
 
 void tn_lk_ctrl_log_drop(tn_link *link)
 {
-	tn_store_back(link->config.store, link->ctrl_log, link->ctrl_log_bytes);
+	tn_store_back(link->config->store, link->ctrl_log, link->ctrl_log_bytes);
 	link->ctrl_log = NULL;
 	link->ctrl_log_bytes = 0;
 }
@@ -85,7 +85,7 @@ static bool log_room(tn_link *link, uint32_t n)
 
 	if (bytes <= link->ctrl_log_bytes)
 		return true;
-	log = tn_store_lend(link->config.store, bytes);
+	log = tn_store_lend(link->config->store, bytes);
 	for (uint64_t at = link->ctrl_kept; log && at < link->ctrl_tx; at++)
 		log[at % bytes] = link->ctrl_log[at % link->ctrl_log_bytes];
 	tn_lk_ctrl_log_drop(link);
@@ -171,7 +171,7 @@ bool tn_lk_ctrl_gone(const tn_link *link)
 static bool borrow(tn_link *link)
 {
 	if (!link->rejoin)
-		link->rejoin = tn_store_lend(link->config.store, sizeof(*link->rejoin));
+		link->rejoin = tn_store_lend(link->config->store, sizeof(*link->rejoin));
 	return link->rejoin != NULL;
 }
 
@@ -191,16 +191,17 @@ bool tn_lk_ctrl_may_return(tn_link *link, tern_status status, const char *text, 
 	}
 	snprintf(link->rejoin->lost_text, sizeof(link->rejoin->lost_text), "%s", text);
 	tn_lk_log(link, TN_LOG_WARN, "control connection lost: %s", text);
-	tn_lk_arm(link, TN_TIMER_REDIAL, tn_deadline(now_ns, link->config.redial_ns));
-	link->dial_due = link->config.active;
+	tn_lk_arm(link, TN_TIMER_REDIAL, tn_deadline(now_ns, link->config->redial_ns));
+	link->dial_due = link->active;
 	return true;
 }
 
 void tn_lk_redial_timeout(tn_link *link, uint64_t now_ns)
 {
 	tn_lk_fail_link(link, now_ns, TERN_E_PEER_LOST,
-			"control connection lost: %s; not back within %llu ms (link.redial)", link->rejoin->lost_text,
-			(unsigned long long)(link->config.redial_ns / TN_NS_PER_MS));
+			"control connection lost: %s; not back within %llu ms (link.redial)",
+			link->rejoin->lost_text,
+			(unsigned long long)(link->config->redial_ns / TN_NS_PER_MS));
 }
 
 /* ---- the dialer ---- */
@@ -276,7 +277,7 @@ bool tn_link_rejoin(tn_link *link, const void *rejoin, uint64_t bytes, uint64_t 
 {
 	tn_wire_rejoin said;
 
-	if (!link->rejoins || link->config.active || (!stands(link) && link->state != TN_LINK_CLOSING) ||
+	if (!link->rejoins || link->active || (!stands(link) && link->state != TN_LINK_CLOSING) ||
 	    tn_wire_get_rejoin(rejoin, bytes, &said) || said.number <= link->rejoin_number ||
 	    !proves(link, true, &said))
 		return false;

@@ -41,7 +41,7 @@ static bool rested(tn_link *link, uint64_t now_ns)
 		tn_lk_lanes_used(link, now_ns);
 	link->bulk_since = false;
 	return link->in_flight == 0 && link->bulk_ready == 0 &&
-	       now_ns - link->bulk_ns >= link->config.lane_rest_ns;
+	       now_ns - link->bulk_ns >= link->config->lane_rest_ns;
 }
 
 bool tn_lk_reshape_busy(tn_link *link, uint64_t now_ns)
@@ -58,12 +58,12 @@ void tn_lk_reshape_up(tn_link *link, uint64_t now_ns)
 	link->lanes_used = used(link);
 	link->pressed = link->bulk_since = false;
 	link->bulk_ns = now_ns;
-	if (link->lane_count > 1 && link->providers[link->provider].quota) {
-		link->quota = link->providers[link->provider].quota;
+	if (link->lane_count > 1 && link->shared->providers[link->provider].quota) {
+		link->quota = link->shared->providers[link->provider].quota;
 		tn_quota_join(link->quota, &link->quota_seat, link->lane_count - 1, now_ns);
 	}
 	if (link->reshapes && link->lane_count > 1)
-		tn_lk_arm(link, TN_TIMER_LANES, tn_deadline(now_ns, link->config.lane_idle_ns));
+		tn_lk_arm(link, TN_TIMER_LANES, tn_deadline(now_ns, link->config->lane_idle_ns));
 }
 
 void tn_lk_reshape_down(tn_link *link)
@@ -89,8 +89,8 @@ void tn_lk_reshape_adopt(tn_link *link)
 
 static bool may_ask(const tn_link *link)
 {
-	return link->config.active && !link->spare.active && !link->hold && !link->torn &&
-	       !link->close_local && !tn_lk_ctrl_gone(link);
+	return link->active && !link->spare.active && !link->hold && !link->torn && !link->close_local &&
+	       !tn_lk_ctrl_gone(link);
 }
 
 static void look_narrow(tn_link *link, uint64_t now_ns)
@@ -99,8 +99,8 @@ static void look_narrow(tn_link *link, uint64_t now_ns)
 		return;
 	if (may_ask(link))
 		tn_lk_spare_reshape(link, tn_lk_lanes_wanted(link, link->provider), false);
-	if (link->config.active || tn_lk_ctrl_gone(link)) {
-		tn_lk_arm(link, TN_TIMER_LANES, tn_deadline(now_ns, link->config.lane_idle_ns));
+	if (link->active || tn_lk_ctrl_gone(link)) {
+		tn_lk_arm(link, TN_TIMER_LANES, tn_deadline(now_ns, link->config->lane_idle_ns));
 	} else if (!link->widen_sent) {
 		tn_lk_say_epoch(link, TN_CTRL_WIDEN, link->epoch, now_ns);
 		link->widen_sent = true;
@@ -119,7 +119,7 @@ void tn_lk_reshape_look(tn_link *link, uint64_t now_ns)
 	}
 	link->lanes_idle = now_used == link->lanes_used && link->in_flight == 0 && link->bulk_ready == 0;
 	link->lanes_used = now_used;
-	tn_lk_arm(link, TN_TIMER_LANES, tn_deadline(now_ns, link->config.lane_idle_ns));
+	tn_lk_arm(link, TN_TIMER_LANES, tn_deadline(now_ns, link->config->lane_idle_ns));
 	if (link->lanes_idle && may_ask(link))
 		tn_lk_spare_reshape(link, 1, false);
 	if (link->quota)
@@ -141,7 +141,7 @@ const char *tn_lk_widen_message(tn_link *link, const uint8_t *payload, uint32_t 
 
 	if (wrong)
 		return wrong;
-	if (!link->reshapes || !link->config.active)
+	if (!link->reshapes || !link->active)
 		return "WIDEN without the feature, or by the dialer";
 	if (epoch > link->epoch_last)
 		return "WIDEN of an epoch to come";
@@ -175,7 +175,7 @@ void tn_lk_reshape_asked(tn_link *link, uint64_t now_ns)
 		if (link->yields)
 			tn_lk_say_epoch(link, TN_CTRL_NARROW, link->epoch, now_ns);
 		tn_lk_spare_reshape(link, 1, link->yields);
-	} else if (!link->config.active && link->yields && !tn_lk_ctrl_gone(link)) {
+	} else if (!link->active && link->yields && !tn_lk_ctrl_gone(link)) {
 		tn_lk_say_epoch(link, TN_CTRL_NARROW, link->epoch, now_ns);
 	} else {
 		keep(link, now_ns);
@@ -185,8 +185,7 @@ void tn_lk_reshape_asked(tn_link *link, uint64_t now_ns)
 void tn_lk_reshape_failed(tn_link *link, uint64_t now_ns)
 {
 	/* Who was asked here does not know yet, if the attempt ended before its WIRE. */
-	if (link->config.active && link->spare.reclaimed && link->state == TN_LINK_UP &&
-	    !tn_lk_ctrl_gone(link))
+	if (link->active && link->spare.reclaimed && link->state == TN_LINK_UP && !tn_lk_ctrl_gone(link))
 		tn_lk_say_epoch(link, TN_CTRL_KEEP, link->epoch, now_ns);
 	keep(link, now_ns);
 }
@@ -199,17 +198,17 @@ const char *tn_lk_narrow_message(tn_link *link, tn_ctrl_type type, const uint8_t
 
 	if (wrong)
 		return wrong;
-	if (!link->yields || (type == TN_CTRL_KEEP && link->config.active))
+	if (!link->yields || (type == TN_CTRL_KEEP && link->active))
 		return "NARROW or KEEP without the feature, or KEEP by the acceptor";
 	if (epoch > link->epoch_last)
 		return "NARROW or KEEP of an epoch to come";
 	if (epoch != link->epoch || !has_data_lanes(link))
 		return NULL;
-	if (!link->config.active)
+	if (!link->active)
 		link->pressed = type == TN_CTRL_NARROW;
 	if (type == TN_CTRL_KEEP)
 		keep(link, now_ns);
-	else if (!link->config.active)
+	else if (!link->active)
 		return NULL;
 	else if (link->spare.active && link->spare.narrows)
 		link->spare.reclaimed = true; /* they are being given up already */

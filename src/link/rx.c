@@ -69,10 +69,10 @@ TN_ALWAYS_INLINE bool tn_link_on_slot_free(tn_link *link, uint32_t handle, uint3
 static void owe_ack(tn_link *link, tn_lk_lane *lane, uint64_t now_ns)
 {
 	lane->ack_due = true;
-	if (link->config.ack_delay_ns == 0)
+	if (link->config->ack_delay_ns == 0)
 		link->credit_due |= 1u << lane->index;
-	else if (!link->timer[TN_TIMER_ACK].armed)
-		tn_lk_arm(link, TN_TIMER_ACK, now_ns + link->config.ack_delay_ns);
+	else if (!tn_lk_armed(link, TN_TIMER_ACK))
+		tn_lk_arm(link, TN_TIMER_ACK, now_ns + link->config->ack_delay_ns);
 }
 
 void tn_lk_ack_timeout(tn_link *link)
@@ -315,7 +315,7 @@ static void sum_failed(tn_link *link, const tn_lk_lane *lane, const tn_frame *fr
 			"a message's frame of %llu bytes on lane %u (%s) lacks its checksum %08x: the sender "
 			"changed it "
 			"while it was sent, or memory, a NIC or the wire did",
-			(unsigned long long)n, lane->index, link->providers[lane->provider].name,
+			(unsigned long long)n, lane->index, link->shared->providers[lane->provider].name,
 			frame->data.sum);
 }
 

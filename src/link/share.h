@@ -239,8 +239,8 @@ typedef struct tn_store_source {
 } tn_store_source;
 
 typedef struct tn_store_class {
-	void *free;         /* the first of those that were given back */
-	uint8_t *rest;      /* of the last slab */
+	void *free;    /* the first of those that were given back */
+	uint8_t *rest; /* of the last slab */
 	size_t rest_bytes;
 } tn_store_class;
 

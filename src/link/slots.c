@@ -168,13 +168,13 @@ void tn_lk_slots_sent(tn_link *link, const tn_lk_wr *wr)
 void tn_lk_slots_up(tn_link *link)
 {
 	tn_lk_slots *s = &link->slots;
-	tn_pool_seat seat = {.wake = link->config.wake, .arg = link->config.wake_arg};
+	tn_pool_seat seat = {.wake = link->config->wake, .arg = link->budget_seat.arg};
 
 	TN_ASSERT(!s->seat.joined);
 	*s = (tn_lk_slots){.both = link->peer.features & TN_FEATURE_SLOTS, .seat = seat};
-	if (!s->both || !link->providers[link->provider].pool)
+	if (!s->both || !link->shared->providers[link->provider].pool)
 		return;
-	s->pool = link->providers[link->provider].pool;
+	s->pool = link->shared->providers[link->provider].pool;
 	tn_pool_join(s->pool, &s->seat, link->by_index[0]->my_first);
 }
 

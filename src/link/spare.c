@@ -31,12 +31,12 @@
 
 static bool dials(const tn_link *link)
 {
-	return link->config.active;
+	return link->active;
 }
 
 static const char *name_of(const tn_link *link)
 {
-	return link->providers[link->spare.provider].name;
+	return link->shared->providers[link->spare.provider].name;
 }
 
 /* ---- when ---- */
@@ -44,7 +44,7 @@ static const char *name_of(const tn_link *link)
 /* Spread, so that the links of a node do not all try at once. */
 static uint64_t pause_ns(tn_link *link, uint32_t doublings)
 {
-	uint64_t ns = link->config.probe_ns << TN_MIN(doublings, DOUBLINGS);
+	uint64_t ns = link->config->probe_ns << TN_MIN(doublings, DOUBLINGS);
 
 	return ns - ns / 4 + tn_rand_below(&link->rand, ns / 2 + 1);
 }
@@ -52,7 +52,8 @@ static uint64_t pause_ns(tn_link *link, uint32_t doublings)
 static bool is_better(const tn_link *link, uint32_t provider)
 {
 	/* A peer does not come to this host. */
-	if ((link->providers[provider].caps & TN_LINK_CAP_SAME_HOST) && !link->health[provider].worked)
+	if ((link->shared->providers[provider].caps & TN_LINK_CAP_SAME_HOST) &&
+	    !(link->worked & (1u << provider)))
 		return false;
 	return provider < link->provider && tn_lk_peer_provider(link, provider) != TN_NONE;
 }
@@ -71,13 +72,30 @@ void tn_lk_probe_later(tn_link *link, uint64_t now_ns)
 	}
 }
 
+static size_t health_bytes(const tn_link *link)
+{
+	return link->config->provider_count * sizeof(tn_lk_health);
+}
+
+static uint64_t held_until(const tn_link *link, uint32_t provider)
+{
+	return link->health ? link->health[provider].held_until_ns : 0;
+}
+
 void tn_lk_strike(tn_link *link, uint64_t now_ns)
 {
-	tn_lk_health *health = &link->health[link->provider];
+	tn_lk_health *health;
 
 	if (!link->moves)
 		return;
-	if (now_ns - link->up_since_ns >= STEADY_TIMES * link->config.probe_ns)
+	if (!link->health) {
+		link->health = tn_store_lend(link->config->store, health_bytes(link));
+		if (!link->health)
+			return;
+		memset(link->health, 0, health_bytes(link));
+	}
+	health = &link->health[link->provider];
+	if (now_ns - link->up_since_ns >= STEADY_TIMES * link->config->probe_ns)
 		health->strikes = 0;
 	health->strikes++;
 	if (health->strikes >= STRIKES)
@@ -86,9 +104,9 @@ void tn_lk_strike(tn_link *link, uint64_t now_ns)
 
 bool tn_lk_held_back(const tn_link *link, uint32_t provider, uint64_t now_ns)
 {
-	if (link->rewires > 0 || now_ns >= link->health[provider].held_until_ns)
+	if (link->rewires > 0 || now_ns >= held_until(link, provider))
 		return false;
-	for (uint32_t i = 0; i < link->config.provider_count; i++)
+	for (uint32_t i = 0; i < link->config->provider_count; i++)
 		if (i != provider && tn_lk_peer_provider(link, i) != TN_NONE)
 			return true;
 	return false; /* there is no other */
@@ -100,6 +118,12 @@ void tn_lk_spare_fini(tn_link *link)
 {
 	tn_lk_addrs_back(link, link->spare.addr, link->spare.lanes);
 	link->spare.addr = NULL;
+}
+
+void tn_lk_health_fini(tn_link *link)
+{
+	tn_store_back(link->config->store, link->health, health_bytes(link));
+	link->health = NULL;
 }
 
 static void forget(tn_link *link)
@@ -131,7 +155,7 @@ static void next_candidate(tn_link *link, uint64_t now_ns)
 	while (link->probe_next < link->provider) {
 		uint32_t i = link->probe_next++;
 
-		if (!is_better(link, i) || now_ns < link->health[i].held_until_ns)
+		if (!is_better(link, i) || now_ns < held_until(link, i))
 			continue;
 		ask(link, link->epoch_last + 1, i, tn_lk_peer_provider(link, i), tn_lk_lanes_wanted(link, i));
 		return;
@@ -147,7 +171,7 @@ static void reshape_failed(tn_link *link, const char *why, uint64_t now_ns)
 	forget(link);
 	if (link->spare.narrows)
 		tn_lk_reshape_failed(link, now_ns);
-	if (link->state == TN_LINK_UP && !link->timer[TN_TIMER_PROBE].armed)
+	if (link->state == TN_LINK_UP && !tn_lk_armed(link, TN_TIMER_PROBE))
 		tn_lk_probe_later(link, now_ns);
 }
 
@@ -260,7 +284,7 @@ const char *tn_lk_spare_wire(tn_link *link, const tn_wire_wire *wire, uint32_t o
 		tn_lk_spare_drop(link, TERN_E_LANE, "the lanes in use broke before", now_ns);
 		return NULL;
 	}
-	tn_lk_arm(link, TN_TIMER_SPARE, tn_deadline(now_ns, 2 * link->config.lane_timeout_ns));
+	tn_lk_arm(link, TN_TIMER_SPARE, tn_deadline(now_ns, 2 * link->config->lane_timeout_ns));
 	return NULL;
 }
 
@@ -297,7 +321,7 @@ void tn_lk_spare_reach(tn_link *link, tern_status status, const char *text, uint
 		tn_wire_put_wire(&w, spare->epoch, name_of(link), spare->lanes);
 		tn_lk_out_end(link, &w, now_ns);
 		if (spare->active) /* the output did not overflow */
-			tn_lk_arm(link, TN_TIMER_SPARE, tn_deadline(now_ns, link->config.lane_timeout_ns));
+			tn_lk_arm(link, TN_TIMER_SPARE, tn_deadline(now_ns, link->config->lane_timeout_ns));
 	}
 	if (spare->active)
 		tn_lk_spare_make(link, now_ns);
@@ -310,7 +334,7 @@ static void maybe_ready(tn_link *link, uint64_t now_ns)
 	tn_lk_log(link, TN_LOG_DEBUG, "lanes of %s are ready beside those in use", name_of(link));
 	if (dials(link) && link->state == TN_LINK_UP)
 		tn_lk_arm(link, TN_TIMER_SPARE,
-			  link->spare.reshape ? now_ns : tn_deadline(now_ns, link->config.probe_ns));
+			  link->spare.reshape ? now_ns : tn_deadline(now_ns, link->config->probe_ns));
 	else
 		tn_lk_disarm(link, TN_TIMER_SPARE);
 }
@@ -360,7 +384,7 @@ void tn_lk_spare_timeout(tn_link *link, uint64_t now_ns)
 	} else if (dials(link) && !link->torn) {
 		put_move(link, now_ns);
 		tn_lk_hold(link, true);
-		tn_lk_arm(link, TN_TIMER_SPARE, tn_deadline(now_ns, link->config.lane_timeout_ns));
+		tn_lk_arm(link, TN_TIMER_SPARE, tn_deadline(now_ns, link->config->lane_timeout_ns));
 	}
 }
 
@@ -445,7 +469,7 @@ const char *tn_lk_spare_message(tn_link *link, tn_ctrl_type type, const uint8_t 
 	spare->move_received = true;
 	if (!dials(link) && link->state == TN_LINK_UP) {
 		tn_lk_hold(link, true);
-		tn_lk_arm(link, TN_TIMER_SPARE, tn_deadline(now_ns, 2 * link->config.lane_timeout_ns));
+		tn_lk_arm(link, TN_TIMER_SPARE, tn_deadline(now_ns, 2 * link->config->lane_timeout_ns));
 	}
 	return NULL;
 }

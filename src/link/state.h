@@ -422,10 +422,18 @@ typedef struct tn_lk_spare {
 	tn_lk_addr *addr; /* one each; NULL: no memory for them */
 } tn_lk_spare;
 
+/* A link's configuration as it is kept: names and providers are here, not behind config's pointers. */
+typedef struct tn_lk_shared {
+	tn_link_config config;
+	char name[TN_NAME_MAX], job[TN_NAME_MAX];
+	tn_link_provider providers[TN_LINK_PROVIDERS_MAX]; /* as many as there are are kept */
+} tn_lk_shared;
+
 /* Until the link is up for the first time (hello.c). */
 typedef struct tn_lk_birth {
 	uint8_t secrets[TN_SECRETS_MAX][TN_SHA256_BYTES]; /* hashed; the first all zero if there is none */
 	uint32_t secret_count;                            /* 1 or 2 */
+	uint8_t nonce[TN_LINK_NONCE_BYTES];
 	uint8_t transcript[TN_SHA256_BYTES];
 	uint32_t hello_own_bytes, hello_peer_bytes;
 	uint8_t hello_own[TN_CTRL_HELLO_BYTES], hello_peer[TN_CTRL_HELLO_BYTES];
@@ -453,9 +461,8 @@ typedef struct tn_lk_rejoin {
 	char lost_text[TN_LINK_TEXT_MAX];
 } tn_lk_rejoin;
 
-/* How a provider did since its lanes were last up. */
+/* How a provider did since its lanes were last up long enough. */
 typedef struct tn_lk_health {
-	bool worked;
 	uint32_t strikes;       /* breaks in a row, each soon after its lanes were up */
 	uint64_t held_until_ns; /* not tried before, while others work */
 } tn_lk_health;
@@ -515,12 +522,19 @@ struct tn_link {
 	uint8_t *ring;
 	uint64_t ring_head, ring_tail;
 	tn_link_counters counters;
-	tn_link_config config;
+	union { /* one for all links that have equal ones */
+		const tn_lk_shared *shared;
+		const tn_link_config *config; /* its first part */
+	};
+	bool active; /* what it has not: this side dialed */
+	void *log_arg;
 	tn_lk_spare spare;
-	tn_lk_lane *lanes[TN_LANE_SLOTS]; /* NULL, or a row; one that is FREE keeps its totals for recover.c */
+	tn_lk_lane
+		*lanes[TN_LANE_SLOTS]; /* NULL, or a row; one that is FREE keeps its totals for recover.c */
 	/* ---- work ---- */
 	tn_timers timers;
-	tn_timer timer[TN_TIMER_COUNT];
+	tn_timer timer; /* the earliest of timer_at[] */
+	uint64_t timer_at[TN_TIMER_COUNT];
 	tn_list done, events, ctl, msg_ready;
 	bool turn;                     /* whose turn it is: messages or small transfers */
 	uint64_t served[TN_CLASSES];   /* the largest of a lane that had its turn */
@@ -544,7 +558,7 @@ struct tn_link {
 	uint32_t opened; /* live channels that we opened: at most the peer's channels_max */
 	/* ---- the end ---- */
 	tern_status status;
-	char detail[TN_LINK_TEXT_MAX];
+	char *detail; /* NULL or a text, as is reason */
 	bool bye_sent, bye_received, closed_sent, closed_received;
 	bool verdict_pending, settled, down_told;
 	/* ---- control connection ---- */
@@ -564,16 +578,14 @@ struct tn_link {
 	uint32_t rejoin_number;
 	uint64_t ctrl_tx, ctrl_rx, ctrl_again, ctrl_kept, ping_at; /* rejoin.c */
 	uint32_t ctrl_log_bytes;
-	uint8_t *ctrl_log;     /* a ring; NULL while nothing is kept */
-	tn_lk_rejoin *rejoin;  /* while the control connection is away, or coming back */
+	uint8_t *ctrl_log;    /* a ring; NULL while nothing is kept */
+	tn_lk_rejoin *rejoin; /* while the control connection is away, or coming back */
 	uint32_t rejoin_in_bytes, rejoin_out_bytes;
 	/* ---- hello ---- */
 	tn_lk_birth *birth; /* NULL: it was up */
 	uint8_t session[TN_SHA256_BYTES];
 	tn_link_peer peer;
 	tn_lk_peer_setup *peer_setup; /* from WIRING on */
-	char name[TN_NAME_MAX], job[TN_NAME_MAX];
-	tn_link_provider providers[TN_LINK_PROVIDERS_MAX];
 	/* ---- wiring ---- */
 	uint32_t epoch, lane_serial;
 	uint32_t epoch_last; /* the highest that was used: that of the spare lanes, if there were any */
@@ -588,7 +600,7 @@ struct tn_link {
 	bool wired_sent, wired_received;
 	uint32_t lane_work; /* lanes in CREATE, CONNECT, CLOSE */
 	uint32_t lanes_live;
-	char reason[TN_LINK_TEXT_MAX];
+	char *reason; /* why not over the providers before this one */
 	/* ---- the better provider ---- */
 	bool moves;  /* both sides can, and it is wanted */
 	bool moving; /* RECOVERING because of a move */
@@ -610,7 +622,8 @@ struct tn_link {
 	uint32_t told_provider; /* that the shell knows of */
 	uint64_t up_since_ns;   /* the lanes in use */
 	tn_rand rand;           /* spreads probes */
-	tn_lk_health health[TN_LINK_PROVIDERS_MAX];
+	uint32_t worked;        /* providers (by index) whose lanes were up */
+	tn_lk_health *health;   /* of each provider; NULL: none broke, or no memory to know it */
 	/* ---- recovery ---- */
 	bool sums;     /* DATA and FRAG carry checksums, both ways */
 	bool torn;     /* something that was sent could not be kept: a break ends the link */
@@ -626,6 +639,6 @@ struct tn_link {
 	tn_lk_addr *addr; /* of addr_lanes, while an epoch is wired */
 	uint32_t addr_lanes;
 };
-_Static_assert(sizeof(struct tn_link) <= 8u << 10, "README.md says what a link takes");
+_Static_assert(sizeof(struct tn_link) <= 3u << 10, "README.md says what a link takes");
 
 #endif

@@ -17,12 +17,12 @@ static uint32_t sum_of(tn_link *link, uint32_t crc, const void *base, uint64_t b
 {
 	uint8_t bounce[BOUNCE_BYTES];
 
-	if (!link->config.copy)
+	if (!link->config->copy)
 		return tn_crc32c(crc, base, bytes);
 	for (uint64_t at = 0; at < bytes;) {
 		uint64_t n = TN_MIN(bytes - at, (uint64_t)BOUNCE_BYTES);
 
-		if (link->config.copy(bounce, (const uint8_t *)base + at, n, link->config.copy_arg) !=
+		if (link->config->copy(bounce, (const uint8_t *)base + at, n, link->config->copy_arg) !=
 		    TERN_OK)
 			return ~crc; /* what was not read is not vouched for */
 		crc = tn_crc32c(crc, bounce, n);

@@ -93,7 +93,7 @@ static bool build_window(tn_link *link, tn_lk_lane *lane, tn_lk_chan *chan, tn_l
 	tn_lk_head_fill(link, lane, wr, TN_FRAME_WINDOW, 0);
 	window->channel = chan->peer;
 	window->zero = 0;
-	window->total = chan->rx_bytes + link->config.channel_window_bytes;
+	window->total = chan->rx_bytes + link->config->channel_window_bytes;
 	tn_lk_frame_post(link, lane, wr, sizeof(*window), post);
 	return true;
 }
@@ -290,7 +290,7 @@ static bool next_message(tn_link *link, tn_lk_lane *lane, tn_link_post *post)
 	}
 	op = TN_LIST_FIRST(&chan->msgs, tn_lk_op, node);
 	n = tn_lk_fragment_bytes(link, chan, op->length - op->sent, op->sent == 0);
-	if (lane->frames >= link->config.lane_data_frames) {
+	if (lane->frames >= link->config->lane_data_frames) {
 		tn_count_own(&link->counters.window_waits, 1);
 		return false;
 	}
@@ -430,7 +430,7 @@ static bool next_xfer(tn_link *link, uint32_t class, tn_link_post *post)
 static bool may_post_data(const tn_link *link)
 {
 	return link->state == TN_LINK_UP && !tn_lk_journal_due(link) &&
-	       link->wr_live + TN_WR_RESERVE < link->config.wrs_max;
+	       link->wr_live + TN_WR_RESERVE < link->config->wrs_max;
 }
 
 static bool next_data(tn_link *link, tn_lk_lane *lane0, tn_link_post *post)
@@ -459,7 +459,7 @@ bool tn_lk_next_post(tn_link *link, tn_link_action *act)
 	bool only_lane0, found;
 
 	if ((link->state != TN_LINK_UP && link->state != TN_LINK_CLOSING) ||
-	    link->wr_live >= link->config.wrs_max)
+	    link->wr_live >= link->config->wrs_max)
 		return false;
 	tn_lk_grants_news(link);
 	tn_lk_slots_news(link);

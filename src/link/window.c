@@ -46,8 +46,8 @@ uint64_t tn_lk_piece_max(const tn_link *link)
  */
 static bool goes_whole(const tn_link *link, uint64_t bytes)
 {
-	return link->in_flight == 0 && link->providers[link->provider].window_adaptive &&
-	       bytes <= link->config.window_min_bytes && bytes <= link->chunk_max;
+	return link->in_flight == 0 && link->shared->providers[link->provider].window_adaptive &&
+	       bytes <= link->config->window_min_bytes && bytes <= link->chunk_max;
 }
 
 /*
@@ -65,7 +65,7 @@ static bool window_open(const tn_link *link, uint64_t n, bool placed)
 {
 	return tn_lk_window_open(link, n) ||
 	       (placed && link->adaptive &&
-		link->in_flight + n <= TN_MIN(PLACED_WINDOW, link->config.window_bytes));
+		link->in_flight + n <= TN_MIN(PLACED_WINDOW, link->config->window_bytes));
 }
 
 uint64_t tn_lk_bulk_next(tn_link *link, uint64_t left, bool put, bool placed)
@@ -128,7 +128,7 @@ void tn_lk_bulk_posted(tn_link *link, tn_lk_wr *wr)
 
 static uint64_t target_of(const tn_link *link)
 {
-	return link->base_ns + link->config.window_target_ns;
+	return link->base_ns + link->config->window_target_ns;
 }
 
 static void shorter(tn_link *link, uint64_t delay_ns, uint64_t now_ns)
@@ -136,7 +136,7 @@ static void shorter(tn_link *link, uint64_t delay_ns, uint64_t now_ns)
 	uint64_t target = target_of(link), delay = TN_MIN(delay_ns, 2 * target);
 	uint64_t part = ((delay - target) << 10) / delay; /* of 1024; at most a half */
 
-	link->window = TN_MAX(link->window - (link->window * part >> 10), link->config.window_min_bytes);
+	link->window = TN_MAX(link->window - (link->window * part >> 10), link->config->window_min_bytes);
 	link->cut_ns = now_ns;
 	link->doubling = false;
 	link->window_done = 0;
@@ -158,10 +158,10 @@ static void adapt(tn_link *link, const tn_lk_wr *wr, uint64_t now_ns)
 	if (link->window_done < link->window)
 		return;
 	link->window_done = 0;
-	if (link->limited && link->window < link->config.window_bytes) {
-		uint64_t step = link->doubling ? link->window : link->config.window_min_bytes;
+	if (link->limited && link->window < link->config->window_bytes) {
+		uint64_t step = link->doubling ? link->window : link->config->window_min_bytes;
 
-		link->window = TN_MIN(link->window + step, link->config.window_bytes);
+		link->window = TN_MIN(link->window + step, link->config->window_bytes);
 		tn_count_own(&link->counters.window_grows, 1);
 	}
 	link->limited = false;
@@ -188,19 +188,20 @@ void tn_lk_bulk_done(tn_link *link, tn_lk_wr *wr, tern_status status, uint64_t n
 void tn_lk_flow_up(tn_link *link)
 {
 	TN_ASSERT(link->in_flight == 0);
-	link->adaptive = link->config.window_adaptive || link->providers[link->provider].window_adaptive;
-	link->streams = link->providers[link->provider].streams && link->remote_done &&
+	link->adaptive =
+		link->config->window_adaptive || link->shared->providers[link->provider].window_adaptive;
+	link->streams = link->shared->providers[link->provider].streams && link->remote_done &&
 			(link->caps & TN_LINK_CAP_ORDERED_WRITES);
-	link->window = link->adaptive ? link->config.window_min_bytes : link->config.window_bytes;
+	link->window = link->adaptive ? link->config->window_min_bytes : link->config->window_bytes;
 	link->doubling = link->adaptive;
-	link->base_ns = BASE_TARGETS * link->config.window_target_ns;
+	link->base_ns = BASE_TARGETS * link->config->window_target_ns;
 	tn_lk_grants_up(link);
 	tn_lk_slots_up(link);
-	link->small = TN_MIN(link->config.small_bytes, link->chunk_max);
+	link->small = TN_MIN(link->config->small_bytes, link->chunk_max);
 	/* Of what is granted by units, a unit is bulk. */
 	if (link->grants.tx)
 		link->small = TN_MIN(link->small, TN_GRANT_UNIT_MIN - 1);
-	link->budget = link->providers[link->provider].budget;
+	link->budget = link->shared->providers[link->provider].budget;
 	link->limited = false;
 }
 

@@ -70,7 +70,8 @@ void tn_wire_put_auth(tn_writer *w, const uint8_t (*macs)[32], uint32_t count)
 	end(w, at);
 }
 
-void tn_wire_put_setup(tn_writer *w, uint32_t channels_max, const tn_link_provider *providers, uint32_t count)
+void tn_wire_put_setup(tn_writer *w, uint32_t channels_max, const tn_link_provider *providers, uint32_t count,
+		       uint32_t hidden)
 {
 	uint64_t at = begin(w, TN_CTRL_SETUP);
 
@@ -80,7 +81,7 @@ void tn_wire_put_setup(tn_writer *w, uint32_t channels_max, const tn_link_provid
 		const tn_link_provider *p = &providers[i];
 
 		tn_put_str(w, p->name);
-		tn_put_u32(w, p->caps);
+		tn_put_u32(w, p->caps & ~hidden);
 		tn_put_u64(w, p->write_bytes_max);
 		tn_put_u64(w, p->send_bytes_max);
 		tn_put_u16(w, p->address_bytes);

@@ -149,8 +149,9 @@ typedef struct tn_wire_end {
 /* Encoders write a whole message with its head; w->bad if it does not fit. */
 void tn_wire_put_hello(tn_writer *w, const tn_wire_hello *hello);
 void tn_wire_put_auth(tn_writer *w, const uint8_t (*macs)[32], uint32_t count);
-void tn_wire_put_setup(tn_writer *w, uint32_t channels_max, const tn_link_provider *providers,
-		       uint32_t count);
+/* hidden: bits of caps that are not told. */
+void tn_wire_put_setup(tn_writer *w, uint32_t channels_max, const tn_link_provider *providers, uint32_t count,
+		       uint32_t hidden);
 void tn_wire_put_wire(tn_writer *w, uint32_t epoch, const char *provider, uint32_t lanes);
 void tn_wire_put_lane_addr(tn_writer *w, uint32_t epoch, uint32_t lane, uint32_t grant,
 			   const uint8_t *address, uint16_t address_bytes);

@@ -22,9 +22,12 @@
 
 static void note_reason(tn_link *link, const char *provider, const char *why)
 {
-	size_t at = strlen(link->reason);
+	size_t at;
 
-	snprintf(link->reason + at, sizeof(link->reason) - at, "%s%s: %s", at ? "; " : "", provider, why);
+	if (tn_lk_text_lend(link, &link->reason)) {
+		at = strlen(link->reason);
+		snprintf(link->reason + at, TN_LINK_TEXT_MAX - at, "%s%s: %s", at ? "; " : "", provider, why);
+	}
 	tn_lk_log(link, TN_LOG_INFO, "not over %s: %s", provider, why);
 }
 
@@ -47,28 +50,29 @@ static uint32_t find_peer_provider(const tn_link *link, const char *name)
 uint32_t tn_lk_peer_provider(const tn_link *link, uint32_t provider)
 {
 	const uint32_t need = TN_LINK_CAP_SEND | TN_LINK_CAP_WRITE;
-	uint32_t peer = find_peer_provider(link, link->providers[provider].name);
+	uint32_t peer = find_peer_provider(link, link->shared->providers[provider].name);
 
 	return peer != TN_NONE && (link->peer_setup->providers[peer].caps & need) == need ? peer : TN_NONE;
 }
 
 uint32_t tn_lk_lanes_wanted(const tn_link *link, uint32_t provider)
 {
-	uint32_t data_lanes = link->providers[provider].data_lanes;
+	uint32_t data_lanes = link->shared->providers[provider].data_lanes;
 
 	if (link->few & (1u << provider))
 		data_lanes = 0;
 	else if (data_lanes == UINT32_MAX)
-		data_lanes = link->config.data_lanes;
+		data_lanes = link->config->data_lanes;
 	return 1 + TN_MIN(data_lanes, TN_LINK_LANES_MAX - 1u);
 }
 
 bool tn_lk_try_fewer(tn_link *link, uint32_t provider, tern_status status)
 {
-	if (!link->config.active || provider == TN_NONE || tn_lk_lanes_wanted(link, provider) == 1 ||
+	if (!link->active || provider == TN_NONE || tn_lk_lanes_wanted(link, provider) == 1 ||
 	    (status != TERN_E_LIMIT && status != TERN_E_NOMEM))
 		return false;
-	tn_lk_log(link, TN_LOG_INFO, "one lane over %s: more find no room", link->providers[provider].name);
+	tn_lk_log(link, TN_LOG_INFO, "one lane over %s: more find no room",
+		  link->shared->providers[provider].name);
 	link->few |= 1u << provider;
 	return true;
 }
@@ -86,14 +90,15 @@ static void ask_reach(tn_link *link, uint32_t provider, uint32_t peer_provider)
 /* Dialer: the next provider to try. */
 static void try_next(tn_link *link, uint64_t now_ns)
 {
-	while (link->provider_next < link->config.provider_count) {
+	while (link->provider_next < link->config->provider_count) {
 		uint32_t i = link->provider_next++;
 		uint32_t peer = tn_lk_peer_provider(link, i);
 
 		if (peer == TN_NONE) {
-			note_reason(link, link->providers[i].name, "the peer does not have it");
+			note_reason(link, link->shared->providers[i].name, "the peer does not have it");
 		} else if (tn_lk_held_back(link, i, now_ns)) {
-			note_reason(link, link->providers[i].name, "held back: it broke again and again");
+			note_reason(link, link->shared->providers[i].name,
+				    "held back: it broke again and again");
 			tn_count_own(&link->counters.held_back, 1);
 		} else {
 			ask_reach(link, i, peer);
@@ -102,20 +107,20 @@ static void try_next(tn_link *link, uint64_t now_ns)
 	}
 	if (link->state == TN_LINK_RECOVERING || (link->wire_broke && link->rewires < ROUNDS)) {
 		/* What broke may come back: TN_TIMER_RECOVER bounds it. */
-		tn_lk_log(link, TN_LOG_INFO, "no provider works now: %s", link->reason);
+		tn_lk_log(link, TN_LOG_INFO, "no provider works now: %s", tn_lk_text(link->reason));
 		tn_lk_disarm(link, TN_TIMER_STEP);
 		tn_lk_arm(link, TN_TIMER_REWIRE, now_ns + (REWIRE_NS << TN_MIN(link->rewires, 6u)));
 		link->rewires++;
 		return;
 	}
 	tn_lk_fail_link(link, now_ns, TERN_E_UNREACHABLE, "no transport reaches the peer (%.200s)",
-			link->reason[0] ? link->reason : "none configured");
+			link->reason ? link->reason : "none configured");
 }
 
 static void arm_wiring(tn_link *link, uint64_t now_ns)
 {
 	/* The acceptor waits for the dialer's next try as well. */
-	uint64_t wait = link->config.lane_timeout_ns * (link->config.active ? 1 : 2);
+	uint64_t wait = link->config->lane_timeout_ns * (link->active ? 1 : 2);
 
 	tn_lk_arm(link, TN_TIMER_STEP, tn_deadline(now_ns, wait));
 }
@@ -125,7 +130,7 @@ void tn_lk_wiring_again(tn_link *link, uint64_t now_ns)
 	link->provider = TN_NONE;
 	link->wired_sent = link->wired_received = false;
 	arm_wiring(link, now_ns);
-	if (link->config.active)
+	if (link->active)
 		try_next(link, now_ns);
 }
 
@@ -133,7 +138,7 @@ void tn_lk_wiring_start(tn_link *link, uint64_t now_ns)
 {
 	tn_link_set_state(link, TN_LINK_WIRING);
 	arm_wiring(link, now_ns);
-	if (link->config.active)
+	if (link->active)
 		try_next(link, now_ns);
 }
 
@@ -163,7 +168,7 @@ void tn_lk_wiring_fini(tn_link *link)
 {
 	addrs_drop(link);
 	if (link->peer_setup)
-		tn_store_back(link->config.store, link->peer_setup, link->peer_setup->bytes);
+		tn_store_back(link->config->store, link->peer_setup, link->peer_setup->bytes);
 	link->peer_setup = NULL;
 }
 
@@ -190,7 +195,7 @@ static void pass_over(tn_link *link, tern_status status, const char *why)
 	if (tn_lk_try_fewer(link, link->provider, status))
 		link->provider_next = link->provider;
 	else
-		note_reason(link, link->providers[link->provider].name, why);
+		note_reason(link, link->shared->providers[link->provider].name, why);
 }
 
 static void end_attempt(tn_link *link, tern_status status, const char *why, uint64_t now_ns)
@@ -202,7 +207,7 @@ static void end_attempt(tn_link *link, tern_status status, const char *why, uint
 	link->wire_active = link->wire_wait = link->reach_ask = link->reach_wait = false;
 	link->provider = TN_NONE;
 	arm_wiring(link, now_ns);
-	if (link->config.active)
+	if (link->active)
 		try_next(link, now_ns);
 }
 
@@ -233,9 +238,9 @@ void tn_lk_attempt_failed(tn_link *link, tern_status status, const char *text, u
 
 void tn_lk_wiring_timeout(tn_link *link, uint64_t now_ns)
 {
-	if (link->state == TN_LINK_RECOVERING && !link->config.active && !link->wire_active)
+	if (link->state == TN_LINK_RECOVERING && !link->active && !link->wire_active)
 		return; /* the dialer is at it; TN_TIMER_RECOVER bounds the wait */
-	if (link->wired_sent || (!link->config.active && !link->wire_active))
+	if (link->wired_sent || (!link->active && !link->wire_active))
 		tn_lk_fail_link(link, now_ns, TERN_E_DEADLINE, "%s",
 				"the peer did not connect its lanes in time");
 	else
@@ -251,15 +256,16 @@ void tn_link_on_reach(tn_link *link, uint32_t provider, tern_status status, cons
 	if (!link->reach_wait || link->provider != provider || !tn_lk_wiring(link))
 		return;
 	link->reach_wait = false;
-	if (link->config.active) {
-		const tn_link_provider *p = &link->providers[link->provider];
+	if (link->active) {
+		const tn_link_provider *p = &link->shared->providers[link->provider];
 
 		if (status != TERN_OK) {
 			pass_over(link, status, text && text[0] ? text : tern_status_text(status));
 			try_next(link, now_ns);
 			return;
 		}
-		if (!begin_epoch(link, link->epoch_last + 1, tn_lk_lanes_wanted(link, link->provider), now_ns))
+		if (!begin_epoch(link, link->epoch_last + 1, tn_lk_lanes_wanted(link, link->provider),
+				 now_ns))
 			return;
 		arm_wiring(link, now_ns);
 		w = tn_lk_out_begin(link);
@@ -280,11 +286,11 @@ static uint64_t frame_of_all(const tn_link *link)
 {
 	uint64_t bytes = TN_JOURNAL_FRAME_MAX;
 
-	for (uint32_t i = 0; i < link->config.provider_count; i++) {
-		uint32_t peer = find_peer_provider(link, link->providers[i].name);
+	for (uint32_t i = 0; i < link->config->provider_count; i++) {
+		uint32_t peer = find_peer_provider(link, link->shared->providers[i].name);
 
 		if (peer != TN_NONE)
-			bytes = TN_MIN(bytes, TN_MIN(link->providers[i].send_bytes_max,
+			bytes = TN_MIN(bytes, TN_MIN(link->shared->providers[i].send_bytes_max,
 						     link->peer_setup->providers[peer].send_bytes_max));
 	}
 	return bytes;
@@ -292,7 +298,7 @@ static uint64_t frame_of_all(const tn_link *link)
 
 static void go_up(tn_link *link, uint64_t now_ns)
 {
-	const tn_link_provider *own = &link->providers[link->provider];
+	const tn_link_provider *own = &link->shared->providers[link->provider];
 	const tn_lk_peer_device *peer = &link->peer_setup->providers[link->peer_provider];
 	bool again = link->was_up;
 
@@ -304,16 +310,14 @@ static void go_up(tn_link *link, uint64_t now_ns)
 	link->frame_max =
 		link->resumes ? frame_of_all(link) : TN_MIN(own->send_bytes_max, peer->send_bytes_max);
 	link->chunk_max =
-		TN_MIN(link->config.chunk_bytes, TN_MIN(own->write_bytes_max, peer->write_bytes_max));
-	if (!link->reason[0])
-		snprintf(link->reason, sizeof(link->reason), "%s", "the first choice of both");
+		TN_MIN(link->config->chunk_bytes, TN_MIN(own->write_bytes_max, peer->write_bytes_max));
 	tn_link_set_state(link, TN_LINK_UP);
 	tn_lk_log(link, TN_LOG_INFO, "up over %s, %u lanes, wire version %u, features %#llx (%s)", own->name,
 		  link->lane_count, link->peer.version, (unsigned long long)link->peer.features,
-		  link->reason);
+		  tn_link_provider_reason(link));
 	link->heard = link->was_up = true;
 	link->up_since_ns = now_ns;
-	link->health[link->provider].worked = true;
+	link->worked |= 1u << link->provider;
 	tn_lk_disarm(link, TN_TIMER_STEP);
 	tn_lk_probe_later(link, now_ns);
 	if (again && link->provider != link->told_provider) {
@@ -334,8 +338,8 @@ static void go_up(tn_link *link, uint64_t now_ns)
 		return;
 	}
 	link->up_due = true;
-	if (link->config.keepalive_ns)
-		tn_lk_arm(link, TN_TIMER_KEEPALIVE, tn_deadline(now_ns, link->config.keepalive_ns));
+	if (link->config->keepalive_ns)
+		tn_lk_arm(link, TN_TIMER_KEEPALIVE, tn_deadline(now_ns, link->config->keepalive_ns));
 }
 
 static void maybe_up(tn_link *link, uint64_t now_ns)
@@ -387,10 +391,10 @@ static const char *on_wire(tn_link *link, const uint8_t *payload, uint32_t bytes
 
 	if (wrong)
 		return wrong;
-	if (link->config.active || wire.epoch <= link->epoch_last ||
+	if (link->active || wire.epoch <= link->epoch_last ||
 	    (!link->moves && (link->wired_sent || !tn_lk_wiring(link))))
 		return "WIRE at a wrong time";
-	own = find_provider(link->providers, link->config.provider_count, wire.provider);
+	own = find_provider(link->shared->providers, link->config->provider_count, wire.provider);
 	peer = find_peer_provider(link, wire.provider);
 	if (own == TN_NONE || peer == TN_NONE)
 		return "WIRE with a provider that was not offered";

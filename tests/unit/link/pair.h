@@ -146,7 +146,7 @@ struct pair_world {
 	tn_link_pool *pools[2]; /* of the sides' devices; NULL = none */
 	uint32_t ballast;       /* slots of it that nobody has */
 	tn_link_store store[2];
-	int64_t memory_left; /* blocks that their source still has; below 0: any number */
+	int64_t memory_left;    /* blocks that their source still has; below 0: any number */
 	tn_link_quota quota[2]; /* of each side's data lanes; cap 0 = none */
 	/* what a test listens to; may be NULL */
 	void (*on_action)(pair_world *world, int side, const tn_link_action *act);

@@ -83,7 +83,7 @@ static void make_control(void)
 	close_row(r, &w)
 	ROW("HELLO", tn_wire_put_hello(&w, &hello));
 	ROW("AUTH", tn_wire_put_auth(&w, &mac, 1));
-	ROW("SETUP", tn_wire_put_setup(&w, 256, &provider, 1));
+	ROW("SETUP", tn_wire_put_setup(&w, 256, &provider, 1, 0));
 	ROW("WIRE", tn_wire_put_wire(&w, 7, "tcp", 3));
 	ROW("LANE_ADDR", tn_wire_put_lane_addr(&w, 7, 2, 64, (const uint8_t *)"adr", 3));
 	ROW("WIRED", tn_wire_put_epoch(&w, TN_CTRL_WIRED, 7));
