@@ -56,6 +56,7 @@ typedef struct scale_config {
 	uint32_t lane0_grant, lane_grant; /* told to the peer; more than slots: credits are off */
 	uint64_t sample_ns;               /* between two samples of the receiver's queue; 0 = none */
 	FILE *samples;
+	uint64_t idle_ns; /* between the end of the load and when the memory of idle links is counted */
 	uint64_t seed;
 	uint64_t limit_ns; /* virtual time; a run that is not through by then has failed */
 } scale_config;
@@ -72,6 +73,7 @@ typedef struct scale_result {
 	uint64_t rnr, posts, frames, credit_waits, window_waits, slots_peak;
 	uint32_t links, qps;    /* of the node that has most */
 	uint64_t link_bytes;    /* of one link, as configured */
+	uint64_t idle_bytes;    /* that a link has in use after idle_ns, of the one that has most */
 	uint64_t channel_bytes; /* of one more channel in it */
 	uint64_t node_bytes;    /* links, and receive slots of the node that has most */
 	uint64_t events;

@@ -151,6 +151,7 @@ static void measure(scale *s)
 		tn_link_check(s->ends[i].link, 2);
 		r->credit_waits += c->credit_waits;
 		r->window_waits += c->window_waits;
+		r->idle_bytes = TN_MAX(r->idle_bytes, tn_link_held_bytes(s->ends[i].link));
 		counted += c->stale + c->dropped + c->ops_failed;
 	}
 	TN_ASSERT(counted == 0);
@@ -204,7 +205,7 @@ static void clean_up(scale *s)
 /* What is under way when the load is through ends, so that all is accounted for. */
 static void drain(scale *s)
 {
-	uint64_t until = s->events.now + TN_NS_PER_SEC;
+	uint64_t until = s->events.now + (s->config.idle_ns ? s->config.idle_ns : TN_NS_PER_SEC);
 
 	while (sim_step(&s->events, until))
 		;

@@ -79,7 +79,7 @@ bool tn_link_next_action(tn_link *link, uint64_t now_ns, tn_link_action *act)
 		act->type = TN_ACT_LINK_MOVED;
 		return true;
 	}
-	if (tn_lk_next_done(link, act) || tn_lk_next_event(link, act) || tn_lk_next_post(link, act))
+	if (tn_lk_next_done(link, act) || tn_lk_next_event(link, act) || tn_lk_next_post(link, now_ns, act))
 		return true;
 	if (link->hold) {
 		tn_lk_move_step(link, now_ns);

@@ -35,7 +35,7 @@ static TN_ALWAYS_INLINE tn_lk_chan *open_channel(tn_link *link, uint32_t channel
 
 	if (TN_UNLIKELY(!may_send(link, chan, channel)))
 		return NULL;
-	if (TN_UNLIKELY(link->wr_live + TN_WR_RESERVE >= link->config->wrs_max || !tn_lk_has_op_row(link) ||
+	if (TN_UNLIKELY(link->wr_live + TN_WR_RESERVE >= link->wr_room || !tn_lk_has_op_row(link) ||
 			chan->ops >= link->config->channel_ops_max))
 		return NULL;
 	return chan;
@@ -359,7 +359,8 @@ TN_ALWAYS_INLINE bool tn_link_brief_send(tn_link *link, uint32_t channel, uint64
 
 	_Static_assert(sizeof(tn_frame_data) == TN_LINK_BRIEF_BYTES,
 		       "a brief message has its header with it");
-	if (TN_UNLIKELY(!may_send(link, chan, channel) || chan->abort_due || link->sums ||
+	/* The log is there while the rows are, and it may be needed. */
+	if (TN_UNLIKELY(!may_send(link, chan, channel) || chan->abort_due || link->sums || !link->wrs ||
 			!tn_list_empty(&chan->msgs)))
 		return false;
 	if (TN_UNLIKELY(lane->state != TN_LANE_UP || lane->stalled ||

@@ -287,6 +287,8 @@ void tn_link_on_peer_answer(tn_link *link, tern_status status, const char *text,
 		made = send_hello(link, now_ns);
 	if (made == TERN_OK)
 		made = make_transcript(link);
+	if (link->state != TN_LINK_HELLO)
+		return; /* no memory to say HELLO with */
 	tn_link_set_state(link, TN_LINK_AUTH);
 	arm_step(link, now_ns);
 	if (made == TERN_OK && link->active)
@@ -340,6 +342,8 @@ static const char *on_auth(tn_link *link, const uint8_t *payload, uint32_t bytes
 		crypto_failed(link, now_ns);
 		return NULL;
 	}
+	if (link->state != TN_LINK_AUTH)
+		return NULL; /* nor AUTH */
 	tn_link_set_state(link, TN_LINK_SETUP);
 	arm_step(link, now_ns);
 	send_setup(link, now_ns);

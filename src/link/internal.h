@@ -187,6 +187,8 @@ void tn_lk_spare_settle(tn_link *link, uint64_t now_ns);
 bool tn_lk_spare_usable(const tn_link *link);
 void tn_lk_hold(tn_link *link, bool hold);
 /* SYNC on each lane once nothing else is to be sent. */
+/* A SYNC that the peer answers, on this lane. */
+void tn_lk_sync_build(tn_link *link, tn_lk_lane *lane, tn_link_post *post);
 bool tn_lk_next_quiet(tn_link *link, tn_link_post *post);
 void tn_lk_move_step(tn_link *link, uint64_t now_ns);
 
@@ -393,6 +395,16 @@ void tn_lk_grants_up(tn_link *link);
 void tn_lk_grants_down(tn_link *link);
 void tn_lk_grants_check(const tn_link *link);
 
+/* ---- work.c ---- */
+
+/* Rows and log are there; false: no memory. */
+bool tn_lk_work_lend(tn_link *link);
+/* At each keepalive: what nobody needs is given back. */
+void tn_lk_work_look(tn_link *link);
+void tn_lk_work_fini(tn_link *link);
+/* A SYNC that asks the peer what it has. */
+bool tn_lk_next_ask(tn_link *link, tn_link_post *post);
+
 /* ---- op.c ---- */
 
 void tn_lk_op_set_state(tn_link *link, tn_lk_op *op, tn_lk_op_state to);
@@ -413,12 +425,12 @@ const char *tn_lk_op_state_name(tn_lk_op_state state);
 
 static inline bool tn_lk_has_op_row(const tn_link *link)
 {
-	return link->op_live < link->config->ops_max;
+	return link->op_live < link->op_room;
 }
 
 /* ---- tx.c: what to post next; ledger.c: what that means ---- */
 
-bool tn_lk_next_post(tn_link *link, tn_link_action *act);
+bool tn_lk_next_post(tn_link *link, uint64_t now_ns, tn_link_action *act);
 void tn_lk_wr_complete(tn_link *link, tn_lk_wr *wr, tern_status status, uint64_t now_ns);
 /* The provider took it: move all ledgers. */
 void tn_lk_commit(tn_link *link, tn_lk_wr *wr, const tn_link_post *post, bool done);

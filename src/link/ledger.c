@@ -17,11 +17,11 @@ tn_lk_wr *tn_lk_wr_peek(tn_link *link)
 	uint32_t index = link->wr_free;
 	tn_lk_wr *wr;
 
-	TN_ASSERT(link->wr_live < link->config->wrs_max);
+	TN_ASSERT(link->wr_live < link->wr_room);
 	if (index != TN_NONE)
 		return &link->wrs[index];
 	wr = &link->wrs[link->wr_high];
-	wr->generation = 1;
+	wr->generation = link->wr_generation == UINT32_MAX ? 1 : link->wr_generation + 1;
 	wr->next_free = TN_NONE;
 	return wr;
 }
@@ -369,11 +369,10 @@ void tn_lk_wr_complete(tn_link *link, tn_lk_wr *wr, tern_status status, uint64_t
 void tn_link_on_wr_done(tn_link *link, uint64_t cookie, tern_status status, uint64_t now_ns)
 {
 	uint32_t index = (uint32_t)cookie;
-	tn_lk_wr *wr = &link->wrs[index];
+	tn_lk_wr *wr = index < link->wr_high ? &link->wrs[index] : NULL;
 	tn_lk_lane *lane;
 
-	if (index >= link->wr_high || wr->kind == TN_WR_FREE || wr->generation != cookie >> 32 ||
-	    index == link->posting) {
+	if (!wr || wr->kind == TN_WR_FREE || wr->generation != cookie >> 32 || index == link->posting) {
 		tn_count_own(&link->counters.stale, 1);
 		return;
 	}

@@ -665,6 +665,12 @@ const tn_link_counters *tn_link_get_counters(const tn_link *link);
 /* Bytes of bulk in flight: those of the device's budget that are this link's. */
 uint64_t tn_link_in_flight(const tn_link *link);
 
+/*
+ * Bytes of memory that this link has in use: itself, rows of its tables that were ever used, what it borrowed of the store.
+ * Not its part of the configuration, which the links of a node share.
+ */
+size_t tn_link_held_bytes(const tn_link *link);
+
 /* Receive slots that the peer may use at once on a lane of this link, which must not be gone. */
 uint32_t tn_link_lane_slots(const tn_link *link, uint32_t handle);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A link's birth: configuration, its memory, the rows of its tables. Must not: do anything protocol.
+ * A link's birth: configuration, its memory, the rows of its channels. Must not: do anything protocol.
  * Threads: none. Tests: tests/unit/link/life_test.c.
  */
 #include "link/internal.h"
@@ -41,7 +41,7 @@ static size_t round_line(size_t n)
 	return (n + TN_CACHE_LINE - 1) & ~(size_t)(TN_CACHE_LINE - 1);
 }
 
-#define TABLES 7
+#define TABLES 3
 
 /* Offsets of the tables; returns the size of all. */
 static size_t layout(const tn_link_config *config, size_t at[TABLES])
@@ -49,22 +49,11 @@ static size_t layout(const tn_link_config *config, size_t at[TABLES])
 	size_t n = round_line(sizeof(tn_link));
 
 	at[0] = n;
-	n += round_line((size_t)config->wrs_max * sizeof(tn_lk_wr));
-	at[1] = n;
-	n += round_line((size_t)config->ops_max * sizeof(tn_lk_op));
-	at[2] = n;
 	n += round_line((size_t)config->channels_max * sizeof(tn_lk_chan));
-	at[3] = n;
+	at[1] = n;
 	n += round_line((size_t)config->channels_max * sizeof(tn_lk_fail));
-	at[4] = n;
-	n += round_line((size_t)config->channels_max * sizeof(tn_lk_name_row));
-	at[5] = at[6] = n;
-	if (config->recover_ns == 0)
-		return n;
-	n += round_line(TN_JOURNAL_RING_BYTES);
-	at[6] = n;
-	return n + round_line((TN_JOURNAL_ROWS_ALL + (TN_LINK_LANES_MAX - 1) * TN_JOURNAL_ROWS) *
-			      sizeof(tn_lk_note));
+	at[2] = n;
+	return n + round_line((size_t)config->channels_max * sizeof(tn_lk_name_row));
 }
 
 size_t tn_link_memory_bytes(const tn_link_config *config)
@@ -142,17 +131,6 @@ static void init_lists(tn_link *link)
 	tn_list_init(&link->events);
 	tn_list_init(&link->ctl);
 	tn_list_init(&link->msg_ready);
-}
-
-static void init_log(tn_link *link, uint8_t *ring, tn_lk_note *rows)
-{
-	link->ring = ring;
-	for (uint32_t i = 0; i < TN_LINK_LANES_MAX; i++) {
-		uint32_t n = i == 0 ? TN_JOURNAL_ROWS_ALL : TN_JOURNAL_ROWS;
-
-		link->journal[i] = (tn_lk_journal){.rows = rows, .mask = n - 1};
-		rows += n;
-	}
 }
 
 static tern_status take_secrets(tn_lk_birth *birth, const tn_link_config *config)
@@ -233,13 +211,11 @@ tern_status tn_link_init(void *memory, size_t bytes, const tn_link_config *confi
 		tn_store_unshare(config->store, link->shared);
 		return status;
 	}
-	link->wrs = (tn_lk_wr *)((uint8_t *)memory + at[0]);
-	link->ops = (tn_lk_op *)((uint8_t *)memory + at[1]);
-	link->chans = (tn_lk_chan *)((uint8_t *)memory + at[2]);
-	link->fails = (tn_lk_fail *)((uint8_t *)memory + at[3]);
-	link->names = (tn_lk_name_row *)((uint8_t *)memory + at[4]);
-	if (config->recover_ns)
-		init_log(link, (uint8_t *)memory + at[5], (tn_lk_note *)((uint8_t *)memory + at[6]));
+	link->chans = (tn_lk_chan *)((uint8_t *)memory + at[0]);
+	link->fails = (tn_lk_fail *)((uint8_t *)memory + at[1]);
+	link->names = (tn_lk_name_row *)((uint8_t *)memory + at[2]);
+	for (uint32_t i = 0; i < TN_LINK_LANES_MAX; i++)
+		link->journal[i].mask = (i == 0 ? TN_JOURNAL_ROWS_ALL : TN_JOURNAL_ROWS) - 1;
 	link->wr_free = link->op_free = link->chan_free = link->name_free = TN_NONE;
 	link->posting = link->provider = TN_NONE;
 	init_lists(link);
@@ -261,6 +237,7 @@ void tn_link_fini(tn_link *link)
 	tn_lk_spare_fini(link);
 	tn_lk_lanes_fini(link);
 	tn_lk_wiring_fini(link);
+	tn_lk_work_fini(link);
 	tn_lk_ctrl_fini(link);
 	tn_lk_health_fini(link);
 	tn_lk_text_back(link, &link->detail);
@@ -279,6 +256,33 @@ size_t tn_link_channel_bytes(void)
 tn_link_state tn_link_get_state(const tn_link *link)
 {
 	return link->state;
+}
+
+#define LOG_PAGES 8192u /* of the log, which is long and mostly not touched: a page of rows, one of bytes */
+
+static size_t borrowed(const tn_link *link)
+{
+	size_t n = link->ctrl_log_bytes;
+
+	for (uint32_t i = 0; i < TN_LANE_SLOTS; i++)
+		n += link->lanes[i] ? sizeof(tn_lk_lane) : 0;
+	n += link->peer_setup ? link->peer_setup->bytes : 0;
+	n += link->birth ? sizeof(*link->birth) : 0;
+	n += link->rejoin ? sizeof(*link->rejoin) : 0;
+	n += link->ctrl_in ? TN_CTRL_IN_BYTES : 0;
+	n += link->ctrl_out ? TN_CTRL_OUT_BYTES : 0;
+	n += ((link->detail != NULL) + (link->reason != NULL)) * TN_LINK_TEXT_MAX;
+	n += link->health ? link->config->provider_count * sizeof(tn_lk_health) : 0;
+	n += link->addr ? link->addr_lanes * sizeof(tn_lk_addr) : 0;
+	n += link->ring ? LOG_PAGES : 0;
+	return n + (link->spare.addr ? link->spare.lanes * sizeof(tn_lk_addr) : 0);
+}
+
+size_t tn_link_held_bytes(const tn_link *link)
+{
+	return sizeof(*link) + link->wr_high * sizeof(tn_lk_wr) + link->op_high * sizeof(tn_lk_op) +
+	       link->chan_high * sizeof(tn_lk_chan) + link->name_high * sizeof(tn_lk_name_row) +
+	       borrowed(link);
 }
 
 tern_status tn_link_status(const tn_link *link)

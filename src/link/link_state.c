@@ -488,6 +488,7 @@ static void keepalive_tick(tn_link *link, uint64_t now_ns)
 	}
 	tn_lk_arm(link, TN_TIMER_KEEPALIVE, tn_deadline(now_ns, link->config->keepalive_ns));
 	tn_lk_numbers_look(link, now_ns);
+	tn_lk_work_look(link);
 	if (link->misses == 0 && !tn_lk_ctrl_unsure(link))
 		return;
 	w = tn_lk_out_begin(link);

@@ -55,7 +55,7 @@ tn_lk_op *tn_lk_op_new(tn_link *link, tn_lk_chan *chan, tn_lk_op_kind kind, cons
 		link->op_free = op->next_free;
 	} else {
 		op = &link->ops[link->op_high++];
-		op->generation = 0;
+		op->generation = link->op_generation;
 	}
 	op->generation = op->generation == UINT32_MAX ? 1 : op->generation + 1;
 	op->node = op->ack_node = (tn_list){0};
@@ -210,11 +210,10 @@ bool tn_lk_next_done(tn_link *link, tn_link_action *act)
 tern_status tn_link_cancel(tn_link *link, uint64_t handle, uint64_t now_ns)
 {
 	uint32_t index = (uint32_t)handle;
-	tn_lk_op *op = &link->ops[index];
+	tn_lk_op *op = index < link->op_high ? &link->ops[index] : NULL;
 
 	(void)now_ns;
-	if (index >= link->op_high || op->generation != handle >> 32 || op->state < TN_LOP_QUEUED ||
-	    op->state > TN_LOP_STOPPED)
+	if (!op || op->generation != handle >> 32 || op->state < TN_LOP_QUEUED || op->state > TN_LOP_STOPPED)
 		return TERN_E_NOT_FOUND;
 	tn_lk_op_stop(link, op, TERN_E_CANCELED);
 	return TERN_OK;
@@ -239,6 +238,8 @@ static tern_status admit(tn_link *link, uint32_t channel, bool over, tn_lk_chan 
 			       "the peer closed the channel");
 	if (chan->state != TN_CHAN_OPEN && chan->state != TN_CHAN_OPENING)
 		return tn_fail(TERN_E_STATE, "the channel was not accepted yet");
+	if (TN_UNLIKELY(!link->wrs) && !tn_lk_work_lend(link))
+		return tn_fail(TERN_E_NOMEM, "no memory for the link's operations");
 	if (!tn_lk_has_op_row(link) || (chan->ops >= link->config->channel_ops_max && !over))
 		return TERN_AGAIN;
 	*out = chan;

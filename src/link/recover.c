@@ -130,10 +130,10 @@ void tn_lk_peer_recovers(tn_link *link, const char *why, uint64_t now_ns)
 tn_lk_op *tn_lk_op_get(const tn_link *link, uint64_t handle)
 {
 	uint32_t index = (uint32_t)handle;
-	tn_lk_op *op = &link->ops[index];
+	tn_lk_op *op = index < link->op_high ? &link->ops[index] : NULL;
 
-	if (handle == 0 || index >= link->op_high || op->generation != handle >> 32 ||
-	    op->state < TN_LOP_QUEUED || op->state > TN_LOP_POSTED)
+	if (handle == 0 || !op || op->generation != handle >> 32 || op->state < TN_LOP_QUEUED ||
+	    op->state > TN_LOP_POSTED)
 		return NULL;
 	return op;
 }

@@ -76,33 +76,38 @@ void tn_lk_ctrl_log_drop(tn_link *link)
 	link->ctrl_log_bytes = 0;
 }
 
-/* Room for n more; without memory for it nothing is kept. */
-static bool log_room(tn_link *link, uint32_t n)
+/* A ring of so many bytes with what is kept; without memory for it nothing is. */
+static void log_resize(tn_link *link, uint32_t bytes)
 {
-	uint64_t kept = link->ctrl_tx - link->ctrl_kept;
-	uint32_t bytes = kept + n <= TN_CTRL_LOG_FIRST ? TN_CTRL_LOG_FIRST : TN_CTRL_LOG_BYTES;
 	uint8_t *log;
 
-	if (bytes <= link->ctrl_log_bytes)
-		return true;
+	if (bytes == link->ctrl_log_bytes)
+		return;
 	log = tn_store_lend(link->config->store, bytes);
 	for (uint64_t at = link->ctrl_kept; log && at < link->ctrl_tx; at++)
 		log[at % bytes] = link->ctrl_log[at % link->ctrl_log_bytes];
+	if (!log)
+		link->ctrl_kept = link->ctrl_again = link->ctrl_tx;
 	tn_lk_ctrl_log_drop(link);
 	link->ctrl_log = log;
 	link->ctrl_log_bytes = log ? bytes : 0;
-	return log != NULL;
+}
+
+static uint32_t log_bytes(uint64_t kept)
+{
+	return kept <= TN_CTRL_LOG_FIRST ? TN_CTRL_LOG_FIRST : TN_CTRL_LOG_BYTES;
 }
 
 void tn_lk_ctrl_sent(tn_link *link, const uint8_t *bytes, uint32_t n)
 {
-	bool kept = link->rejoins && log_room(link, n);
-
-	for (uint32_t i = 0; i < n && kept; i++)
+	if (link->rejoins)
+		log_resize(link,
+			   TN_MAX(link->ctrl_log_bytes, log_bytes(link->ctrl_tx - link->ctrl_kept + n)));
+	for (uint32_t i = 0; i < n && link->ctrl_log; i++)
 		link->ctrl_log[(link->ctrl_tx + i) % link->ctrl_log_bytes] = bytes[i];
 	link->ctrl_tx += n;
 	link->ctrl_again = link->ctrl_tx;
-	if (!kept)
+	if (!link->ctrl_log)
 		link->ctrl_kept = link->ctrl_tx;
 	else if (link->ctrl_tx - link->ctrl_kept > link->ctrl_log_bytes)
 		link->ctrl_kept = link->ctrl_tx - link->ctrl_log_bytes;
@@ -115,6 +120,8 @@ void tn_lk_ctrl_ponged(tn_link *link, uint64_t number)
 	link->ctrl_kept = TN_MAX(link->ctrl_kept, link->ping_at);
 	if (link->ctrl_kept == link->ctrl_tx)
 		tn_lk_ctrl_log_drop(link);
+	else if (link->ctrl_again == link->ctrl_tx)
+		log_resize(link, log_bytes(link->ctrl_tx - link->ctrl_kept));
 }
 
 /* Answers to the peer's PINGs are many, and nothing says that they came. */

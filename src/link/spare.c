@@ -383,6 +383,8 @@ void tn_lk_spare_timeout(tn_link *link, uint64_t now_ns)
 		tn_lk_spare_drop(link, TERN_E_DEADLINE, "what was under way did not end in time", now_ns);
 	} else if (dials(link) && !link->torn) {
 		put_move(link, now_ns);
+		if (link->state != TN_LINK_UP)
+			return; /* the output overflowed, or there was no memory for it */
 		tn_lk_hold(link, true);
 		tn_lk_arm(link, TN_TIMER_SPARE, tn_deadline(now_ns, link->config->lane_timeout_ns));
 	}
@@ -395,19 +397,24 @@ static bool nothing_left(const tn_link *link)
 	       !tn_lk_journal_due(link);
 }
 
+void tn_lk_sync_build(tn_link *link, tn_lk_lane *lane, tn_link_post *post)
+{
+	tn_lk_wr *wr = tn_lk_wr_begin(link, TN_WR_QUIET, NULL, NULL, 0);
+
+	tn_lk_head_fill(link, lane, wr, TN_FRAME_SYNC, TN_FRAME_ACK);
+	tn_lk_frame_post(link, lane, wr, sizeof(tn_frame_head), post);
+}
+
 bool tn_lk_next_quiet(tn_link *link, tn_link_post *post)
 {
 	if (!nothing_left(link) || link->state != TN_LINK_UP)
 		return false;
 	for (uint32_t i = 0; i < link->lane_count; i++) {
 		tn_lk_lane *lane = link->by_index[i];
-		tn_lk_wr *wr;
 
 		if (lane->quiet_sent || !tn_lk_lane_ready(link, lane) || tn_lk_credits(lane) <= (i == 0))
 			continue;
-		wr = tn_lk_wr_begin(link, TN_WR_QUIET, NULL, NULL, 0);
-		tn_lk_head_fill(link, lane, wr, TN_FRAME_SYNC, TN_FRAME_ACK);
-		tn_lk_frame_post(link, lane, wr, sizeof(tn_frame_head), post);
+		tn_lk_sync_build(link, lane, post);
 		return true;
 	}
 	return false;

@@ -6,7 +6,7 @@
  *   lanes[]   slots of lanes, with a row each while it is used; by_index[] the lane_count lanes of the epoch in force
  *   chans[]   rows of channels, lowest index first; a handle is generation << 16 | index
  *   names[]   rows of names of services, shared, held while a channel opens or is refused
- *   ops[]     rows of operations; a handle is generation << 32 | index
+ *   ops[]     rows of operations, NULL as wrs while the link rests (work.c); a handle is generation << 32 | index
  *   wrs[]     rows of work requests with room for a frame's header; cookie = generation << 32 | index
  *
  * Rows that were never used are never touched: each table has a high-water mark and a list of free rows.
@@ -503,6 +503,7 @@ struct tn_link {
 	uint32_t lane_count;
 	uint32_t wr_live, wr_free, wr_high;
 	uint32_t op_live, op_free, op_high;
+	uint32_t wr_room, op_room; /* wrs_max, ops_max; 0 while there are no rows (work.c) */
 	uint32_t lane_wrs_max;
 	uint64_t in_flight; /* of bulk */
 	uint64_t beside;    /* the same of what goes beside messages */
@@ -555,7 +556,10 @@ struct tn_link {
 	uint32_t fail_head, fail_count;
 	tn_lk_name_row *names;
 	uint32_t name_free, name_high, name_last;
-	uint32_t opened; /* live channels that we opened: at most the peer's channels_max */
+	uint32_t wr_generation, op_generation; /* the highest of rows that were given back */
+	uint32_t serial_looked;                /* work.c: of all lanes, at the last look */
+	uint32_t ask_seen; /* lanes (by index) whose peer is to say what it has, so that the log ends */
+	uint32_t opened;   /* live channels that we opened: at most the peer's channels_max */
 	/* ---- the end ---- */
 	tern_status status;
 	char *detail; /* NULL or a text, as is reason */

@@ -430,7 +430,7 @@ static bool next_xfer(tn_link *link, uint32_t class, tn_link_post *post)
 static bool may_post_data(const tn_link *link)
 {
 	return link->state == TN_LINK_UP && !tn_lk_journal_due(link) &&
-	       link->wr_live + TN_WR_RESERVE < link->config->wrs_max;
+	       link->wr_live + TN_WR_RESERVE < link->wr_room;
 }
 
 static bool next_data(tn_link *link, tn_lk_lane *lane0, tn_link_post *post)
@@ -453,7 +453,22 @@ static bool next_data(tn_link *link, tn_lk_lane *lane0, tn_link_post *post)
 	return false;
 }
 
-bool tn_lk_next_post(tn_link *link, tn_link_action *act)
+#define MEMORY_NS (10 * TN_NS_PER_MS)
+
+/* After a rest: rows to post with, if there is something to be posted. */
+static bool begin_work(tn_link *link, uint64_t now_ns)
+{
+	if (link->state == TN_LINK_UP && !link->credit_due && !link->xfer_ready && !link->fail_count &&
+	    !link->hold && !link->ask_seen && !tn_lk_journal_due(link) && tn_list_empty(&link->ctl) &&
+	    tn_list_empty(&link->msg_ready))
+		return false;
+	if (tn_lk_work_lend(link))
+		return true;
+	tn_lk_arm(link, TN_TIMER_RETRY, now_ns + MEMORY_NS);
+	return false;
+}
+
+bool tn_lk_next_post(tn_link *link, uint64_t now_ns, tn_link_action *act)
 {
 	tn_lk_lane *lane0 = link->by_index[0];
 	bool only_lane0, found;
@@ -463,6 +478,8 @@ bool tn_lk_next_post(tn_link *link, tn_link_action *act)
 		return false;
 	tn_lk_grants_news(link);
 	tn_lk_slots_news(link);
+	if (TN_UNLIKELY(!link->wrs) && !begin_work(link, now_ns))
+		return false;
 	/* A message that leaves now carries lane 0's totals: no frame for them alone. */
 	only_lane0 = link->credit_due == 1 && !tn_list_empty(&link->msg_ready) && tn_list_empty(&link->ctl) &&
 		     link->fail_count == 0;
@@ -470,7 +487,8 @@ bool tn_lk_next_post(tn_link *link, tn_link_action *act)
 		next_own(link, lane0, &act->post) || next_data(link, lane0, &act->post) ||
 		/* What data has to wait for is asked for at once. */
 		((link->credit_due & TN_DUE_DEMAND) && next_own(link, lane0, &act->post)) ||
-		(link->hold && tn_lk_next_quiet(link, &act->post));
+		(link->hold && tn_lk_next_quiet(link, &act->post)) ||
+		(link->ask_seen && tn_lk_next_ask(link, &act->post));
 	if (!found)
 		return false;
 	if (TN_UNLIKELY(link->sums) && link->wrs[(uint32_t)act->post.cookie].kind == TN_WR_DATA)
