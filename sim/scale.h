@@ -71,9 +71,9 @@ typedef struct scale_result {
 	sim_net_stats net;
 	uint64_t receiver_queue_peak;
 	uint64_t rnr, posts, frames, credit_waits, window_waits, slots_peak;
-	uint32_t links, qps;    /* of the node that has most */
-	uint64_t link_bytes;    /* of one link, as configured */
-	uint64_t idle_bytes;    /* that a link has in use after idle_ns, of the one that has most */
+	uint32_t links, qps; /* of the node that has most */
+	uint64_t link_bytes; /* of one link with its tables, and its part of what the node borrowed at most */
+	uint64_t idle_bytes; /* that a link has in use after idle_ns, of the one that has most */
 	uint64_t channel_bytes; /* of one more channel in it */
 	uint64_t node_bytes;    /* links, and receive slots of the node that has most */
 	uint64_t events;

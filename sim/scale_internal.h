@@ -96,6 +96,7 @@ struct scale_node {
 	tn_link_budget budget;
 	tn_link_arbiter arbiter;
 	tn_link_store store;
+	uint64_t memory, memory_peak;    /* that its links borrow */
 	uint64_t granted;                /* of the model: not arrived */
 	scale_end *asking, **asking_end; /* ends whose peers want more */
 	uint64_t cpu_free;

@@ -234,20 +234,24 @@ void scale_woken(void *end)
 
 static void *store_get(size_t bytes, void *arg)
 {
-	(void)arg;
+	scale_node *node = arg;
+
+	node->memory += bytes;
+	node->memory_peak = TN_MAX(node->memory_peak, node->memory);
 	return sim_check_alloc(aligned_alloc(64, bytes), bytes);
 }
 
 static void store_put(void *memory, size_t bytes, void *arg)
 {
-	(void)bytes;
-	(void)arg;
+	scale_node *node = arg;
+
+	node->memory -= bytes;
 	free(memory);
 }
 
 void scale_node_store(scale_node *node)
 {
-	tn_store_source source = {.get = store_get, .put = store_put};
+	tn_store_source source = {.get = store_get, .put = store_put, .arg = node};
 
 	tn_link_store_init(&node->store, &source, NULL);
 }

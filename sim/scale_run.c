@@ -130,7 +130,7 @@ static void measure(scale *s)
 	scale_result *r = s->result;
 	uint32_t receivers = config->pattern == SCALE_TO_ONE ? 1 : config->net.hosts;
 	tn_link_config more = config->link;
-	uint64_t slots, counted = 0;
+	uint64_t slots, counted = 0, borrowed = 0, alone = tn_link_memory_bytes(&config->link);
 	sim_port_stats port;
 
 	sim_net_get(s->net, &r->net);
@@ -141,6 +141,7 @@ static void measure(scale *s)
 	for (uint32_t i = 0; i < config->net.hosts; i++) {
 		r->links = TN_MAX(r->links, s->nodes[i].links);
 		r->qps = TN_MAX(r->qps, s->nodes[i].qps);
+		borrowed = TN_MAX(borrowed, s->nodes[i].memory_peak);
 	}
 	for (uint32_t i = 0; i < s->end_count; i++) {
 		const tn_link_counters *c;
@@ -158,9 +159,9 @@ static void measure(scale *s)
 	slots = config->pool_slots ? config->pool_slots
 				   : (uint64_t)config->lane0_slots * r->links +
 					     (uint64_t)config->lane_slots * (r->qps - r->links);
-	r->link_bytes = tn_link_memory_bytes(&config->link);
+	r->link_bytes = alone + borrowed / TN_MAX(r->links, 1u);
 	more.channels_max += 1024;
-	r->channel_bytes = (tn_link_memory_bytes(&more) - r->link_bytes) / 1024;
+	r->channel_bytes = (tn_link_memory_bytes(&more) - alone) / 1024;
 	r->node_bytes = r->links * r->link_bytes + slots * SCALE_SLOT_BYTES;
 	r->goodput = (double)r->payload * 8e9 /
 		     ((double)TN_MAX(r->ns, 1u) * (double)config->net.host_bps * receivers);

@@ -21,7 +21,7 @@ OUT = os.path.join(ROOT, 'docs/scale')
 
 # Column names of the tables, for people.
 TITLES = {
-    'name': 'run', 'hosts': 'hosts', 'qps': 'QPs of the receiver', 'links': 'links', 'link_B': 'bytes of a link',
+    'name': 'run', 'hosts': 'hosts', 'qps': 'QPs of the receiver', 'links': 'links', 'link_B': 'bytes of a link at work', 'idle_B': 'in use of an idle link, bytes',
     'channel_B': 'bytes of a channel', 'node_MiB': 'memory of a node, MiB', 'ms': 'time, ms', 'goodput_pct': 'goodput, %',
     'queue_peak_KiB': 'peak queue, KiB', 'buffer_peak_KiB': 'peak buffer, KiB', 'pauses': 'PFC pauses',
     'pause_ms': 'paused, ms', 'drops': 'drops', 'resent': 'sent again', 'rnr': 'RNR', 'push_p50_us': 'push P50, us',
