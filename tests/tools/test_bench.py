@@ -73,6 +73,18 @@ class Ratios(unittest.TestCase):
         self.assertEqual(lines, ['| call 64 B: 0.6 x UCX active messages | call 64 B | 10.0 | 6.00 | 7.00 | less than a ring takes |'])
         self.assertEqual(bench_report.peers({'rows': rows}), ['tern shm', 'UCX posix'])
 
+    def test_what_a_copy_is_all_of_stands_beside_the_copy(self):
+        rows = [{**turn(peer, i, us), 'size': 1 << 20} for i in range(5)
+                for peer, us in (('tern shm', 21.4), ('UCX posix', 21.9), ('copy', 21))]
+        lines = bench_report.missed_markdown({'shm-spin': {'head': {}, 'rows': rows}}).split('\n')[2:]
+        self.assertEqual(lines, ['| put, get from 1 MiB: 1.1 x UCX | put 1 MiB | 21.4 | 19.9 | 21.0 | less than a copy takes |'])
+
+    def test_a_small_put_that_misses_stands_beside_a_cache_line(self):
+        rows = [turn(peer, i, us) for i in range(5) for peer, us in (('tern shm', 0.08), ('UCX posix', 0.06))]
+        lines = bench_report.missed_markdown({'shm-spin': {'head': {}, 'rows': rows}}).split('\n')[2:]
+        self.assertEqual(len(lines), 1)
+        self.assertTrue(lines[0].startswith('| put, get 8 B to 4 KiB no slower than UCX posix | put 8 B | 0.080 | 0.060 | 0.'))
+
     def test_reasons_stand_for_figures(self):
         data = {'head': {'group': 'shm-spin', 'rounds': 1}, 'rows': [turn('tern shm', 0, 1.5),
                 {'peer': 'x', 'op': 'put', 'size': 8, 'depth': 1, 'round': 0, 'error': 'it is not there'}]}

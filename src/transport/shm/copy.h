@@ -28,12 +28,12 @@ typedef void (*tn_shm_copy_fn)(void *to, const void *from, uint64_t bytes);
 
 typedef struct tn_shm_copier {
 	uint64_t loop_bytes; /* from here on `loop` instead of memcpy; at least TN_SHM_LOOP_MIN */
-	uint64_t rep_bytes;  /* from here on `middle` */
+	uint64_t rep_bytes;  /* from here on `middle`; at least TN_SHM_LOOP_MIN */
 	uint64_t nt_bytes;   /* from here on `large` */
 	tn_shm_copy_fn loop;
 	tn_shm_copy_fn middle;
 	tn_shm_copy_fn large;
-	const char *middle_name; /* "memcpy", "rep movsb" */
+	const char *middle_name; /* "memcpy", "avx512", "rep movsb" */
 	const char *large_name;  /* "memcpy", "sse2 nt", "avx2 nt" */
 } tn_shm_copier;
 
@@ -45,6 +45,17 @@ void tn_shm_copier_init(tn_shm_copier *copier, uint64_t nt_bytes);
 
 /* All sizes but the smallest. `run`: bytes of the contiguous sequence of copies that this one continues. */
 void tn_shm_copy_far(const tn_shm_copier *copier, void *to, const void *from, uint64_t bytes, uint64_t run);
+
+/* As that of what the other side will read soon, however long: never past the caches. */
+static inline void tn_shm_copy_middle(const tn_shm_copier *copier, void *to, const void *from, uint64_t bytes)
+{
+	if (bytes < copier->loop_bytes)
+		memcpy(to, from, bytes);
+	else if (bytes < copier->rep_bytes)
+		copier->loop(to, from, bytes);
+	else
+		copier->middle(to, from, bytes);
+}
 
 /* One access of an aligned 1, 2, 4 or 8 bytes; both sides aligned alike. */
 static inline bool tn_shm_copy_word(void *to, const void *from, uint64_t bytes)

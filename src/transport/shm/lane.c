@@ -178,7 +178,8 @@ tern_status tn_shm_lane_attach(tn_shm_lane *lane, void *segment, uint64_t bytes,
 	if (lane->active)
 		tn_shm_seg_populate(segment,
 				    (uint64_t)(TN_MIN(out.buf_base, in.buf_base) - (uint8_t *)segment), true);
-	if (tn_shm_tx_init(&lane->tx, &out) != TERN_OK || tn_shm_rx_init(&lane->rx, &in) != TERN_OK)
+	if (tn_shm_tx_init(&lane->tx, &out, &tn_shm_dev_of(lane)->copier) != TERN_OK ||
+	    tn_shm_rx_init(&lane->rx, &in) != TERN_OK)
 		return tn_fail(TERN_E_NOMEM, "no memory for the rings of a lane of %u slots", slots);
 	TN_TRY(tn_os_event_create(&lane->own_wake_fd));
 	/* Edge-triggered and never read: nobody who shares it can make us block. */

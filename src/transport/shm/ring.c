@@ -44,11 +44,12 @@ static void bit_flip(uint64_t *bits, uint32_t i)
 
 /* ---- producer ---- */
 
-tern_status tn_shm_tx_init(tn_shm_tx *tx, const tn_shm_ring *ring)
+tern_status tn_shm_tx_init(tn_shm_tx *tx, const tn_shm_ring *ring, const tn_shm_copier *copier)
 {
 	memset(tx, 0, sizeof(*tx));
 	tx->ring = *ring;
 	tx->limit = ring->cell_count;
+	tx->copier = copier;
 	tx->free = calloc(ring->buf_count, sizeof(*tx->free));
 	tx->in_use = calloc((ring->buf_count + 63) / 64, sizeof(*tx->in_use));
 	if (!tx->free || !tx->in_use) {
@@ -154,6 +155,16 @@ static void tx_publish(tn_shm_tx *tx, tn_shm_cell *cell)
 	__builtin_prefetch(cell_at(&tx->ring, tx->head), 1);
 }
 
+/* Into a buffer, which nobody looks at before its cell is full: in any order. */
+static void gather_far(const tn_shm_tx *tx, uint8_t *to, const tn_iov *iov, int n)
+{
+	for (int i = 0; i < n; i++) {
+		if (iov[i].bytes)
+			tn_shm_copy_middle(tx->copier, to, iov[i].base, iov[i].bytes);
+		to += iov[i].bytes;
+	}
+}
+
 static void gather(uint8_t *to, const tn_iov *iov, int n)
 {
 	for (int i = 0; i < n; i++) {
@@ -196,7 +207,7 @@ static __attribute__((noinline)) tern_status tx_send_buffer(tn_shm_tx *tx, const
 	index = tx->free[--tx->free_count];
 	TN_ASSERT(index < tx->ring.buf_count && !bit_test(tx->in_use, index));
 	bit_flip(tx->in_use, index);
-	gather(buffer_at(&tx->ring, index), iov, n);
+	gather_far(tx, buffer_at(&tx->ring, index), iov, n);
 	atomic_store_explicit(&cell->what, TN_SHM_SEND | (uint32_t)index << 16, memory_order_relaxed);
 	atomic_store_explicit(&cell->bytes, bytes, memory_order_relaxed);
 	tx_publish(tx, cell);

@@ -37,6 +37,7 @@
 
 #include <tern/status.h>
 
+#include "transport/shm/copy.h"
 #include "transport/transport.h"
 
 #define TN_SHM_CELL_BYTES   256u
@@ -95,8 +96,9 @@ typedef struct tn_shm_tx {
 	uint16_t *free;    /* stack: the buffer that came back last is the one in cache */
 	uint32_t free_count;
 	uint32_t waits;
-	bool bad;         /* the consumer returned what it did not have */
-	uint64_t *in_use; /* one bit per buffer */
+	bool bad;                    /* the consumer returned what it did not have */
+	uint64_t *in_use;            /* one bit per buffer */
+	const tn_shm_copier *copier; /* for what goes into buffers */
 	/* what tn_shm_tx_may_retry compares; read by the polling thread */
 	_Atomic uint32_t waiting;              /* 0, or number of the wait */
 	_Atomic(_Atomic uint64_t *) wait_word; /* ctl.consumed or ctl.returned: what was lacking */
@@ -104,7 +106,7 @@ typedef struct tn_shm_tx {
 } tn_shm_tx;
 
 /* Allocates the private state. TERN_E_NOMEM. */
-tern_status tn_shm_tx_init(tn_shm_tx *tx, const tn_shm_ring *ring);
+tern_status tn_shm_tx_init(tn_shm_tx *tx, const tn_shm_ring *ring, const tn_shm_copier *copier);
 void tn_shm_tx_fini(tn_shm_tx *tx);
 /*
  * Is there a free cell? TERN_OK; TERN_AGAIN: the ring is full, and the consumer was asked for a wake-up;

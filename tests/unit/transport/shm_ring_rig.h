@@ -18,6 +18,7 @@
 typedef struct rig {
 	void *base;
 	uint64_t bytes;
+	tn_shm_copier copier;
 	tn_shm_tx tx;
 	tn_shm_rx rx;
 } rig;
@@ -38,7 +39,9 @@ static inline void rig_make(rig *r, uint32_t slots)
 	assert_ok(tn_shm_seg_create("test", r->bytes, false, &fd, &r->base));
 	tn_os_close(&fd);
 	tn_shm_lane_ring(r->base, slots, BUF, 0, &ring);
-	assert_ok(tn_shm_tx_init(&r->tx, &ring));
+	tn_shm_copier_init(&r->copier, 0);
+	r->copier.loop_bytes = TN_SHM_LOOP_MIN; /* so that buffers of this size see it */
+	assert_ok(tn_shm_tx_init(&r->tx, &ring, &r->copier));
 	assert_ok(tn_shm_rx_init(&r->rx, &ring));
 }
 

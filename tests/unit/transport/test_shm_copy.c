@@ -79,7 +79,7 @@ static void test_all_large(void **state)
 
 	(void)state;
 	tn_shm_copier_init(&copier, 1);
-	copier.rep_bytes = 0;
+	copier.rep_bytes = TN_SHM_LOOP_MIN;
 	sweep(&copier, 0);
 }
 
@@ -89,7 +89,7 @@ static void test_all_middle(void **state)
 
 	(void)state;
 	tn_shm_copier_init(&copier, UINT64_MAX);
-	copier.rep_bytes = 0;
+	copier.rep_bytes = TN_SHM_LOOP_MIN;
 	sweep(&copier, UINT64_MAX / 8);
 }
 
@@ -222,7 +222,7 @@ static void test_large_before_flag(void **state)
 	source = aligned_alloc(64, s->bytes);
 	assert_true(s->data && source);
 	tn_shm_copier_init(&s->copier, 1);
-	s->copier.rep_bytes = 0;
+	s->copier.rep_bytes = TN_SHM_LOOP_MIN;
 	assert_int_equal(pthread_create(&thread, NULL, check_data, s), 0);
 	for (uint64_t i = 1; i <= 2000; i++) {
 		memset(source, (int)i, s->bytes);

@@ -126,6 +126,7 @@ static void test_processes(void **state)
 	pid = fork();
 	assert_true(pid >= 0);
 	if (pid == 0) {
+		tn_shm_copier copier;
 		tn_shm_tx tx;
 		stream p = {.tx = &tx, .count = MANY(500000u)};
 
@@ -134,7 +135,8 @@ static void test_processes(void **state)
 			_exit(2);
 		p.total = total_of(again);
 		tn_shm_lane_ring(again, SLOTS, BUF, 0, &ring);
-		if (tn_shm_tx_init(&tx, &ring) != TERN_OK)
+		tn_shm_copier_init(&copier, 0);
+		if (tn_shm_tx_init(&tx, &ring, &copier) != TERN_OK)
 			_exit(3);
 		produce(&p);
 		_exit(p.bad ? 4 : 0);
