@@ -49,7 +49,9 @@ const tn_option_row tn_shm_option_rows[] = {
 	 .dflt = "64",
 	 .min = 1,
 	 .max = 65536,
-	 .help = "polls without events between two looks at the sockets"},
+	 .help = "polls without events between two looks at the sockets; 16 times as many while short "
+		 "messages "
+		 "come"},
 	{.layer = "shm",
 	 .name = "membarrier",
 	 .type = TN_OPT_BOOL,

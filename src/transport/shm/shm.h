@@ -244,7 +244,7 @@ struct tn_shm_conn {
 typedef struct tn_shm_config {
 	uint32_t slots;
 	uint32_t buf_bytes;
-	uint32_t idle_polls; /* polls without events between two looks at the sockets */
+	uint32_t idle_polls; /* polls without events between two looks at the sockets; more while lively */
 	uint64_t nt_bytes;
 } tn_shm_config;
 
@@ -259,7 +259,8 @@ struct tn_shm_dev {
 	tn_shm_page *page;
 	_Atomic uint32_t attention; /* a post left a note on some lane */
 	bool armed;
-	bool look; /* look at the sockets in the next poll */
+	bool look;   /* look at the sockets in the next poll */
+	bool lively; /* a short message came since the last look */
 	bool retry; /* a post that was told TERN_AGAIN may be tried again, and poll has no event that says so */
 	uint32_t sleeps;
 	uint32_t idle, busy;

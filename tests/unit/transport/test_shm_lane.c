@@ -109,6 +109,41 @@ static void test_take(void **state)
 }
 
 /* The consumer's words, as seen by a producer in a post: the post fails, the poller ends the lane. */
+/* Sockets are looked at after so many empty polls; after more of them while messages come, but always at last. */
+static void test_looks_at_sockets(void **state)
+{
+	const tn_shm_dev *dev;
+	node a, b;
+	lane_pair lanes;
+	uint32_t most;
+
+	(void)state;
+	node_open(&a);
+	node_open(&b);
+	lane_up(&a, &b, &lanes);
+	dev = (const tn_shm_dev *)b.dev;
+	most = dev->config.idle_polls;
+	do
+		polls(&b, 1);
+	while (dev->idle != 0); /* it has just looked */
+	post_words(lanes.a, 1, 1);
+	assert_int_equal(take(&b, lanes.b), 1);
+	for (uint32_t i = 1; i < 16 * most; i++) {
+		assert_int_equal(take(&b, lanes.b), 0);
+		assert_int_equal(dev->idle, i);
+	}
+	assert_int_equal(take(&b, lanes.b), -1);
+	polls(&b, 1);
+	assert_true(dev->idle == 0 && !dev->lively);
+	for (uint32_t i = 1; i < most; i++)
+		assert_int_equal(take(&b, lanes.b), 0);
+	assert_int_equal(take(&b, lanes.b), -1);
+	lane_free(&a, lanes.a);
+	lane_free(&b, lanes.b);
+	node_close(&a);
+	node_close(&b);
+}
+
 static void test_bad_words(void **state)
 {
 	static const uint8_t data[3000];
@@ -448,6 +483,7 @@ int main(void)
 		cmocka_unit_test(test_bad_cell),
 		cmocka_unit_test(test_bad_words),
 		cmocka_unit_test(test_take),
+		cmocka_unit_test(test_looks_at_sockets),
 		cmocka_unit_test(test_fault_wakes),
 		cmocka_unit_test(test_drain_waits_for_an_access),
 		cmocka_unit_test(test_drain_is_bounded),
