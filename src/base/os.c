@@ -198,24 +198,38 @@ typedef struct sched_wish {
 	uint64_t runtime, deadline, period;
 } sched_wish;
 
-/* Policy and slice of the calling thread, if it has the ordinary policy. slice_ns 0: the kernel's. */
-static void wish(uint32_t policy, uint64_t slice_ns)
+/* Policy and slice of the calling thread, if its policy is from. slice_ns 0: the kernel's. */
+static bool wish(uint32_t from, uint32_t to, uint64_t slice_ns)
 {
 	sched_wish w = {0};
 	int saved = errno;
+	bool done = false;
 
-	if (syscall(SYS_sched_getattr, 0, &w, sizeof(w), 0u) == 0 && w.policy == SCHED_OTHER) {
+	if (syscall(SYS_sched_getattr, 0, &w, sizeof(w), 0u) == 0 && w.policy == from) {
 		w.size = sizeof(w);
-		w.policy = policy;
+		w.policy = to;
 		w.runtime = slice_ns;
-		(void)syscall(SYS_sched_setattr, 0, &w, 0u);
+		done = syscall(SYS_sched_setattr, 0, &w, 0u) == 0;
 	}
 	errno = saved;
+	return done;
 }
 
 void tn_os_thread_brisk(void)
 {
-	wish(SCHED_OTHER, BRISK_SLICE_NS);
+	(void)wish(SCHED_OTHER, SCHED_OTHER, BRISK_SLICE_NS);
+}
+
+/* Whose nice value may go down a step may leave the idle class as well: the kernel asks for the same right. */
+static bool may_come_back(void)
+{
+	int saved = errno, nice = getpriority(PRIO_PROCESS, 0);
+	bool may = setpriority(PRIO_PROCESS, 0, nice - 1) == 0;
+
+	if (may)
+		(void)setpriority(PRIO_PROCESS, 0, nice);
+	errno = saved;
+	return may;
 }
 
 void tn_os_thread_modest(void)
@@ -224,7 +238,12 @@ void tn_os_thread_modest(void)
 
 	(void)setpriority(PRIO_PROCESS, 0, TN_MIN(getpriority(PRIO_PROCESS, 0) + MODEST_NICE, 19));
 	errno = saved;
-	wish(SCHED_BATCH, 0);
+	(void)wish(SCHED_OTHER, SCHED_BATCH, 0);
+}
+
+bool tn_os_thread_idle(bool on)
+{
+	return on ? may_come_back() && wish(SCHED_BATCH, SCHED_IDLE, 0) : wish(SCHED_IDLE, SCHED_BATCH, 0);
 }
 
 void tn_os_thread_join(tn_thread *thread)

@@ -70,9 +70,15 @@ void tn_os_thread_join(tn_thread *thread);
 void tn_os_thread_brisk(void);
 /*
  * The calling thread has time: from now on it has ten steps less of priority, and takes no core from a thread that runs when
- * it wakes. Needs no right, and is for good: a program without rights can't take it back.
+ * it wakes. For good: a program without rights can't take that back.
  */
 void tn_os_thread_modest(void);
+/*
+ * A modest thread runs only where nobody else wants to (on), which any thread that wakes puts an end to at once, or as before.
+ * False: it could not come back from there, so it stays as it is. On busy cores such a thread gets a
+ * three-hundredth of the time: call it off when that is too little.
+ */
+bool tn_os_thread_idle(bool on);
 /* Bind the calling thread to one CPU; cpu < 0: to all. */
 tern_status tn_os_thread_bind(int cpu);
 uint64_t tn_os_thread_id(void);

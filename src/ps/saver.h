@@ -97,6 +97,7 @@ typedef struct tn_ps_saver {
 	tern_rpc_request *request;
 	tn_ps_save_msg msg;
 	tn_pace pace;
+	bool modest, stands_back; /* there is a rate; nothing but idle cores are taken for it */
 	_Atomic bool stop;
 } tn_ps_saver;
 

@@ -25,12 +25,22 @@ static tern_status stopped(void)
 	return tn_fail(TERN_E_CANCELED, "the save or restore was given up");
 }
 
+static void stand_back(tn_ps_saver *saver, uint64_t now)
+{
+	bool back = tn_pace_back(&saver->pace, saver->stands_back, now);
+
+	if (!saver->modest || back == saver->stands_back)
+		return;
+	saver->modest = tn_os_thread_idle(back); /* without the right to come back: not again */
+	saver->stands_back = back && saver->modest;
+}
+
 /* So many bytes may be written or read now. */
 static tern_status pace(uint64_t bytes, void *arg)
 {
 	tn_ps_saver *saver = arg;
 	tn_pace *p = &saver->pace;
-	uint64_t rest;
+	uint64_t rest, now;
 
 	p->bytes += bytes;
 	for (;;) {
@@ -38,7 +48,9 @@ static tern_status pace(uint64_t bytes, void *arg)
 			return stopped();
 		if (p->rate == 0)
 			return TERN_OK;
-		rest = tn_pace_rest(p, tn_now(), tn_cpu_thread_ns());
+		now = tn_now();
+		stand_back(saver, now);
+		rest = tn_pace_rest(p, now, tn_cpu_thread_ns());
 		if (rest == 0)
 			return TERN_OK;
 		tn_sleep_ns(TN_MIN(rest, NAP_NS));
@@ -89,9 +101,14 @@ tern_status tn_ps_saver_write(tn_ps_saver *saver, char **answer)
 	json_t *tables = json_array(), *root = NULL;
 	tern_status status = TERN_OK;
 
-	if (saver->msg.rate) /* others go first; a thread of its own, which ends with the save */
-		tn_os_thread_modest();
+	saver->modest =
+		saver->msg.rate != 0; /* others go first; a thread of its own, which ends with the save */
+	saver->stands_back = false;
 	saver->pace = tn_pace_begin(saver->msg.rate, tn_now(), tn_cpu_thread_ns());
+	if (saver->modest) {
+		tn_os_thread_modest();
+		stand_back(saver, saver->pace.start_ns);
+	}
 	ckpt.dir = open(saver->msg.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (ckpt.dir < 0)
 		status =
@@ -283,6 +300,7 @@ tern_status tn_ps_saver_restore(tn_ps_saver *saver, char **answer)
 	tern_status status;
 	json_t *root;
 
+	saver->modest = saver->stands_back = false;
 	saver->pace = tn_pace_begin(saver->msg.rate, tn_now(), tn_cpu_thread_ns());
 	version = kept(saver, &mine);
 	if (!settled(saver))

@@ -94,6 +94,21 @@ static void without_a_rate_it_never_rests(void **state)
 	assert_int_equal(p.rested, 0);
 }
 
+/* Idle cores alone, until that is too little; then like others, until it has caught up. */
+static void it_stands_back_while_that_is_enough(void **state)
+{
+	tn_pace pace = tn_pace_begin(MIB, 0, 0);
+
+	(void)state;
+	pace.bytes = MIB; /* due after a second */
+	assert_true(tn_pace_back(&pace, true, 0));
+	assert_true(tn_pace_back(&pace, true, TN_NS_PER_SEC + TN_PACE_BEHIND_NS - 1));
+	assert_false(tn_pace_back(&pace, true, TN_NS_PER_SEC + TN_PACE_BEHIND_NS));
+	assert_false(tn_pace_back(&pace, false, TN_NS_PER_SEC + TN_PACE_BEHIND_NS));
+	assert_false(tn_pace_back(&pace, false, TN_NS_PER_SEC + 1));
+	assert_true(tn_pace_back(&pace, false, TN_NS_PER_SEC));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -102,6 +117,7 @@ int main(void)
 		cmocka_unit_test(who_is_behind_rests_little),
 		cmocka_unit_test(waiting_for_a_core_is_no_work),
 		cmocka_unit_test(without_a_rate_it_never_rests),
+		cmocka_unit_test(it_stands_back_while_that_is_enough),
 	};
 
 	return RUN(tests);
