@@ -10,10 +10,10 @@
  *
  * Behind its rate, on a core of its own, it works TURN / (TURN + REST) of the time.
  *
- *   back   it stands back, in the kernel's idle class, as long as the rate is kept so: there a core that has the saver alone counts
- *          as idle, so that who wakes is placed on it. In another class pulls waited tens of milliseconds on two
- *          cores, as if client and server had been stacked on the other one. On cores that are never idle it would not end: once it is BEHIND it takes part,
- *          like any thread of low priority, until it has caught up
+ *   back   it stands back, in the kernel's idle class, as long as the rate is kept so: a core that has the saver alone counts as
+ *          idle there, and who wakes is placed on it. In another class pulls waited tens of milliseconds on two cores, as if
+ *          client and server had been stacked on the other one. On cores that are never idle it would not end: once it is
+ *          BEHIND it takes part, like any thread of low priority, until it has caught up
  *
  * Threads: one per object. Tests: tests/unit/ps/pace_test.c.
  */
