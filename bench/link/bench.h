@@ -145,12 +145,15 @@ typedef struct mixed {
 	tern_channel *channel;
 	tern_key key;
 	uint8_t *src;
-	double *us; /* room for samples */
+	double *us;            /* room for samples */
+	struct stalls *stalls; /* NULL: they can't be told apart */
 } mixed;
 
 /* One round: calls alone, bulk alone, calls beside bulk at the share of its rate. Microseconds, bytes per second. */
 typedef struct mixed_round {
 	double alone50, alone99, alone999, beside50, beside99, beside999, rate, paced;
+	double alone_free99, beside_free99; /* of the calls that no stall of the machine delayed */
+	double alone_free, beside_free;     /* how many those are, of all */
 	uint64_t calls;
 } mixed_round;
 

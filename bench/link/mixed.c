@@ -4,6 +4,9 @@
  * alone. The aim: P99 beside bulk is at most P99 alone plus the time of two chunks, all of one run.
  *
  * Calls are paced too: back to back they would measure how a scheduler shares two cores among three busy threads.
+ * Where the machine itself stands still (bench/stalls.h) a call waits for that, and then while bulk makes up for it: P99 is told
+ * without those calls, too.
+ *
  * Threads: main calls, one puts.
  */
 #include <pthread.h>
@@ -16,6 +19,7 @@
 #include <unistd.h>
 
 #include "bench.h"
+#include "stalls.h"
 
 typedef struct bulk {
 	node *n;
@@ -95,24 +99,44 @@ void ask_for_short_slices(void)
 
 typedef struct latency {
 	double p50, p99, p999;
+	double free99, free; /* P99 of the calls that no stall delayed; their share of all */
 	uint64_t calls;
 } latency;
 
-static latency call_for(node *n, uint64_t ms, double *us)
+/* Of the calls that met no stall of the machine, and none of what had gathered in one. */
+static void without_stalls(const mixed *m, const double *us, const uint64_t *begun, double linger, latency *l)
+{
+	static double kept[CALLS_MAX];
+	uint64_t n = 0;
+
+	sleep_ns(20000000); /* a stall is told when it is over */
+	for (uint64_t i = 0; i < l->calls; i++)
+		if (!stalls_met(m->stalls, begun[i], begun[i] + (uint64_t)(1e3 * us[i]), linger))
+			kept[n++] = us[i];
+	l->free = (double)n / (double)l->calls;
+	l->free99 = n ? percentile(kept, n, 0.99) : 0;
+}
+
+/* linger: bulk makes up for a stall for so many times its length. */
+static latency call_for(const mixed *m, uint64_t ms, double linger)
 {
 	static uint8_t args[1 << 20], answer[1 << 20];
+	static uint64_t begun[CALLS_MAX];
+	const node *n = m->n;
 	tern_rpc_call_params params = {.method = METHOD_ECHO,
 				       .args = args,
 				       .args_bytes = n->o->bytes,
 				       .answer = answer,
 				       .answer_capacity = sizeof(answer)};
 	uint64_t from = now_ns(), at = from, calls = 0;
+	double *us = m->us;
 	latency result;
 
 	while (at < from + ms * 1000000 && calls < CALLS_MAX) {
 		uint64_t before = now_ns();
 
 		must(tern_rpc_call_wait(n->rpc, &params, PATIENCE_NS, NULL), "a call");
+		begun[calls] = before;
 		us[calls++] = 1e-3 * (double)(now_ns() - before);
 		at = now_ns();
 		if (at < before + n->o->pace_us * 1000) {
@@ -120,7 +144,10 @@ static latency call_for(node *n, uint64_t ms, double *us)
 			at = now_ns();
 		}
 	}
-	result = (latency){.p50 = percentile(us, calls, 0.5), .calls = calls};
+	result = (latency){.calls = calls};
+	if (m->stalls)
+		without_stalls(m, us, begun, linger, &result);
+	result.p50 = percentile(us, calls, 0.5);
 	result.p99 = percentile(us, calls, 0.99);
 	result.p999 = percentile(us, calls, 0.999);
 	return result;
@@ -135,11 +162,13 @@ void mixed_begin(mixed *m, node *n)
 	m->key = node_target(n, n->o->bulk_bytes);
 	m->src = node_memory(n, n->o->bulk_bytes);
 	ask_for_short_slices();
-	call_for(n, 50, m->us);
+	call_for(m, 50, 0);
+	m->stalls = stalls_start();
 }
 
 void mixed_end(mixed *m)
 {
+	stalls_stop(m->stalls);
 	tern_channel_close(m->channel);
 	tern_mem_free(tern_ctx_mem(m->n->ctx), m->src);
 	free(m->us);
@@ -150,18 +179,25 @@ mixed_round mixed_measure(mixed *m)
 	const options *o = m->n->o;
 	bulk b = {.n = m->n, .channel = m->channel, .key = m->key, .src = m->src};
 	mixed_round r;
-	latency l = call_for(m->n, o->ms, m->us);
+	double share = (double)o->share / 100;
+	latency l = call_for(m, o->ms, 0);
 
-	r = (mixed_round){.alone50 = l.p50, .alone99 = l.p99, .alone999 = l.p999};
+	r = (mixed_round){.alone50 = l.p50,
+			  .alone99 = l.p99,
+			  .alone999 = l.p999,
+			  .alone_free99 = l.free99,
+			  .alone_free = l.free};
 	bulk_start(&b, 0);
 	sleep_ns(o->ms * 1000000);
 	r.rate = bulk_end(&b);
-	bulk_start(&b, r.rate * (double)o->share / 100);
-	l = call_for(m->n, o->ms, m->us);
+	bulk_start(&b, r.rate * share);
+	l = call_for(m, o->ms, share < 1 ? share / (1 - share) : 0);
 	r.paced = bulk_end(&b) / r.rate;
 	r.beside50 = l.p50;
 	r.beside99 = l.p99;
 	r.beside999 = l.p999;
+	r.beside_free99 = l.free99;
+	r.beside_free = l.free;
 	r.calls = l.calls;
 	return r;
 }
@@ -185,6 +221,21 @@ static double excess(const mixed_round *r, unsigned rounds, double chunk)
 	for (unsigned i = 0; i < rounds; i++)
 		v[i] = (r[i].beside99 - r[i].alone99) / (1e6 * chunk / r[i].rate);
 	return median(v, rounds);
+}
+
+static void report_stalls(const mixed *m, const mixed_round *r, unsigned rounds, double chunk_us)
+{
+	double alone = COLUMN(alone_free99), beside = COLUMN(beside_free99);
+
+	if (!m->stalls) {
+		report_text("stalls of the machine", "not told apart: no right to SCHED_FIFO");
+		return;
+	}
+	report_number("calls without a stall: alone", COLUMN(alone_free) * 100, "% of them");
+	report_number("calls without a stall: beside bulk", COLUMN(beside_free) * 100, "% of them");
+	report_number("their P99 alone", alone, "us");
+	report_number("their P99 beside bulk", beside, "us");
+	report_text("holds without stalls", beside <= alone + 2 * chunk_us ? "yes" : "no");
 }
 
 int case_mixed(const options *o)
@@ -226,6 +277,7 @@ int case_mixed(const options *o)
 	report_number("bare wake-ups: P99 alone", median(bare_alone, rounds), "us");
 	report_number("bare wake-ups: P99 beside bulk", median(bare_beside, rounds), "us");
 	report_text("holds", COLUMN(beside99) <= bound ? "yes" : "no");
+	report_stalls(&m, r, rounds, chunk_us);
 	report_end();
 	mixed_end(&m);
 	node_stop(&n);
