@@ -11,7 +11,6 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <time.h>
-#include <unistd.h>
 
 #define PERIOD_NS 1000000u
 #define LATE_NS   300000u /* a wake-up takes tens of microseconds */
@@ -69,7 +68,7 @@ static void *watch(void *arg)
 
 static int start_thread(core *c)
 {
-	struct sched_param param = {.sched_priority = 1};
+	struct sched_param param = {.sched_priority = sched_get_priority_max(SCHED_FIFO)};
 	pthread_attr_t attr;
 	cpu_set_t set;
 	int error;

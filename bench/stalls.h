@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When the machine itself stood still. On each core a thread that goes before all others (SCHED_FIFO) wakes every
- * millisecond: where it comes late nobody had that core, because a hypervisor took it or a thread of the kernel did not
- * yield. A program can't be faster than that, and a percentile of what it did can't be read without it.
+ * When the machine itself stood still. On each core a thread that goes before all others (SCHED_FIFO, at the highest
+ * priority) wakes every millisecond: where it comes 0.3 ms late nobody had that core, because a hypervisor took it or a thread
+ * of the kernel did not yield. A program can't be faster than that, and a percentile of what it did can't be read without it.
+ * Not seen: what begins and ends between two wake-ups, and threads that yield to this one, but to no other.
  *
  *   start   a thread on each core. NULL with errno: no right to that class, or no memory
  *   ns      for how long cores stood still between two times (CLOCK_MONOTONIC), summed over cores. A stall begins when the

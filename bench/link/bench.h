@@ -146,7 +146,7 @@ typedef struct mixed {
 	tern_key key;
 	uint8_t *src;
 	double *us;            /* room for samples */
-	struct stalls *stalls; /* NULL: they can't be told apart */
+	struct stalls *stalls; /* NULL: they are not told apart */
 } mixed;
 
 /* One round: calls alone, bulk alone, calls beside bulk at the share of its rate. Microseconds, bytes per second. */

@@ -163,12 +163,10 @@ void mixed_begin(mixed *m, node *n)
 	m->src = node_memory(n, n->o->bulk_bytes);
 	ask_for_short_slices();
 	call_for(m, 50, 0);
-	m->stalls = stalls_start();
 }
 
 void mixed_end(mixed *m)
 {
-	stalls_stop(m->stalls);
 	tern_channel_close(m->channel);
 	tern_mem_free(tern_ctx_mem(m->n->ctx), m->src);
 	free(m->us);
@@ -235,7 +233,7 @@ static void report_stalls(const mixed *m, const mixed_round *r, unsigned rounds,
 	report_number("calls without a stall: beside bulk", COLUMN(beside_free) * 100, "% of them");
 	report_number("their P99 alone", alone, "us");
 	report_number("their P99 beside bulk", beside, "us");
-	report_text("holds without stalls", beside <= alone + 2 * chunk_us ? "yes" : "no");
+	report_text("holds without stalls", beside > 0 && beside <= alone + 2 * chunk_us ? "yes" : "no");
 }
 
 int case_mixed(const options *o)
@@ -252,6 +250,7 @@ int case_mixed(const options *o)
 	bare_start(o, &b);
 	node_start(o, &n);
 	mixed_begin(&m, &n);
+	m.stalls = stalls_start();
 	for (unsigned i = 0; i < rounds; i++) {
 		bare_measure(&b, o, m.us, &bare_alone[i], &bare_beside[i]);
 		r[i] = mixed_measure(&m);
@@ -279,6 +278,7 @@ int case_mixed(const options *o)
 	report_text("holds", COLUMN(beside99) <= bound ? "yes" : "no");
 	report_stalls(&m, r, rounds, chunk_us);
 	report_end();
+	stalls_stop(m.stalls);
 	mixed_end(&m);
 	node_stop(&n);
 	bare_stop(&b);

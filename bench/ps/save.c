@@ -40,22 +40,14 @@
 #include "base/clock.h"
 #include "base/options.h"
 #include "base/rand.h"
-#include "stalls.h"
+#include "save.h"
 
-#define ROUNDS_MAX 25
-#define FILL_KEYS  8192u
-#define TIMES_MAX  (4u << 20)
+#define FILL_KEYS 8192u
 
 static uint64_t rows = 1000000, dim = 64, batch = 256, reads = 90, rate = 100 << 20, load = 50, seconds = 4,
 		rounds = 5, json;
 static const char *dir;
 static stalls *machine; /* NULL: it may not be watched */
-
-/* An operation: it was due and over at these times. queued: it was due before the one ahead of it was over. */
-typedef struct took {
-	uint64_t due, end;
-	bool read, queued;
-} took;
 
 typedef struct client {
 	tern_ctx *ctx;
@@ -65,14 +57,6 @@ typedef struct client {
 	uint64_t *keys;
 	tn_rand rand;
 } client;
-
-typedef struct figures {
-	double p50, p99, max; /* us, of pulls */
-	double p99_free; /* of those that no stall of the machine delayed; as many as no_stall, a share of all */
-	double no_stall;
-	double stalled;  /* share of the cores' time */
-	double achieved; /* operations per second */
-} figures;
 
 static void die(const char *what, const char *why)
 {
@@ -215,13 +199,6 @@ static double peak(client *c)
 	return (double)n / ((double)(tn_now() - start) * 1e-9);
 }
 
-static int by_value(const void *a, const void *b)
-{
-	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-
-	return x < y ? -1 : x > y;
-}
-
 static void sleep_until(uint64_t due)
 {
 	struct timespec at = {.tv_sec = (time_t)(due / TN_NS_PER_SEC),
@@ -246,55 +223,13 @@ static bool over(int from, uint64_t start, tern_ps_save_result *saved)
 	return false;
 }
 
-static double us_at(const uint64_t *sorted, uint64_t n, uint64_t percent)
-{
-	return n ? (double)sorted[n * percent / 100] / 1000 : 0;
-}
-
-/* Pulls of the list; free_only: without those that a stall delayed. Returns how many, in order of their times. */
-static uint64_t pulls(const took *list, uint64_t all, bool free_only, uint64_t *times)
-{
-	bool late = false; /* the one before this met a stall, or waited for one that did */
-	uint64_t n = 0;
-
-	for (uint64_t i = 0; i < all; i++) {
-		late = free_only &&
-		       ((late && list[i].queued) || stalls_met(machine, list[i].due, list[i].end, 0));
-		if (list[i].read && !late)
-			times[n++] = list[i].end - list[i].due;
-	}
-	qsort(times, n, sizeof(times[0]), by_value);
-	return n;
-}
-
-static void figure(const took *list, uint64_t all, uint64_t start, figures *f)
-{
-	static uint64_t times[TIMES_MAX];
-	uint64_t end = tn_now(), n = pulls(list, all, false, times);
-
-	if (n == 0)
-		die("measuring", "no pull in this time: more seconds");
-	f->achieved = (double)all / ((double)(end - start) * 1e-9);
-	f->p50 = us_at(times, n, 50);
-	f->p99 = us_at(times, n, 99);
-	f->max = (double)times[n - 1] / 1000;
-	if (!machine)
-		return;
-	tn_sleep_ns(20 * TN_NS_PER_MS); /* a stall is told when it is over */
-	f->stalled = (double)stalls_ns(machine, start, end) / ((double)(end - start) * stalls_cores(machine));
-	f->no_stall = 1.0 / (double)n;
-	n = pulls(list, all, true, times);
-	f->no_stall *= (double)n;
-	f->p99_free = us_at(times, n, 99);
-}
-
 static figures phase(client *c, double per_second, int from, tern_ps_save_result *saved)
 {
-	static took list[TIMES_MAX];
+	static took list[SAVE_OPS_MAX];
 	uint64_t start = tn_now(), n = 0, gap = (uint64_t)(1e9 / per_second);
 	figures f = {0};
 
-	for (; !over(from, start, saved) && n < TIMES_MAX; n++) {
+	for (; !over(from, start, saved) && n < SAVE_OPS_MAX; n++) {
 		uint64_t due = start + n * gap;
 		took *t = &list[n];
 
@@ -306,101 +241,12 @@ static figures phase(client *c, double per_second, int from, tern_ps_save_result
 		operate(c, t->read);
 		t->end = tn_now();
 	}
-	figure(list, n, start, &f);
+	if (!save_figures(list, n, start, machine, &f))
+		die("measuring", "no pull in this time: more seconds");
 	return f;
 }
 
 /* ---- the run ---- */
-
-static double median(const double *values, uint64_t n)
-{
-	double sorted[ROUNDS_MAX], t;
-
-	memcpy(sorted, values, n * sizeof(*values));
-	for (uint64_t i = 1; i < n; i++)
-		for (uint64_t k = i; k && sorted[k] < sorted[k - 1]; k--)
-			t = sorted[k], sorted[k] = sorted[k - 1], sorted[k - 1] = t;
-	return sorted[n / 2];
-}
-
-enum {
-	ALONE50,
-	ALONE99,
-	BESIDE50,
-	BESIDE99,
-	RATIO,
-	MAX,
-	TOOK,
-	HELD,
-	DONE,
-	FREE_ALONE,
-	FREE_BESIDE,
-	FREE_RATIO,
-	NO_STALL_ALONE,
-	NO_STALL_BESIDE,
-	STALLED_ALONE,
-	STALLED_BESIDE,
-	FIGURES
-};
-
-static void report_stalls(double v[FIGURES][ROUNDS_MAX])
-{
-	if (!machine) {
-		printf(json ? ",\"free_p99_ratio\":null"
-			    : "stalls of the machine are not told apart: no right to SCHED_FIFO\n");
-		return;
-	}
-	printf(json ? ",\"free_alone_p99_us\":%.1f,\"free_beside_p99_us\":%.1f,\"free_p99_ratio\":%.2f,"
-		      "\"free_alone\":%.3f,\"free_beside\":%.3f,\"stalled_alone\":%.4f,\"stalled_beside\":%."
-		      "4f"
-		    : "of the pulls that no stall of the machine delayed: P99 alone %.1f us, beside a save "
-		      "%.1f us "
-		      "(%.2f times); %.3f and %.3f of all; the cores stood still for %.4f and %.4f of the "
-		      "time\n",
-	       median(v[FREE_ALONE], rounds), median(v[FREE_BESIDE], rounds), median(v[FREE_RATIO], rounds),
-	       median(v[NO_STALL_ALONE], rounds), median(v[NO_STALL_BESIDE], rounds),
-	       median(v[STALLED_ALONE], rounds), median(v[STALLED_BESIDE], rounds));
-}
-
-static void report(double per_second, const figures *alone, const figures *beside,
-		   const tern_ps_save_result *saved)
-{
-	static double v[FIGURES][ROUNDS_MAX];
-
-	for (uint64_t i = 0; i < rounds; i++) {
-		v[ALONE50][i] = alone[i].p50;
-		v[ALONE99][i] = alone[i].p99;
-		v[BESIDE50][i] = beside[i].p50;
-		v[BESIDE99][i] = beside[i].p99;
-		v[RATIO][i] = beside[i].p99 / alone[i].p99;
-		v[MAX][i] = beside[i].max;
-		v[TOOK][i] = (double)saved[i].total_ns * 1e-9;
-		v[HELD][i] = (double)saved[i].held_ns * 1e-6;
-		v[DONE][i] = beside[i].achieved / (per_second * (double)load / 100);
-		v[FREE_ALONE][i] = alone[i].p99_free;
-		v[FREE_BESIDE][i] = beside[i].p99_free;
-		v[FREE_RATIO][i] = alone[i].p99_free > 0 ? beside[i].p99_free / alone[i].p99_free : 0;
-		v[NO_STALL_ALONE][i] = alone[i].no_stall;
-		v[NO_STALL_BESIDE][i] = beside[i].no_stall;
-		v[STALLED_ALONE][i] = alone[i].stalled;
-		v[STALLED_BESIDE][i] = beside[i].stalled;
-	}
-	printf(json ? "{\"peak_ops\":%.0f,\"load_pct\":%" PRIu64
-		      ",\"alone_p50_us\":%.1f,\"alone_p99_us\":%.1f,\"beside_p50_us\":%.1f,"
-		      "\"beside_p99_us\":%.1f,\"p99_ratio\":%.2f,\"beside_max_us\":%.0f,\"save_s\":%.2f,"
-		      "\"held_ms\":%.2f,\"load_achieved\":%.2f,\"save_bytes\":%" PRIu64 ",\"rate\":%" PRIu64
-		    : "peak %.0f operations/s; at %" PRIu64
-		      " %%: pulls alone P50 %.1f us, P99 %.1f us; beside a save P50 %.1f us, P99 %.1f us "
-		      "(%.2f times), at most %.0f us; the save took %.2f s, pushes stood still for %.2f ms; "
-		      "%.2f of the load was done; %" PRIu64 " bytes at %" PRIu64 " bytes/s\n",
-	       per_second, load, median(v[ALONE50], rounds), median(v[ALONE99], rounds),
-	       median(v[BESIDE50], rounds), median(v[BESIDE99], rounds), median(v[RATIO], rounds),
-	       median(v[MAX], rounds), median(v[TOOK], rounds), median(v[HELD], rounds),
-	       median(v[DONE], rounds), saved[0].bytes, rate);
-	report_stalls(v);
-	if (json)
-		printf("}\n");
-}
 
 static void options(int argc, char **argv)
 {
@@ -426,7 +272,7 @@ static void options(int argc, char **argv)
 				     "[--reads PERCENT] [--rate BYTES] [--load PERCENT] [--seconds N] "
 				     "[--rounds N] [--json]");
 	}
-	if (!dir || !rows || !dim || !batch || !load || !seconds || !rounds || rounds > ROUNDS_MAX ||
+	if (!dir || !rows || !dim || !batch || !load || !seconds || !rounds || rounds > SAVE_ROUNDS_MAX ||
 	    batch > 1 << 20)
 		die("options", "--dir DIR is needed; numbers from 1, at most 25 rounds");
 }
@@ -442,8 +288,8 @@ static int remove_one(const char *path, const struct stat *st, int kind, struct 
 int main(int argc, char **argv)
 {
 	char address[128] = "", path[PATH_MAX], whole[PATH_MAX];
-	static figures alone[ROUNDS_MAX], beside[ROUNDS_MAX];
-	static tern_ps_save_result saved[ROUNDS_MAX];
+	static figures alone[SAVE_ROUNDS_MAX], beside[SAVE_ROUNDS_MAX];
+	static tern_ps_save_result saved[SAVE_ROUNDS_MAX];
 	pid_t server, leader;
 	int to = -1, from = -1;
 	double per_second;
@@ -468,7 +314,13 @@ int main(int argc, char **argv)
 			die("leader", strerror(errno));
 		beside[i] = phase(&c, per_second * (double)load / 100, from, &saved[i]);
 	}
-	report(per_second, alone, beside, saved);
+	save_report(&(save_run){.per_second = per_second,
+				.load = load,
+				.rate = rate,
+				.rounds = rounds,
+				.json = json,
+				.watched = machine},
+		    alone, beside, saved);
 	stalls_stop(machine);
 	close(to);
 	waitpid(leader, NULL, 0);
